@@ -12,9 +12,16 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from shared.beats import Beats
+    from shared.settings import Settings
 
 _log = logging.getLogger("planq.api")
 
@@ -32,10 +39,12 @@ def main() -> int:
     """Serve until a signal stops the process; return the exit code."""
     # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
     signal.signal(signal.SIGTERM, _leave)
+    from shared.beats import Beats
     from shared.domain.errors import PlanqError
 
+    beats = Beats.inherited()
     try:
-        _serve()
+        serve(beats)
     except PlanqError as error:
         sys.stderr.write(f"planq api: {error.message}\n")
         return _MISCONFIGURED
@@ -44,7 +53,13 @@ def main() -> int:
     return 0
 
 
-def _serve() -> None:
+def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None) -> None:
+    """Serve until a signal; a guard watches the `beats` where there is one. `make` is `create_api` unless given.
+
+    Raises `Misconfigured`.
+    """
+    import asyncio
+
     import uvicorn
 
     from api.app import create_api
@@ -55,15 +70,23 @@ def _serve() -> None:
     settings = load_settings()
     configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
     bound_arenas()
-    app = create_api(settings)
+    app = (make or create_api)(settings)
+    beat = None if beats is None else beats.beat(settings.freeze_seconds)
     _check_schema(settings.require_database())
     _allow_many_connections()
     settle_heap()
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if beat is not None:
+                beat.start(asyncio.get_running_loop())
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.state.services.release_clients()  # before the server waits for its clients
             await super().shutdown(sockets)
+            if beat is not None:
+                beat.stop()
 
     config = uvicorn.Config(app, **server_options(settings.max_connections))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

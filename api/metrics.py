@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
+from api.readiness import FREEZES_WITHIN
 from api.streams import Streams
 from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
@@ -157,6 +158,12 @@ class Metrics:
             "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
         )
         self._workers = Gauge("planq_live_workers", "Workers alive.", ("lane",), registry=self.registry)
+        self._freezes = Gauge(
+            "planq_recent_freezes",
+            "Loops that froze within the last hour, and whose processes were killed for it.",
+            ("kind",),
+            registry=self.registry,
+        )
         self._deliveries = Gauge(
             "planq_unfinished_deliveries",
             "Deliveries of webhooks that wait, or are being sent.",
@@ -190,10 +197,11 @@ class Metrics:
         try:
             counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
             workers = await self._registry.live()
+            freezes = Tally(row["kind"] for row in await self._registry.freezes(FREEZES_WITHIN))
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()
-            for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries):
+            for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
                 gauge.clear()
         else:
             self._database.set(1)
@@ -204,6 +212,8 @@ class Metrics:
                 self._bulk.labels(count).set(counts["bulk", count])
             for lane in Lane:
                 self._workers.labels(lane.value).set(lanes[lane.value])
+            for kind in ("api", *Lane):
+                self._freezes.labels(str(kind)).set(freezes[kind])
         return generate_latest(self.registry)
 
     def _count_unfinished(self, counts: Mapping[tuple[str, str], int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,6 +21,9 @@ from shared.domain.jobs.states import Lane
 from shared.store.database import Database, Row
 from shared.store.event_log import EventLog
 from shared.store.jobs.worker_registry import WorkerRegistry
+
+FREEZES_WITHIN = timedelta(hours=1)
+"""Which freezes are told."""
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
@@ -79,11 +83,11 @@ class ReadinessChecks:
             return self._kept[1]
 
     async def _check(self) -> dict[str, Any]:
-        workers, broker, rates, events = await asyncio.gather(
+        seen, broker, rates, events = await asyncio.gather(
             self._workers(), self._broker(), self._rates(), self._events()
         )
         told = {"rates": _yes(rates), "events": _yes(events)}  # jobs run however these are
-        return {**self._seen(workers), "broker": broker, **told, **self._disk()}
+        return {**self._seen(seen), "broker": broker, **told, **self._disk()}
 
     async def _events(self) -> str:
         try:
@@ -93,15 +97,19 @@ class ReadinessChecks:
             return "not known while the database does not answer"
         return "read as they are committed" if holder is None else f"{holder}; streams wait for its end"
 
-    def _seen(self, workers: Sequence[Row] | str) -> dict[str, Any]:
-        """Return what the database's answer says of it and of the workers; a text is why there is none."""
-        if isinstance(workers, str):
+    def _seen(self, seen: tuple[Sequence[Row], Sequence[Row]] | str) -> dict[str, Any]:
+        """Return what the database's answer, workers and freezes, says of it and of the workers.
+
+        A text is why there is none.
+        """
+        if isinstance(seen, str):
             unknown = _no("not known while the database does not answer")
-            return {"database": _no(workers), **{f"worker_{lane}": unknown for lane in Lane}}
+            return {"database": _no(seen), **{f"worker_{lane}": unknown for lane in Lane}}
+        workers, freezes = seen
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
             "database": _yes("answers") if full is None else _no(full),
-            **{f"worker_{lane}": _lane(lane, workers) for lane in Lane},
+            **{f"worker_{lane}": _lane(lane, workers, freezes) for lane in Lane},
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -109,10 +117,10 @@ class ReadinessChecks:
         lacking = None if self._data is None else lacks_space(self._data, self._least_free)
         return {} if lacking is None else {"disk": _no(lacking)}
 
-    async def _workers(self) -> Sequence[Row] | str:
+    async def _workers(self) -> tuple[Sequence[Row], Sequence[Row]] | str:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return await self._registry.live()
+                return await self._registry.live(), await self._registry.freezes(FREEZES_WITHIN)
         except DatabaseUnavailable as error:
             return error.message
         except TimeoutError:
@@ -133,12 +141,17 @@ class ReadinessChecks:
         return _yes("answers")
 
 
-def _lane(lane: Lane, workers: Sequence[Row]) -> dict[str, Any]:
+def _lane(lane: Lane, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
     alive = [row for row in workers if lane in row["lanes"]]
     lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
     if lacking:
         return _no(capped(" · ".join(lacking), _MOST_CHARS))
-    return _yes(f"{len(alive)} alive") if alive else _no(f"none alive; start one with `planq worker {lane}`")
+    froze = sum(freeze["kind"] == lane for freeze in freezes)
+    # Where it stood may be nobody's business here: `planq doctor` says it.
+    frozen = f"; {froze} froze within an hour, see `planq doctor`" if froze else ""
+    if alive:
+        return _yes(f"{len(alive)} alive{frozen}")
+    return _no(f"none alive{frozen}; start one with `planq worker {lane}`")
 
 
 def _yes(detail: str) -> dict[str, Any]:

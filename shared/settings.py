@@ -185,6 +185,12 @@ class Settings(BaseSettings):
         description="An idle worker that hears no wake-ups for so long, although some were published, ends to be "
         "started again.",
     )
+    freeze_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="A process of `planq worker` or `planq api` whose event loop gets no turn for so long is noted "
+        "with its stack, killed and started again, on Linux. 0: never.",
+    )
     max_worker_losses: int = Field(
         default=3, ge=1, description="A step or stage that was alone in so many workers that were lost is given up."
     )

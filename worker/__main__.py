@@ -8,6 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from shared.beats import Beats
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
 from shared.domain.jobs.states import Lane
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--health", action="store_true", help="only say, by the exit code, whether one lives here")
     parser.add_argument("--check", action="store_true", help="only say whether it could start as configured")
     given = parser.parse_args()
+    beats = Beats.inherited()
     try:
         from shared.environment import load_settings
         from shared.memory import bound_arenas
@@ -50,7 +52,7 @@ def main() -> int:
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
-        return run(given.lane, given.concurrency)
+        return run(given.lane, given.concurrency, beats)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
         return _MISCONFIGURED if isinstance(error, Misconfigured) else 1

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from celery import Celery
 
+from shared.beats import Beat
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import AuthFailed, Misconfigured, PlanqError
 from shared.domain.jobs.limits import Limits
@@ -297,6 +298,8 @@ class LaneRuntime:
         self.dispatcher: Dispatcher | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
+        self.beat: Beat | None = None
+        self.threads = tools.registry.threads
 
     @property
     def drain_seconds(self) -> float:
@@ -314,6 +317,8 @@ class LaneRuntime:
         except PlanqError as error:
             self.failure = error
             raise
+        if self.beat is not None:
+            self.beat.start(asyncio.get_running_loop())
 
     async def _open(self) -> None:
         settings = self._settings
@@ -435,6 +440,8 @@ class LaneRuntime:
 
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""
+        if self.beat is not None:
+            self.beat.stop()
         if self._mcp is not None:
             await self._mcp.aclose()
         if self._sender is not None:

@@ -18,6 +18,7 @@ from uuid import UUID
 from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
 
+from shared.beats import Beats
 from shared.broker import names
 from shared.domain.jobs.states import Lane, Priority, WakeQueue
 from shared.failpoints import Failpoints
@@ -75,17 +76,19 @@ def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool)
     )
 
 
-def run(lane: Lane, concurrency: int | None = None) -> int:
-    """Run a worker until it is stopped; returns Celery's exit code.
+def run(lane: Lane, concurrency: int | None = None, beats: Beats | None = None) -> int:
+    """Run a worker until it is stopped; returns Celery's exit code. A guard watches its `beats`, where it has one.
 
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
-    zygote = fork_zygote(partial(run_suspects, lane))
+    zygote = fork_zygote(partial(run_suspects, lane, beats=beats))
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
     processes = PreforkProcesses() if lane is Lane.CPU else None
-    identity, runtime, lifecycle = _composed(lane, capacity, tracker, processes, zygote=zygote, restart=_restart)
+    identity, runtime, lifecycle = _composed(
+        lane, capacity, tracker, processes, zygote=zygote, restart=_restart, beats=beats
+    )
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
     _connect_signals(tracker, runtime, lifecycle, processes)
@@ -103,7 +106,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def run_suspects(lane: Lane, group: UUID) -> int:
+def run_suspects(lane: Lane, group: UUID, *, beats: Beats | None = None) -> int:
     """Carry out a group of suspects, and others that wait, in a process that does nothing else; returns 0.
 
     Raises as `run`. SIGTERM ends it in peace.
@@ -112,7 +115,7 @@ def run_suspects(lane: Lane, group: UUID) -> int:
     def restart() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    _, runtime, lifecycle = _composed(lane, _SUSPECTS, SilentTracker(), None, restart=restart)
+    _, runtime, lifecycle = _composed(lane, _SUSPECTS, SilentTracker(), None, restart=restart, beats=beats)
 
     async def live() -> None:
         stop = asyncio.Event()
@@ -121,7 +124,9 @@ def run_suspects(lane: Lane, group: UUID) -> int:
         try:
             await runtime.open()
             assert runtime.dispatcher is not None
-            await carry_out_suspects(runtime.dispatcher, group, runtime.drain_seconds, stop)
+            await carry_out_suspects(
+                runtime.dispatcher, group, runtime.drain_seconds, stop, lambda: runtime.threads.alive
+            )
         finally:
             await runtime.close()
 
@@ -141,6 +146,7 @@ def _composed(
     processes: PreforkProcesses | None,
     *,
     restart: Callable[[], None],
+    beats: Beats | None,
     zygote: socket.socket | None = None,
 ) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
     """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
@@ -166,6 +172,9 @@ def _composed(
     runtime = LaneRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )
+    beat = None if beats is None else beats.beat(_limit(lane), identity.id)
+    if lane is Lane.IO:
+        runtime.beat = beat
     on_loop = LoopInFlight(runtime, in_flight)
     parts = HeartbeatParts(
         here=processes or on_loop,
@@ -177,6 +186,7 @@ def _composed(
         counted=runtime.count_workers,
         counts=lambda: app.planq_dead_letters.counts,
         missing=runtime.missing,
+        beat=beat if lane is Lane.CPU else None,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in
@@ -184,6 +194,16 @@ def _composed(
         processes.on_acting = fence.is_acting
     fence.start(on_loop.fence if processes is None else lifecycle.fence)
     return identity, runtime, lifecycle
+
+
+def _limit(lane: Lane) -> float:
+    """Return how late a beat may be. The loop of the `io` lane beats, and the heartbeat thread of a `cpu` worker.
+
+    What a `cpu` worker carries out for suspects may hold up that thread for as long as it does not cost the lease.
+    """
+    return (
+        max(settings.freeze_seconds, settings.lease_seconds * (lane is Lane.CPU)) if settings.freeze_seconds else 0.0
+    )
 
 
 def _restart() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -345,18 +346,20 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
     from shared.store.catalogue import list_tools
     from shared.store.jobs.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
+    async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
-        return await registry.live(), list(await list_tools(database)), await registry.unfinished()
+        tools = list(await list_tools(database))
+        return await registry.live(), tools, await registry.unfinished(), await registry.freezes(_FREEZES_WITHIN)
 
     try:
-        workers, tools, unfinished = _asked(settings, ask)
+        workers, tools, unfinished, freezes = _asked(settings, ask)
     except PlanqError as error:
         for name in ("workers", "tools", "jobs"):
             yield Finding(name, False, error.message, "check that the database runs")
         return
     yield _workers(workers)
     yield from map(_worker, workers)
+    yield from map(_freeze, freezes[:_MOST_FREEZES])
     yield _tools(tools)
     yield _jobs(unfinished)
 
@@ -378,6 +381,17 @@ def _workers(workers: Sequence[Row]) -> Finding:
     found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
     missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
     return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
+
+
+_FREEZES_WITHIN = timedelta(hours=1)
+_MOST_FREEZES = 5
+
+
+def _freeze(freeze: Row) -> Finding:
+    """Say where a loop stood that froze, and whose job it was; the latest ones come first."""
+    whose = "" if freeze["job_id"] is None else f", in job {freeze['job_id']}"
+    found = f"{freeze['process']} at {freeze['noted_at']:%H:%M:%S} UTC{whose}: {freeze['place']}"
+    return Finding("froze", True, found, "see `froze` in its log: what computes for long belongs to the lane cpu")
 
 
 _AWAY = "start the server; the worker connects again by itself"

@@ -1,7 +1,8 @@
 """`planq api`, `planq worker`, `planq migrate`, `planq flower`: planq's processes, one command each.
 
 `planq up` starts its children with these commands and the container image does too, so that both run the same thing.
-A command that becomes another program does so by exec: signals reach the program itself, and no parent stays behind.
+A command that becomes another program does so by exec: signals reach the program itself. Only workers and the API
+have a parent (`deploy.local.guard`), which ends them when they freeze.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 def api() -> None:
     """Serve the HTTP API on PLANQ_HOST and PLANQ_PORT."""
-    _become(["-m", "api"])
+    _become(_guarded("api", "-m", "api"))
 
 
 def worker(
@@ -42,7 +43,7 @@ def worker(
 ) -> None:
     """Run a Celery worker for one lane."""
     size = ["--concurrency", str(concurrency)] if concurrency else []
-    _become(["-m", "worker", lane.value, *size])
+    _become(_guarded(lane.value, "-m", "worker", lane.value, *size))
 
 
 def migrate() -> None:
@@ -81,6 +82,11 @@ def flower(
         "--purge_offline_workers=60",
     ]
     _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"], env)
+
+
+def _guarded(kind: str, *arguments: str) -> list[str]:
+    """Return the command that has a process watched; only Linux tells a guard what it needs to know."""
+    return ["-m", "deploy.local.guard", kind, *arguments] if sys.platform == "linux" else list(arguments)
 
 
 def _become(arguments: list[str], env: Mapping[str, str] | None = None) -> NoReturn:

@@ -25,6 +25,7 @@
     │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
     │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
     │   ├── WorkerLost            worker_lost           retryable
+    │   ├── Froze                 froze                 the attempt held up its whole process
     │   ├── JobDeleted            job_deleted           retryable
     │   ├── OwnershipLost         ownership_lost        retryable: the attempt may not act any more
     │   ├── InvalidArguments      invalid_arguments     the arguments break the input schema (422 of a request)
@@ -51,8 +52,7 @@
     │   └── StorageUnavailable    storage_unavailable   where large outputs lie
     └── Misconfigured             misconfigured         the process refuses to start, and says where
 
-`code` is stable and part of the API; `retryable` is data (the Temporal vocabulary), read by `retry.py` and by nobody
-else. Text that came from a tool, a model or a user is quoted and capped by the code that puts it into a message.
+`code` is stable and part of the API; `retryable` is for `retry.py`. Who puts others' text into a message caps it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def storable(text: str) -> str:
 def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Return `text` as storable Unicode, cut to `limit` characters with a mark that says how much is missing."""
     text = storable(text)
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}… [{len(text) - limit} more characters]"
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more characters]"
 
 
 AGENT_TIMEOUTS = frozenset(
@@ -119,9 +117,7 @@ class InvalidRequest(RequestRefused):
 class PlanInvalid(RequestRefused):
     """The plan has defects.
 
-    To do: correct all that `errors` lists.
-
-    `errors` lists all defects in the shape of `validation.PlanError.to_json`.
+    To do: correct all that `errors` lists, in the shape of `validation.PlanError.to_json`.
     """
 
     code = "plan_invalid"
@@ -338,6 +334,16 @@ class WorkerLost(ExecutionFailed):
 
     code = "worker_lost"
     retryable = True
+
+
+class Froze(ExecutionFailed):
+    """The attempt held up the event loop of its worker, which was killed; for good the second time.
+
+    To do: bound what the tool computes, or give it the lane `cpu`; `details` say at which `place` it stood.
+    """
+
+    code = "froze"
+    retryable = False
 
 
 class JobDeleted(ExecutionFailed):
@@ -572,10 +578,7 @@ class Misconfigured(PlanqError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """An error as it is stored and shown: `{code, message, retryable, details}`.
-
-    `message` may quote text of tools or models; it is data and is never parsed again.
-    """
+    """An error as it is stored and shown. `message` may quote tools or models; it is never parsed again."""
 
     code: str
     message: str
@@ -591,9 +594,5 @@ class ErrorRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "retryable": self.retryable,
-            "details": dict(self.details),
-        }
+        known = {"code": self.code, "message": self.message, "retryable": self.retryable}
+        return {**known, "details": dict(self.details)}

@@ -55,6 +55,7 @@ from shared.store import (  # noqa: F401  (fill the metadata, too)
     conversation_tables,
     delivery_tables,
     event_tables,
+    freeze_tables,
     memory_tables,
     stream_tables,
     tenant_tables,

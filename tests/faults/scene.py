@@ -102,6 +102,13 @@ class Scene:
         self.stack.run_worker(lane, self._numbers[lane], concurrency=size, env=env)
         return f"{lane}-{self._numbers[lane]}"
 
+    def guarded(self, kind: str = "io", *program: str, **env: str) -> str:
+        """Start a worker or API as `planq` does, below a guard that waits for two seconds; returns its name."""
+        program = program or ("-m", "worker", kind, "--concurrency", "100")
+        name = f"guarded-{kind}"
+        self.stack.run(name, "-m", "deploy.local.guard", kind, *program, env={"PLANQ_FREEZE_SECONDS": "2", **env})
+        return name
+
     def doomed(self, point: str, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
         """Start a worker that dies at a point."""
         return self.worker(lane, concurrency=concurrency, **{VARIABLE: point}, **env)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.support import beating
 from worker.tools import NotHappened, ToolContext, tool
 
 OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -84,6 +85,14 @@ async def flaky(text: str, context: ToolContext) -> dict[str, str]:
     except FileExistsError:
         return {"text": f"<{text}>"}
     raise ConnectionResetError("the first call never works")
+
+
+@tool(name="fault_freeze", effect="read", output_schema=OUTPUT)
+async def freeze(how: str, context: ToolContext) -> dict[str, str]:
+    """Hold the interpreter (`hold`), or only the loop (`block`), for ever."""
+    entered(context)
+    {"hold": beating.hold, "block": beating.block}[how]()
+    return {"text": how}
 
 
 @tool(name="fault_pay", effect="unsafe", output_schema=OUTPUT, timeout_seconds=PATIENT)

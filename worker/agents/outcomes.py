@@ -13,6 +13,7 @@ from shared.domain.errors import (
     DepthExceeded,
     ErrorRecord,
     ExecutionFailed,
+    Froze,
     InternalFault,
     InvalidArguments,
     InvalidOutput,
@@ -32,7 +33,7 @@ from shared.domain.jobs.states import JobStatus
 from shared.ports import ChildOutcome
 from worker.agents.orchestration.results import AgentResult, Status
 
-FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
+FAULTS = frozenset({Froze.code, InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""
 
 _CLASSES: Mapping[str, type[ExecutionFailed]] = {
@@ -44,6 +45,7 @@ _CLASSES: Mapping[str, type[ExecutionFailed]] = {
             Cancelled,
             ContextExceeded,
             DepthExceeded,
+            Froze,
             InternalFault,
             InvalidArguments,
             InvalidOutput,

@@ -29,6 +29,7 @@ from shared.domain.errors import (
     TooManyQuestions,
     UnknownTool,
 )
+from shared.domain.frames import under_name
 from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
@@ -225,7 +226,9 @@ class StepRunner:
                 raise UnknownTool(
                     f"tool {claim.tool_name!r} is not offered by this worker; start its workers with the same tools"
                 )
-            answer = await calling.answer(self._ask(claim, tool, calling))
+            held = attempt_of(head or claim)
+            asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
+            answer = await calling.answer(asking)
             if isinstance(answer, Suspended):
                 calling.count(self._counts, "suspended")
                 return Outcome(suspended=answer)

@@ -15,6 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
+from shared.domain.frames import under_name
 from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
 from shared.ports.jobs.claims import StageClaim, StepClaim
 from shared.ports.jobs.store import JobStore
@@ -297,7 +298,8 @@ class Dispatcher:
         try:
             if tracked:
                 self._tracker.started(wake_of(claim, links), claim.attempt)
-            carried = await self._work(chain, claim)
+            held = running.attempt
+            carried = await under_name(held.place, held.number, self._work(chain, claim))
         except asyncio.CancelledError:
             if running.is_fenced and not running.is_cut_off:
                 is_settled = False

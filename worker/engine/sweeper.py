@@ -20,6 +20,8 @@ from uuid import UUID
 from shared.domain.errors import (
     DatabaseUnavailable,
     ErrorRecord,
+    ExecutionFailed,
+    Froze,
     HumanWaitTimedOut,
     JobTimedOut,
     PlanTimedOut,
@@ -30,7 +32,7 @@ from shared.domain.errors import (
 )
 from shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss
+from shared.domain.jobs.retry import MOST_FREEZES, AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
 from shared.ports.jobs.store import TransitionResult
 from shared.ports.jobs.sweep import (
@@ -235,7 +237,7 @@ class Sweeper:
     def _judge(self, step: LostStep) -> Next:
         """Decide what becomes of an attempt whose worker was lost, or does not enforce its deadline."""
         if step.is_worker_lost:
-            return after_loss(step, self._settings.max_worker_losses, step.company)
+            return after_loss(step, self._settings.max_worker_losses)
         late = TimedOut(f"tool {step.tool_name!r} did not answer within {step.timeout_seconds:g} s")
         decided = after_error(step, ErrorRecord.of(late), phase=Phase.CALLING, jitter=self._draw())
         if isinstance(decided, RunAgain) and decided.in_doubt:
@@ -256,7 +258,8 @@ class Sweeper:
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
             notified = {"job": str(stage.job_id), "stage": str(stage.status)}
-            if stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses:
+            is_charged = stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses
+            if is_charged or stage.freezes >= MOST_FREEZES:
                 count += await self._give_up(stage)
             elif await self._store.take_back_stage(stage):
                 count += 1
@@ -265,13 +268,16 @@ class Sweeper:
         return count, []  # what hung is due at once, and published by this very pass; a suspect waits for its process
 
     async def _give_up(self, stage: LostStage) -> int:
-        error = ErrorRecord.of(
-            WorkerLost(
-                f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung",
-                losses=stage.losses + 1,
-                attempts=stage.attempt,
-            )
+        history = {"losses": stage.losses + 1, "attempts": stage.attempt}
+        lost: ExecutionFailed = WorkerLost(
+            f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung", **history
         )
+        if stage.freezes >= MOST_FREEZES:
+            told = (
+                f"{stage.freezes} attempts at the {stage.status} stage held up the whole worker, at {stage.froze_at}"
+            )
+            lost = Froze(told, **history, place=stage.froze_at)
+        error = ErrorRecord.of(lost)
         if not await self._store.fail_stage(stage, error):
             return 0
         _log.error("stage_given_up", extra={"job": str(stage.job_id), **self._count(stage)})

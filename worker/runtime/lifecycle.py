@@ -25,6 +25,7 @@ from uuid import UUID
 
 from celery import Celery
 
+from shared.beats import Beat
 from shared.broker.depth import BrokerQueues
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
@@ -76,7 +77,7 @@ class HeartbeatParts:
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
     with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane live;
     `counts` returns what the worker's consumer has counted since its start, by name and labels, `missing` what the
-    worker lacks.
+    worker lacks. `beat` is that of this thread, None where another loop beats.
     """
 
     here: InFlight
@@ -88,6 +89,7 @@ class HeartbeatParts:
     counted: Callable[[int], None] = lambda _: None
     counts: Callable[[], Mapping[tuple[str, ...], int]] = dict
     missing: Callable[[], Sequence[str]] = list
+    beat: Beat | None = None
 
 
 class Lifecycle:
@@ -216,7 +218,11 @@ class Lifecycle:
             self._opened.set_exception(error)
             return
         self._opened.set_result(None)
+        if self._parts.beat is not None:
+            self._parts.beat.start(self._loop)
         await self._stopping.wait()
+        if self._parts.beat is not None:
+            self._parts.beat.stop()
         with contextlib.suppress(TimeoutError, DatabaseUnavailable):
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._close()

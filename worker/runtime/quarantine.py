@@ -199,8 +199,17 @@ class Quarantine:
             self._writer.write(f"{line}\n".encode())
 
 
-async def carry_out_suspects(engine: Dispatcher, group: UUID, drain_seconds: float, stop: asyncio.Event) -> None:
+async def carry_out_suspects(
+    engine: Dispatcher,
+    group: UUID,
+    drain_seconds: float,
+    stop: asyncio.Event,
+    threads_left: Callable[[], int] = lambda: 0,
+) -> None:
     """Carry out a group of suspects, then others that wait, until there are none or `stop` is set.
+
+    Nor does it go on with `threads_left`, of calls that nobody waits for any more: only the end of the process ends
+    what such a one computes.
 
     Then what runs gets `drain_seconds`, and is given back after that. Where the database does not answer, or the
     lease cannot be renewed, the claim is repeated.
@@ -221,6 +230,6 @@ async def carry_out_suspects(engine: Dispatcher, group: UUID, drain_seconds: flo
             _log.warning("suspects_not_claimed", extra={"cause": error.message})
             await asyncio.wait({asyncio.create_task(stop.wait())}, timeout=_AGAIN_SECONDS)
             continue
-        if carried.poisoned or (next_group is None and not carried.steps):
+        if carried.poisoned or threads_left() or (next_group is None and not carried.steps):
             return
         next_group = None

@@ -35,7 +35,8 @@ _ENTRY_POINTS = "planq.tools"
 class Registry:
     """A `Toolbox` over tools of any kind; tools are added at start, and when an MCP server comes back."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: ToolThreads | None = None) -> None:
+        self.threads = threads or ToolThreads()
         self._tools: dict[str, Tool] = {}
         self._hidden: frozenset[str] = frozenset()
 
@@ -114,7 +115,7 @@ def load_registry(
     for module in modules:
         loader.load(module, "PLANQ_TOOLS")
     loader.load_yaml()
-    registry = Registry()
+    registry = Registry(loader.threads)
     registry.extend(loader.tools)
     return registry
 
@@ -132,7 +133,7 @@ class _Loader:
     def __init__(self, services: ToolServices, entries: Sequence[FunctionOptions], yaml_path: Path | None) -> None:
         self.tools: list[Tool] = []
         self._services = services
-        self._threads = ToolThreads()
+        self.threads = ToolThreads()
         self._yaml_path = yaml_path
         self._overrides: dict[Callable[..., Any], ToolOptions] = {}
         for entry in entries:
@@ -189,7 +190,7 @@ class _Loader:
         override = self._overrides.get(function)
         if override is not None:
             options = options.overridden_by(override)
-        self.tools.append(FunctionTool(function, options, services=self._services, threads=self._threads))
+        self.tools.append(FunctionTool(function, options, services=self._services, threads=self.threads))
 
 
 def _call_factory(factory: Callable[..., Any], services: ToolServices, place: str) -> list[Any]:

@@ -23,7 +23,7 @@ from shared.ports import Ownership
 class ToolThreads:
     """The threads of one registry: at most `running` calls at a time per event loop, further ones wait.
 
-    `alive` caps the threads that exist at all, the abandoned ones included.
+    `alive` caps the threads that exist at all, the abandoned ones included. The attribute `alive` counts them.
     """
 
     def __init__(self, running: int = 32, alive: int = 128) -> None:
@@ -31,7 +31,7 @@ class ToolThreads:
         self._most_alive = alive
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("planq.tools.threads")
         self._lock = threading.Lock()
-        self._alive = 0
+        self.alive = 0
 
     async def call(
         self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None = None
@@ -52,15 +52,15 @@ class ToolThreads:
 
     def _counted(self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None) -> Any:
         with self._lock:
-            if self._alive >= self._most_alive:
+            if self.alive >= self._most_alive:
                 raise Transient(
                     f"{self._most_alive} synchronous tool calls are still running in this worker, timed-out ones "
                     "included: a tool hangs; look for steps that failed with `timeout`, and restart the worker"
                 )
-            self._alive += 1
+            self.alive += 1
         try:
             with nullcontext() if owner is None else owner.in_thread():
                 return function(**arguments)
         finally:
             with self._lock:
-                self._alive -= 1
+                self.alive -= 1

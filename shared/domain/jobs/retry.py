@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
+    Froze,
     HostBusy,
     InvalidArguments,
     OutcomeUnknown,
@@ -201,19 +202,42 @@ def after_error(
     return decided
 
 
-def after_loss(step: Tried, max_losses: int, company: int = 1) -> Next:
+MOST_FREEZES = 2
+"""What has frozen so many workers is given up: each time they stand for as long as the watchdog waits, and what was
+in flight in them begins again."""
+
+
+class Lost(Tried, Protocol):
+    """An attempt whose worker was lost; see `LostStep`."""
+
+    @property
+    def company(self) -> int: ...
+    @property
+    def freezes(self) -> int: ...
+    @property
+    def froze_at(self) -> str | None: ...
+
+
+def after_loss(step: Lost, max_losses: int) -> Next:
     """Decide after the worker of an attempt was lost; `step.worker_losses` counts the losses charged before.
 
-    `company` is how many attempts were in flight in that worker, this one included: only one that was alone is
-    charged. What may be repeated is, until `max_losses` are charged: it is what kills them then. The error of a step
-    that is given up says how many losses and attempts there were.
+    Only an attempt that was alone in its worker is charged. What may be repeated is, until `max_losses` are charged:
+    it is what kills them then. A step that has frozen workers is given up at `MOST_FREEZES`. The error of a step that
+    is given up says how many losses and attempts there were.
     """
-    is_charged = company == 1
+    is_charged = step.company == 1
     losses = step.worker_losses + is_charged
-    is_spared = losses < max_losses or not is_charged
-    history = {"losses": losses, "attempts": step.attempt}
-    beside = "" if is_charged else f" with {company - 1} others in it; whether this step did it is not known"
+    is_frozen = step.freezes >= MOST_FREEZES
+    is_spared = (losses < max_losses or not is_charged) and not is_frozen
+    history: dict[str, Any] = {"losses": losses, "attempts": step.attempt}
+    if step.froze_at is not None:
+        history["place"] = step.froze_at
+    beside = "" if is_charged else f" with {step.company - 1} others in it; whether this step did it is not known"
     if step.effect is not Effect.UNSAFE:
+        if step.froze_at is not None and (is_frozen or is_charged):
+            times = f"{step.freezes} attempts" if is_frozen else f"attempt {step.attempt}"
+            held = Froze(f"{times} held up the whole worker, at {step.froze_at}", **history)
+            return RunAgain(ErrorRecord.of(held), timedelta(0)) if is_spared else GiveUp(ErrorRecord.of(held))
         if is_spared:
             lost = WorkerLost(f"the worker of attempt {step.attempt} was lost{beside}", **history)
             return RunAgain(ErrorRecord.of(lost), timedelta(0))

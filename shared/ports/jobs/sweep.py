@@ -51,7 +51,8 @@ class LocalPeers(Protocol):
 class LostStep:
     """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced.
 
-    `company` is how many attempts were in flight in that worker, this one included.
+    `company` is how many attempts were in flight in that worker, this one included. `freezes` counts the
+    attempts at the step that have frozen their workers, `froze_at` says where the last one stood.
     """
 
     ref: StepRef
@@ -67,13 +68,15 @@ class LostStep:
     in_doubt: bool = False
     seen: Loss = Loss.LEASE
     company: int = 1
+    freezes: int = 0
+    froze_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LostStage:
     """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can.
 
-    `company` is how many attempts were in flight in that worker, this one included.
+    `company`, `freezes` and `froze_at` as of a `LostStep`.
     """
 
     job_id: UUID
@@ -83,6 +86,8 @@ class LostStage:
     is_worker_lost: bool = True
     seen: Loss = Loss.LEASE
     company: int = 1
+    freezes: int = 0
+    froze_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,10 @@ class WorkerRegistry:
         """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
 
+    async def freezes(self, within: timedelta) -> Sequence[Row]:
+        """Return the loops that froze lately (process, kind, place, job_id, noted_at), the latest first."""
+        return await self._database.fetch_all("recent_freezes", seconds=within.total_seconds())
+
     async def publish_tools(self, documents: Sequence[Mapping[str, Any]]) -> None:
         """Put tool definitions, as JSON, where the API and the planner read them; idempotent."""
         tools = [{"name": document["name"], "definition": json_text(document)} for document in documents]
@@ -332,6 +336,8 @@ class WorkerRegistry:
                 is_worker_lost=row["is_worker_lost"],
                 seen=Loss(row["seen"]),
                 company=row["company"],
+                freezes=row["freezes"],
+                froze_at=row["froze_at"],
             )
             for row in rows
         ]
@@ -444,6 +450,7 @@ class WorkerRegistry:
         await self._database.execute("forget_schedules")
         await self._database.execute("forget_expired_secrets")
         await self._database.execute("forget_suspects")
+        await self._database.execute("forget_freezes")
         await self._database.execute("forget_texts")
         await self._database.execute("forget_watches")
         await self._database.execute("add_up_stored_bytes")
@@ -500,24 +507,31 @@ def _lost_step(row: Row) -> LostStep:
         in_doubt=row["in_doubt"],
         seen=Loss(row["seen"]),
         company=row["company"],
+        freezes=row["freezes"],
+        froze_at=row["froze_at"],
     )
 
 
 def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the suspects of all lost workers, one for each row of what was in flight in them.
 
-    A `cpu` worker has a process for each step already, and one at a time is what its process for suspects has.
+    A `cpu` worker has a process for each step already, and one at a time is what its process for suspects has. What
+    is known to have frozen its worker was alone in that.
     """
     told: set[UUID] = set()
     suspects = []
     by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
     for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
         company = list(rows)
-        for group in apart(company, len(company)) if company[0]["lane"] == Lane.CPU else apart(company):
+        culprits = [[row] for row in company if row["is_culprit"]]
+        others = [row for row in company if not row["is_culprit"]]
+        groups = apart(others, len(others)) if company[0]["lane"] == Lane.CPU else apart(others)
+        for group in [*culprits, *groups]:
             group_id = new_id()
             for row in group:
                 place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
-                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": len(company)}
+                beside = 1 if row["is_culprit"] else len(company)
+                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": beside}
                 suspects.append({**place, **family, "delays": row["job_id"] not in told})
                 told.add(row["job_id"])
     return suspects

@@ -67,6 +67,9 @@ class Step:
     retries: int = 0
     worker_losses: int = 0
     in_doubt: bool = False
+    company: int = 1
+    freezes: int = 0
+    froze_at: str | None = None
 
 
 def broken_off(
@@ -195,6 +198,34 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
     assert (worn_out.error.code, worn_out.error.details) == ("outcome_unknown", {"losses": 3, "attempts": 3})
 
 
+def test_what_froze_its_worker_is_tried_once_more_and_then_given_up_with_the_place() -> None:
+    """A tool that never returns would stop as many workers as may be lost, each for as long as the watchdog waits."""
+    once = Step(effect=Effect.READ, freezes=1, froze_at="re:166 match < tools:9 parse")
+    twice = replace(once, freezes=2, attempt=2, worker_losses=1)
+    first, second = after_loss(once, 9), after_loss(twice, 9)
+
+    assert isinstance(first, RunAgain)
+    assert isinstance(second, GiveUp)
+    assert first.error.code == second.error.code == "froze"
+    assert second.error.details == {"losses": 2, "attempts": 2, "place": "re:166 match < tools:9 parse"}
+    assert not second.error.retryable
+
+
+def test_a_note_that_came_too_late_for_its_own_loss_counts_at_the_next_one() -> None:
+    late = Step(effect=Effect.READ, freezes=2, froze_at="tools:9 parse", attempt=3, company=4)
+    assert after_loss(late, 9).error.code == "froze"
+    assert isinstance(after_loss(late, 9), GiveUp)
+    innocent = after_loss(replace(late, freezes=0, froze_at=None), 9)
+    assert (type(innocent), innocent.error.code) == (RunAgain, "worker_lost")
+
+
+def test_an_unsafe_call_that_froze_its_worker_keeps_its_rule_and_names_the_place() -> None:
+    frozen = Step(recovery=Recovery.FIND_OUT, freezes=1, froze_at="tools:9 pay")
+    again, worn_out = after_loss(frozen, 9), after_loss(replace(frozen, freezes=2), 9)
+    assert (type(again), type(worn_out)) == (RunAgain, GiveUp)
+    assert (worn_out.error.code, worn_out.error.details["place"]) == ("outcome_unknown", "tools:9 pay")
+
+
 def test_a_question_says_what_to_look_up_and_what_may_be_answered() -> None:
     decided = broken_off(Step(recovery=Recovery.ASK), TimedOut)
 
@@ -246,8 +277,8 @@ def lost_together(company: Sequence[str], guilty: set[str], max_losses: int = 3)
             continue
         lost.update(alive)
         for one in alive:
-            step = Step(effect=Effect.READ, worker_losses=charged[one])
-            decided = after_loss(step, max_losses, len(alive))
+            step = Step(effect=Effect.READ, worker_losses=charged[one], company=len(alive))
+            decided = after_loss(step, max_losses)
             charged[one] += len(alive) == 1
             assert isinstance(decided, GiveUp) == (charged[one] == max_losses)
         waiting += [list(again) for again in apart(alive)]
@@ -280,7 +311,7 @@ def test_groups_are_even_and_hold_everybody_once(count: int, groups: int) -> Non
 
 @pytest.mark.parametrize("recovery", [Recovery.FAIL, Recovery.FIND_OUT])
 def test_an_unsafe_step_in_company_keeps_its_rule_and_is_not_charged(recovery: Recovery) -> None:
-    decided = after_loss(Step(recovery=recovery, worker_losses=2, attempt=7), 3, company=2)
+    decided = after_loss(Step(recovery=recovery, worker_losses=2, attempt=7, company=2), 3)
     assert decided.error.details == {"losses": 2, "attempts": 7}
     if recovery is Recovery.FIND_OUT:
         assert isinstance(decided, RunAgain)

@@ -1,0 +1,143 @@
+"""`python -m deploy.local.freezes`: notes that a loop froze, as one JSON document on standard input tells.
+
+Before it stands a line with the id of the worker. Its lease is renewed once: whoever judges its loss shall know of
+the freeze. The worker itself counts by its own beats, and does nothing that its lease does not allow.
+
+A guard starts it (`deploy.local.guard`), and stops the frozen process until this has ended. The whole stack is for
+the operator, in the log. What tenants may see is the place: modules, lines and functions, no path of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from shared.domain.errors import capped
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_NAME = re.compile(r"planq:(?P<job>[0-9a-f-]{36}):(?P<round>\d+):(?P<index>-?\d+):(?P<attempt>\d+)")
+"""The name that `shared.domain.frames` gives to the frame of an attempt."""
+
+_log = logging.getLogger("planq.guard")
+
+_MOST_STACK_CHARS = 20_000
+_MOST_FRAMES = 6
+_MOST_FRAME_CHARS = 120
+
+_MACHINERY = (
+    "shared.domain.frames:",
+    "worker.attempts.",
+    "worker.engine.",
+    "worker.tools.function:",
+    "worker.tools.threads:",
+    "worker.celery.",
+)
+"""What calls a tool: below it a frame tells nothing of the one that froze."""
+
+_UNKNOWN = "not known: the process wrote no stack"
+
+
+class StackFrame(NamedTuple):
+    """One frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+def main() -> int:
+    """Note what standard input tells; without a document on it, nothing. Returns 1 where that failed."""
+    import psycopg
+
+    # All of it is loaded while there is time: a guard starts this before it is needed.
+    from shared.environment import load_settings
+    from shared.store.freezes import hold_lease, note_freeze
+    from shared.telemetry.logs import configure_logging
+
+    settings = load_settings()
+    database_url = settings.require_database()
+    configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
+    worker = sys.stdin.readline().strip()
+    if worker.strip("0"):
+        with contextlib.suppress(psycopg.Error):
+            hold_lease(database_url, worker, settings.lease_seconds)
+    told = sys.stdin.read()
+    if not told:
+        return 0
+    noted = json.loads(told)
+    row = row_of(noted, [os.getcwd(), *sys.path])
+    _log.critical(
+        "froze",
+        extra={
+            "frozen": noted["process"],  # a record of logging has a `process` already
+            "late_seconds": noted["late_seconds"],
+            "place": row["place"],
+            "job": None if row["job_id"] is None else str(row["job_id"]),
+            "step": row["index"],
+            "attempt": row["attempt"],
+            "stack": capped(noted["stack"], _MOST_STACK_CHARS),
+        },
+    )
+    try:
+        note_freeze(database_url, row)
+    except psycopg.Error as error:
+        _log.error("freeze_not_noted", extra={"cause": str(error)})
+        return 1
+    return 0
+
+
+def current_stack(dump: str) -> list[StackFrame]:
+    """Return the frames of the current thread, the innermost first, of what `faulthandler` wrote of all threads."""
+    frames: list[StackFrame] = []
+    is_current = False
+    for line in dump.splitlines():
+        if found := _FRAME.fullmatch(line):
+            if is_current:
+                frames.append(StackFrame(found["file"], int(found["line"]), found["function"]))
+        elif line:
+            is_current = line.startswith("Current thread ")
+    return frames
+
+
+def row_of(noted: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """Return what is stored of a freeze that a guard tells of; modules are found below the folders of `path`."""
+    frames = current_stack(noted["stack"])
+    named = next((found for frame in frames if (found := _NAME.fullmatch(frame.function))), None)
+    worker = noted["worker"]
+    return {
+        "id": worker if worker.strip("0") else None,
+        "process": noted["process"],
+        "kind": noted["kind"],
+        "place": told_place(frames, path),
+        "job_id": None if named is None else UUID(named["job"]),
+        **{name: None if named is None else int(named[name]) for name in ("round", "index", "attempt")},
+    }
+
+
+def told_place(frames: Sequence[StackFrame], path: Sequence[str]) -> str:
+    """Return where a loop stood, the innermost frame first: `module:line function < …`."""
+    told = [f"{_module(frame.file, path)}:{frame.line} {frame.function}" for frame in frames]
+    own = next((told[:n] for n, frame in enumerate(told) if frame.startswith(_MACHINERY)), told) or told
+    if len(own) > _MOST_FRAMES:
+        own = [*own[: _MOST_FRAMES - 2], *own[-2:]] if own is not told else own[:_MOST_FRAMES]
+    return " < ".join(frame[:_MOST_FRAME_CHARS] for frame in own) or _UNKNOWN
+
+
+def _module(file: str, path: Sequence[str]) -> str:
+    """Return the module of a file: its way below the folder of `path` that is nearest to it, else its name alone."""
+    parts = PurePath(file).parts
+    below = max((len(folder) for one in path if parts[: len(folder := PurePath(one).parts)] == folder), default=0)
+    named = PurePath(*(parts[below:] if below else parts[-1:])).with_suffix("")
+    return ".".join(named.parts).removesuffix(".__init__")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

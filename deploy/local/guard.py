@@ -1,0 +1,399 @@
+"""`python -m deploy.local.guard io -m worker io`: starts a process of planq, watches its loops, ends and restarts it.
+
+The parent of every worker and API, whatever starts these: `planq up`, a container, a unit of systemd. A process of
+its own, because nothing in a process whose interpreter is held can watch it. The parent and not a child, because in a
+container without an init the process is number 1 of its namespace, which no signal from inside can kill.
+
+A beat counts as late only for as long as the process could have beaten: not while it is stopped (SIGSTOP, a debugger,
+a frozen container), nor while this process itself stood still with it, nor while its threads wait for a processor,
+unless it has computed for long without a beat, which no loop does that is well. When one is later than its limit, the
+stacks of all threads are taken, the process is stopped, the freeze is noted
+(`deploy.local.freezes`), and then it is killed with all that it has started: whoever takes over what was in flight
+there knows of the note. Everything that this needs comes from the kernel, so it is Linux only.
+
+Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import sys
+from time import monotonic, sleep
+
+from shared import beats
+from shared.beats import Slot
+
+_LONGEST_TICK_SECONDS = 1.0
+_TICKS_IN_LIMIT = 10
+
+_WARM_SHARE = 0.6
+"""How late a beat is, of its limit, when a recorder is started: it needs a second, more on a busy machine. It keeps
+the lease from ending before the note."""
+
+_COMPUTED_SHARE = 0.3
+"""Of the limit: what has computed for so long without a beat waits for no processor, however busy the machine is."""
+
+_BUSY_SHARE = 0.1
+"""Of the limit: a thread that has computed for so long is the one that holds up the others."""
+
+_RECORD_SECONDS = 5.0
+"""What the note may take."""
+
+_STACK_SECONDS = 3.0
+_QUIET_SECONDS = 0.3
+"""Nothing says that a stack has ended; the handler writes it in one go."""
+
+_STACK_BYTES = 200_000
+
+_WAIT_SECONDS = 0.01
+
+_STOPPED_SECONDS = 0.05
+"""What SIGSTOP gets to take effect."""
+
+_RECORDER = (sys.executable, "-m", "deploy.local.freezes")
+
+_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+_TGKILL = {"x86_64": 234, "aarch64": 131}
+"""The number of tgkill(2), by machine."""
+
+
+def main() -> int:
+    """Run the command until it ends by itself; returns its exit code, 128 and the signal where one has ended it."""
+    return LoopGuard(sys.argv[1], sys.argv[2:]).run()
+
+
+class _Times:
+    """What the threads of a process have computed and waited for a processor, in seconds, by thread."""
+
+    def __init__(self, pid: int) -> None:
+        """Without a process of this number, or where the kernel does not count: of no thread."""
+        self.computed: dict[int, float] = {}
+        self.waited: dict[int, float] = {}
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/task"):
+                with (
+                    contextlib.suppress(OSError, ValueError),
+                    open(f"/proc/{pid}/task/{name}/schedstat", "rb") as file,
+                ):
+                    computed, waited, _ = file.read().split()
+                    self.computed[int(name)] = int(computed) / 1e9
+                    self.waited[int(name)] = int(waited) / 1e9
+
+    def longest_wait_since(self, before: _Times) -> float:
+        """Return the longest time that one thread has waited for a processor."""
+        return max((at - before.waited.get(thread, at) for thread, at in self.waited.items()), default=0.0)
+
+
+class Watched:
+    """One loop of one process: for how long it has owed a beat."""
+
+    def __init__(self) -> None:
+        self._beats = -1
+        self._first = self._last = _Times(0)
+        self._looks = 0
+        self._runnable_seconds = 0.0
+        self.late_seconds = 0.0
+
+    def look(self, slot: Slot, seconds: float) -> float:
+        """Take note that `seconds` have gone by, and return how late the beat is, as a share of its limit.
+
+        The first two looks without a beat are those of a loop that is well.
+        """
+        if slot.beats != self._beats:
+            self._beats, self._looks, self.late_seconds, self._runnable_seconds = slot.beats, 0, 0.0, 0.0
+            return 0.0
+        self._looks += 1
+        if self._looks < 2:
+            return 0.0
+        times = _Times(slot.pid)
+        state = beats.process_state(slot.pid)
+        if self._looks == 2:
+            self._first = times
+            self._runnable_seconds = self.late_seconds = seconds
+        elif state is not None and state[0] not in "Tt":
+            self.late_seconds += seconds
+            self._runnable_seconds += max(0.0, seconds - times.longest_wait_since(self._last))
+        self._last = times
+        share = self.late_seconds / slot.limit_seconds
+        has_computed = sum(self._since().values()) / slot.limit_seconds / _COMPUTED_SHARE
+        return max(self._runnable_seconds / slot.limit_seconds, min(share, has_computed))
+
+    def culprit(self, slot: Slot) -> int:
+        """Return the thread that holds up the loop: the one that computes, where one does, else the loop's own."""
+        since = self._since()
+        busiest = max(since, key=since.__getitem__, default=slot.thread)
+        is_busy = since.get(busiest, 0.0) >= _BUSY_SHARE * slot.limit_seconds
+        return busiest if is_busy else slot.thread
+
+    def _since(self) -> dict[int, float]:
+        """Return what each thread has computed since the beat was first missed."""
+        return {thread: at - self._first.computed.get(thread, 0.0) for thread, at in self._last.computed.items()}
+
+
+class FreezeRecorder:
+    """The process that notes a freeze, started when one is near: it speaks to the database."""
+
+    def __init__(self, worker: str) -> None:
+        reader, self._writer = os.pipe()
+        self._pid = _fork_and_exec(list(_RECORDER), stdin=reader)
+        os.close(reader)
+        os.write(self._writer, f"{worker}\n".encode())
+
+    def note(self, document: dict[str, object]) -> None:
+        """Have the freeze noted; returns when that is done, or has taken too long."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._writer, json.dumps(document).encode())
+        self._end(_RECORD_SECONDS)
+
+    def dismiss(self) -> None:
+        """There is nothing to note."""
+        self._end(0.0)
+
+    def _end(self, patience: float) -> None:
+        os.close(self._writer)
+        until = monotonic() + patience
+        with contextlib.suppress(ChildProcessError):  # it had ended early, and was waited for with all others
+            while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+                if monotonic() >= until:
+                    os.kill(self._pid, signal.SIGKILL)
+                    os.waitpid(self._pid, 0)
+                    return
+                sleep(_WAIT_SECONDS)
+
+
+class LoopGuard:
+    """Starts one command and looks after it. The main thread of a process that does nothing else."""
+
+    def __init__(self, kind: str, command: list[str]) -> None:
+        """`kind` is `io`, `cpu` or `api`; `command` are the arguments of a Python interpreter."""
+        self._kind = kind
+        self._command = command
+        self._file = os.memfd_create("planq-beats")
+        os.ftruncate(self._file, beats.TABLE_BYTES)
+        self._table = mmap.mmap(self._file, beats.TABLE_BYTES)
+        self._stacks, self._stacks_end = os.pipe()
+        os.set_blocking(self._stacks, False)
+        self._watched: dict[tuple[int, int, int], Watched] = {}
+        self._tick = _LONGEST_TICK_SECONDS
+        self._recorders: dict[tuple[int, int, int], FreezeRecorder] = {}
+        self._child = 0
+        self._code: int | None = None
+        self._is_ending = False
+
+    def run(self) -> int:
+        """Start the command, and again after each freeze; returns its exit code once it has ended otherwise."""
+        # Not sigtimedwait(): after an interruption that lasted longer than its time Python 3.11 makes up a signal.
+        reader, writer = os.pipe()
+        for descriptor in (reader, writer):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (*_HANDED_ON, signal.SIGCHLD, signal.SIGTSTP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` keeps its meaning
+                signal.signal(number, lambda *_: None)
+        self._start()
+        looked = monotonic()
+        while self._code is None:
+            if select.select([reader], [], [], self._tick)[0]:
+                for heard in os.read(reader, 64):
+                    self._hear(signal.Signals(heard))
+            gap = monotonic() - looked
+            if gap >= self._tick / 2:
+                looked += gap
+                # What stood still with this process (a machine asleep, a container frozen) has missed no beat.
+                self._look(min(gap, 2 * self._tick))
+        self._end_frozen()
+        return self._code
+
+    def _start(self) -> None:
+        command = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(beats.__file__), "launcher.py")]
+        command += ["--parent", str(os.getpid()), "--signal", str(int(signal.SIGKILL)), "--"]
+        env = {beats.GUARD_VARIABLE: f"{self._file},{self._stacks_end}"}
+        keep = (self._file, self._stacks_end)
+        self._child = _fork_and_exec([*command, sys.executable, *self._command], env=env, keep=keep)
+
+    def _hear(self, number: signal.Signals) -> None:
+        if number == signal.SIGCHLD:
+            self._reap()
+        elif number == signal.SIGTSTP:
+            self._suspend()
+        else:
+            self._is_ending |= number in _ENDING
+            _kill(self._child, number)
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: stop with the child, and go on with it."""
+        _kill(self._child, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        _kill(self._child, signal.SIGCONT)
+
+    def _reap(self) -> None:
+        """Wait for whatever has ended; as number 1 of a container this process inherits the children of others."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                code = os.waitstatus_to_exitcode(status)
+                self._code = code if code >= 0 else 128 - code
+
+    def _look(self, seconds: float) -> None:
+        taken = list(beats.slots(self._table))
+        self._watched = {
+            self._key(slot): self._watched.get(self._key(slot), Watched()) for slot in taken if self._is_there(slot)
+        }
+        limits = [slot.limit_seconds for slot in taken]
+        self._tick = min([_LONGEST_TICK_SECONDS, *(limit / _TICKS_IN_LIMIT for limit in limits)])
+        near: set[tuple[int, int, int]] = set()
+        for slot in taken:
+            watched = self._watched.get(key := self._key(slot))
+            if watched is None:
+                continue
+            late = watched.look(slot, seconds)
+            if watched.late_seconds >= _WARM_SHARE * slot.limit_seconds:
+                near.add(key)
+                if key not in self._recorders:
+                    self._recorders[key] = FreezeRecorder(slot.worker)
+            if late >= 1.0:
+                self._end(slot, watched)
+                return  # it has taken seconds, which are no other's delay
+        for key in self._recorders.keys() - near:
+            self._recorders.pop(key).dismiss()
+
+    def _key(self, slot: Slot) -> tuple[int, int, int]:
+        return slot.number, slot.pid, slot.started
+
+    def _is_there(self, slot: Slot) -> bool:
+        """Return whether the process of a slot lives, and clear the slot where it does not."""
+        state = beats.process_state(slot.pid)
+        is_there = state is not None and state[1] == slot.started and state[0] not in "ZXx"
+        if not is_there:
+            beats.clear(self._table, slot.number)
+        return is_there
+
+    def _end(self, slot: Slot, watched: Watched) -> None:
+        """Note the freeze, end the process, and start it again where it is the child."""
+        stack = self._stack(slot.pid, watched.culprit(slot))
+        _kill(slot.pid, signal.SIGSTOP)
+        sleep(_STOPPED_SECONDS)
+        now = next((one for one in beats.slots(self._table) if self._key(one) == self._key(slot)), None)
+        if now is None or now.beats != slot.beats:  # it has just come to
+            _kill(slot.pid, signal.SIGCONT)
+            return
+        kind = self._kind if slot.pid == self._child else f"{self._kind}-suspects"
+        recorder = self._recorders.pop(self._key(slot), None) or FreezeRecorder(slot.worker)
+        recorder.note(
+            {
+                "process": f"planq-{kind}-{slot.pid}@{os.uname().nodename}",
+                "kind": self._kind,
+                "worker": slot.worker,
+                "late_seconds": round(watched.late_seconds, 1),
+                "stack": stack,
+            }
+        )
+        for pid in [*_in_other_sessions(slot.pid), slot.pid]:
+            _kill(pid, signal.SIGKILL)
+        beats.clear(self._table, slot.number)  # it may take a while to be gone
+        if slot.pid == self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(slot.pid, signal.SIGKILL)
+            os.waitpid(slot.pid, 0)
+            if self._is_ending:
+                self._code = 128 + signal.SIGKILL
+            else:
+                self._start()
+
+    def _stack(self, pid: int, thread: int) -> str:
+        """Return the stacks of all threads of a process, `thread` marked as the current one."""
+        self._read_stack()
+        _signal_thread(pid, thread, beats.STACK_SIGNAL)
+        stack = b""
+        until = quiet = monotonic() + _STACK_SECONDS
+        while monotonic() < min(until, quiet) and len(stack) < _STACK_BYTES:
+            if some := self._read_stack():
+                stack += some
+                quiet = monotonic() + _QUIET_SECONDS
+            else:
+                sleep(_WAIT_SECONDS)
+        return stack.decode("utf-8", "replace")
+
+    def _read_stack(self) -> bytes:
+        try:
+            return os.read(self._stacks, 65_536)
+        except BlockingIOError:
+            return b""
+
+    def _end_frozen(self) -> None:
+        """The child has ended, and the processes for suspects hear of that; those that hear nothing are killed."""
+        for slot in beats.slots(self._table):
+            watched = self._watched.get(self._key(slot))
+            if watched is not None and watched.late_seconds > 0 and self._is_there(slot):
+                _kill(slot.pid, signal.SIGKILL)
+        for recorder in self._recorders.values():
+            recorder.dismiss()
+
+
+def _fork_and_exec(
+    command: list[str], *, stdin: int | None = None, env: dict[str, str] | None = None, keep: tuple[int, ...] = ()
+) -> int:
+    """Start a command in a session of its own, so that Ctrl-C reaches this process alone; returns its pid.
+
+    `subprocess` would double what this process needs; with a single thread a fork is safe.
+    """
+    if pid := os.fork():
+        return pid
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if stdin is not None:
+            os.dup2(stdin, 0)
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)
+        os.execve(command[0], command, {**os.environ, **(env or {})})  # noqa: S606 - it is what it is here for
+    finally:
+        os._exit(127)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread of another process, or to any of it where that cannot be said on this machine."""
+    import ctypes  # here, since nearly no guard ever needs it
+
+    call = _TGKILL.get(os.uname().machine)
+    if call is None or ctypes.CDLL(None).syscall(call, pid, thread, int(number)) != 0:
+        _kill(pid, number)
+
+
+def _in_other_sessions(pid: int) -> list[int]:
+    """Return the descendants of a process that have left its session: MCP servers, which would outlive it."""
+    parents: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b") ")[2].split()
+                parents[int(name)] = int(fields[1]), int(fields[3])
+    session = parents.get(pid, (0, 0))[1]
+    family, added = {pid}, True
+    while added:
+        found = {one for one, (parent, _) in parents.items() if parent in family} - family
+        family |= found
+        added = bool(found)
+    return [one for one in family if parents.get(one, (0, session))[1] != session]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Loops that freeze: a guard notes where, kills the process and starts it again; the guilty step is given up."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from uuid import UUID
+
+import httpx
+import pytest
+
+from tests.faults.conftest import Play, Stage, as_play
+from tests.faults.scene import PATIENCE, Scene
+from tests.support.waiting import eventually
+
+LONG = {"PLANQ_LEASE_SECONDS": "60"}
+"""No lease ends here: the others see that a worker has gone."""
+
+INNOCENTS = 12
+
+
+def freezes(scene: Scene) -> list[dict[str, object]]:
+    return scene.read("SELECT * FROM freezes ORDER BY noted_at")
+
+
+def is_given_up_the_second_time(stage: Stage, how: str) -> None:
+    with stage(env=LONG) as scene:
+        name = scene.guarded()
+        innocents = scene.submit(*[("fault_hold", {"until": "go"})] * INNOCENTS)
+        scene.eventually_running("fault_hold", INNOCENTS)
+        guilty = scene.submit(("fault_freeze", {"how": how}))
+        job, (step,) = scene.ends(guilty)
+
+        first, second = freezes(scene)
+        assert (job["status"], step["status"], step["error"]["code"]) == ("completed", "failed", "froze")
+        assert (step["attempt"], step["worker_losses"]) == (2, 2), "nobody beside it was suspected in its place"
+        place = step["error"]["details"]["place"]
+        assert "tests.support.beating:" in place
+        assert " < tests.faults.tools:" in place
+        assert place.endswith(" freeze")
+        assert "/" not in place
+        assert [row["place"] for row in (first, second)] == [place, place]
+        assert [(row["job_id"], row["index"], row["attempt"]) for row in (first, second)] == [
+            (guilty, 0, 1),
+            (guilty, 0, 2),
+        ]
+        assert "suspects" in str(second["process"])
+        assert f"planq:{guilty}:0:0:1" in scene.stack.log(name).read_text(), "the log has the whole stack"
+
+        (scene.folder / "go").touch()
+        _, steps = scene.ends(innocents)
+        assert {step["status"] for step in steps} == {"succeeded"}
+        assert {step["worker_losses"] for step in steps} == {0}
+        scene.completes(scene.submit(("fault_note", {"text": "b"})), "<b>")
+        scene.sound()
+
+
+def what_holds_the_interpreter_is_given_up_the_second_time(stage: Stage) -> None:
+    """A regular expression: no thread of the worker gets a turn, its heartbeat neither."""
+    is_given_up_the_second_time(stage, "hold")
+
+
+def what_blocks_the_loop_is_given_up_the_second_time(stage: Stage) -> None:
+    """The worker beats, so its lease goes on, and nothing else does."""
+    is_given_up_the_second_time(stage, "block")
+
+
+def an_api_whose_loop_is_held_is_started_again(stage: Stage) -> None:
+    with stage() as scene:
+        name = scene.guarded("api", "-m", "tests.support.freezing_api")
+
+        def pid() -> int | None:
+            try:
+                answer = httpx.get(f"{scene.stack.url}/pid", timeout=60)
+            except httpx.TransportError:
+                return None
+            return int(answer.text) if answer.is_success else None
+
+        first = eventually(pid, PATIENCE, what="the API answers")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{scene.stack.url}/hold", timeout=PATIENCE)
+        second = eventually(pid, PATIENCE, what="the API answers again")
+
+        assert first != second
+        [note] = freezes(scene)
+        assert (note["kind"], note["job_id"]) == ("api", None)
+        assert " < tests.support.freezing_api:" in str(note["place"])
+        metrics = httpx.get(f"{scene.stack.url}/metrics").text
+        assert 'planq_recent_freezes{kind="api"} 1.0' in metrics
+        assert 'planq_recent_freezes{kind="io"} 0.0' in metrics
+        assert '"event": "froze"' in scene.stack.log(name).read_text()
+
+
+def readiness_tells_of_freezes(stage: Stage) -> None:
+    with stage() as scene:
+        scene.read("INSERT INTO freezes (id, process, kind, place) VALUES (%s, 'p', 'io', 'x:1 f')", UUID(int=1))
+        scene.api()
+        checks = httpx.get(f"{scene.stack.url}/readyz").json()["checks"]
+        assert "1 froze within an hour" in checks["worker_io"]["detail"]
+        assert "froze" not in checks["worker_cpu"]["detail"]
+        assert "x:1 f" not in str(checks), "where it stood is for the operator"
+
+
+PLAYS = (
+    what_holds_the_interpreter_is_given_up_the_second_time,
+    what_blocks_the_loop_is_given_up_the_second_time,
+    an_api_whose_loop_is_held_is_started_again,
+    readiness_tells_of_freezes,
+)
+
+
+@pytest.mark.parametrize("play", [as_play(play) for play in PLAYS])
+def test_a_freeze_ends_with_its_process(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()

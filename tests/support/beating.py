@@ -1,0 +1,66 @@
+"""`python -m tests.support.beating FOLDER LIMIT`: a loop that beats for a guard, and does what files in FOLDER say.
+
+`PID.turns` grows with each turn of the loop; `hold` holds the interpreter in a regular expression, `block` blocks the
+loop in a system call, `end` ends it in peace. A file is taken away when it is obeyed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from shared.beats import Beats
+
+SERVER = "server"
+"""Holds the pid of a program that the process has started in a session of its own, as the MCP SDK does."""
+
+
+def hold() -> None:
+    """Take the interpreter until the end of time."""
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def block() -> None:
+    """Leave it to others, and the loop to nobody."""
+    time.sleep(3600)
+
+
+async def live(folder: Path, limit: float) -> None:
+    """Beat, and look for what to do."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    beats = Beats.inherited()
+    assert beats is not None
+    beat = beats.beat(limit)
+    beat.start(asyncio.get_running_loop())
+    turns = folder / f"{os.getpid()}.turns"
+    with turns.open("w") as file:
+        while not stop.is_set() and not (folder / "end").exists():
+            file.write(".")
+            file.flush()
+            for do in (hold, block):
+                order = folder / do.__name__
+                if order.exists():
+                    order.unlink()
+                    do()
+            await asyncio.sleep(0.01)
+    beat.stop()
+
+
+def main() -> int:
+    """Start a server, live, and return 3, which says that it was in peace."""
+    folder = Path(sys.argv[1])
+    server = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    (folder / SERVER).write_text(str(server.pid))
+    asyncio.run(live(folder, float(sys.argv[2])))
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

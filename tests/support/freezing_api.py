@@ -1,0 +1,32 @@
+"""`python -m tests.support.freezing_api`: the API with a route that holds the interpreter for ever: `GET /hold`."""
+
+from __future__ import annotations
+
+import os
+
+from fastapi import FastAPI
+
+from api.__main__ import serve
+from api.app import create_api
+from shared.beats import Beats
+from shared.settings import Settings
+from tests.support.beating import hold
+
+
+def create_freezing_api(settings: Settings) -> FastAPI:
+    """Return the API with two routes more."""
+    app = create_api(settings)
+
+    @app.get("/hold")
+    async def _hold() -> None:
+        hold()
+
+    @app.get("/pid")
+    async def _pid() -> int:
+        return os.getpid()
+
+    return app
+
+
+if __name__ == "__main__":
+    serve(Beats.inherited(), create_freezing_api)
