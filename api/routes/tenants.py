@@ -87,6 +87,24 @@ class TenantDocument(Answer):
     updated_at: Time
 
 
+class UsageOfBound(Answer):
+    """How much of a bound is used."""
+
+    used: int
+    limit: int
+
+
+class TenantUsage(Answer):
+    """What a tenant has open or keeps now, of what its configuration bounds; streams and waits a second ago."""
+
+    streams: UsageOfBound
+    waits: UsageOfBound
+    open_questions: UsageOfBound
+    reminders: UsageOfBound = Field(description="Of all its users, still to come.")
+    endpoints: UsageOfBound
+    stored_bytes: UsageOfBound = Field(description="Of large outputs and artifacts.")
+
+
 class TenantPage(Answer):
     """Tenants by their ids; `next_cursor` is null on the last page."""
 
@@ -144,6 +162,17 @@ async def get_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCu
 async def get_tenant(tenant_id: _TenantPath, services: Use) -> Response:
     """Return a tenant."""
     return JsonResponse((await services.tenant_store.get(_known_form(tenant_id))).to_json())
+
+
+@tenant_routes.get("/tenants/{tenant_id}/usage", response_model=TenantUsage, responses=error_responses(404))
+async def get_usage(tenant_id: _TenantPath, services: Use) -> Response:
+    """Return how much of its bounds a tenant uses now, over all processes."""
+    id_ = _known_form(tenant_id)
+    config = (await services.tenants.of(id_)).config
+    used = await services.tenant_store.usage(id_)
+    return JsonResponse(
+        {name: {"used": number, "limit": getattr(config, f"max_{name}")} for name, number in used.items()}
+    )
 
 
 @tenant_routes.put(

@@ -64,6 +64,12 @@ class TenantStore:
             raise no_tenant(tenant_id)
         return StoredTenant.of(row)
 
+    async def usage(self, tenant_id: str) -> Mapping[str, int]:
+        """Return what a tenant has open or keeps now, by what bounds it in its configuration without `max_`."""
+        row = await self._database.fetch_one("usage_of_tenant", tenant_id=tenant_id)
+        assert row is not None
+        return row
+
     async def page(self, *, after: str = "", limit: int) -> Sequence[StoredTenant]:
         """Return at most `limit` tenants in the order of their ids, after the one named."""
         rows = await self._database.fetch_all("list_tenants", after=after, limit=limit)

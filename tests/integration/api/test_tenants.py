@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import httpx
 import pytest
 
-from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 
 WHOLE: dict[str, Any] = {"name": "", "is_disabled": False, "config": {}}
@@ -182,3 +183,33 @@ def test_what_is_wrong_is_told(api: Api, method: str, path: str, body: Any, stat
     assert response.status_code == status, response.text
     assert told in response.json()["detail"]
     assert api.http.get("/tenants/wrong").status_code == 404
+
+
+def test_what_a_tenant_uses_of_its_bounds_is_shown(make_api: MakeApi) -> None:
+    make_api().jobs.configure(max_streams=7, max_reminders=9)
+    api = make_api(secret_keys=SECRET_KEY)
+    job = api.submit()["id"]
+    added = api.http.post("/endpoints", json={"url": "https://example.com/hook", "events": ["job.*"]})
+    assert added.status_code == 201, added.text
+    columns = "(id, tenant_id, user_id, input, next_at, is_active)"
+    reminder = f"INSERT INTO schedules {columns} VALUES (%s, %s, %s, '', now(), true)"
+    for tenant, user in (("default", "ann"), ("default", "bob"), ("other", "ann")):
+        api.jobs.execute(reminder, uuid4(), tenant, user)
+    api.jobs.execute(
+        "INSERT INTO payloads (hash, tenant_id, size, preview) VALUES ('\\x00', 'default', 70000, 'null')"
+    )
+
+    with httpx.stream("GET", f"{api.url}/jobs/{job}/events", timeout=30, trust_env=False) as stream:
+        assert stream.status_code == 200
+        used = api.http.get("/tenants/default/usage").json()
+
+    assert {name: one["used"] for name, one in used.items()} == {
+        "streams": 1,
+        "waits": 0,
+        "open_questions": 0,
+        "reminders": 2,
+        "endpoints": 1,
+        "stored_bytes": 70_000,
+    }
+    assert (used["streams"]["limit"], used["reminders"]["limit"], used["endpoints"]["limit"]) == (7, 9, 50)
+    problem_of(api.http.get("/tenants/nobody/usage"), 404, "not_found")
