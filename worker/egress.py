@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
+from time import monotonic
+from typing import Any
 
 import httpx
+import psutil
 
-from shared.domain.addresses import DEFAULT_PORTS, IPAddress, why_refused
+from shared.domain.addresses import DEFAULT_PORTS, IPAddress, carried, why_refused
 from shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
+
+_log = logging.getLogger("planq.egress")
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
@@ -33,6 +39,41 @@ async def resolve_with_system(host: str, port: int) -> Sequence[str]:
     """Return the addresses of `host` as the operating system resolves it, in its order and without repeats."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class OwnAddresses:
+    """The addresses of this machine's interfaces, asked again after `_OWN_SECONDS`: they come and go."""
+
+    def __init__(
+        self,
+        ask: Callable[[], Mapping[str, Sequence[Any]]] = psutil.net_if_addrs,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`ask` returns the addresses of each interface, as psutil does."""
+        self._ask = ask
+        self._clock = clock
+        self._known: frozenset[IPAddress] = frozenset()
+        self._until = 0.0
+
+    def __contains__(self, address: IPAddress) -> bool:
+        """Say whether a connection to an address ends at this machine, whatever it carries inside."""
+        if self._clock() >= self._until:
+            texts = [str(one.address) for several in self._ask().values() for one in several]
+            self._known = frozenset(map(ipaddress.ip_address, filter(_is_address, texts)))
+            self._until = self._clock() + _OWN_SECONDS
+        return any(one in self._known for one in carried(address))
+
+
+_OWN_SECONDS = 1.0
+_own_addresses = OwnAddresses()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False  # that of a network card, say
+    return True
 
 
 @cache
@@ -208,9 +249,14 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         tenant_id: str = "",
         places: HostPlaces | None = None,
         least_rate: LeastRate | None = None,
+        own: OwnAddresses = _own_addresses,
     ) -> None:
-        """`caller` names who asks, in messages; without `places` or a `least_rate` there is no such bound."""
+        """`caller` names who asks, in messages; without `places` or a `least_rate` there is no such bound.
+
+        `own` are the addresses of this machine, public ones too.
+        """
         self._name = caller
+        self._own = own
         self._tenant_id = tenant_id
         self._places = places
         self._least_rate = least_rate
@@ -273,11 +319,14 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             raise Transient(f"{self._name}: the host {host!r} has no address")
         if not {host, f"{host}:{port}"} & self._allowed:
             for address in addresses:
-                reason = why_refused(address)
+                reason = "this machine's own address" if address in self._own else why_refused(address)
                 if reason is not None:
+                    # Which address a name has in here is none of a tenant's business: the log tells it.
+                    about = {"host": host, "address": str(address), "reason": reason, "tenant": self._tenant_id}
+                    _log.warning("egress_refused", extra=about)
                     raise PolicyDenied(
-                        f"{self._name} may not reach {host!r}: it is {address}, {reason}. An operator can allow "
-                        "the host by name in the settings"
+                        f"{self._name} may not reach {host!r}: it is not at a public address of others. An operator "
+                        "can allow the host by name in the settings"
                     )
         return addresses
 

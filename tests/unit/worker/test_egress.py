@@ -7,6 +7,7 @@ import ipaddress
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from shared.domain.addresses import BLOCKS, why_refused
 from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
 from worker import egress
-from worker.egress import GuardedTransport, resolve_with_system, retry_after
+from worker.egress import GuardedTransport, OwnAddresses, resolve_with_system, retry_after
 
 PUBLIC = [
     "93.184.216.34",
@@ -230,3 +231,50 @@ def test_a_wait_that_is_asked_for_is_a_day_at_most(wish: str, wait: timedelta | 
     response = httpx.Response(429, headers={"Retry-After": wish})
 
     assert retry_after(response, datetime(2026, 11, 23, 12, tzinfo=UTC)) == wait
+
+
+class Interface(NamedTuple):
+    """As psutil tells of an address."""
+
+    address: str
+
+
+def test_this_machines_own_public_addresses_are_refused_also_when_they_change() -> None:
+    now, has = [0.0], {"lo": [Interface("127.0.0.1")], "eth0": [Interface("8.8.4.4"), Interface("02:42:ac:11:00:02")]}
+    own = OwnAddresses(lambda: has, lambda: now[0])
+
+    async def reach(host: str, *found: str) -> None:
+        async def resolve(_host: str, _port: int) -> Sequence[str]:
+            return found
+
+        transport = GuardedTransport(resolve, own=own)
+        await transport.checked_addresses(httpx.URL(f"http://{host}/"))
+        await transport.aclose()
+
+    for address in ("8.8.4.4", "::ffff:8.8.4.4", "64:ff9b::8.8.4.4"):
+        with pytest.raises(PolicyDenied):
+            asyncio.run(reach("own.example", address))
+    asyncio.run(reach("others.example", "8.8.8.8"))
+    has["eth0"] = [Interface("2606:2800:220:1::1%eth0"), Interface("8.8.8.8")]
+    now[0] = 2.0
+    with pytest.raises(PolicyDenied):
+        asyncio.run(reach("others.example", "8.8.8.8"))
+    asyncio.run(reach("own.example", "8.8.4.4"))
+
+
+def test_the_interfaces_of_this_machine_are_known() -> None:
+    assert ipaddress.ip_address("127.0.0.1") in OwnAddresses()
+
+
+def test_a_refusal_does_not_tell_the_address_behind_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["10.1.2.3"]
+
+    transport = GuardedTransport(resolve, tenant_id="acme")
+    with pytest.raises(PolicyDenied) as refused:
+        asyncio.run(transport.checked_addresses(httpx.URL("http://inside.example/")))
+
+    assert "10.1.2.3" not in refused.value.message
+    assert "private" not in refused.value.message
+    (record,) = [one for one in caplog.records if one.message == "egress_refused"]
+    assert (vars(record)["host"], vars(record)["address"]) == ("inside.example", "10.1.2.3")
