@@ -61,7 +61,7 @@ def find(data: Path) -> Runtime | None:
     keys are sent.
     """
     file = data / FILE
-    require_own(file, others_may=0)
+    require_own(file)
     try:
         found = Runtime(**json.loads(file.read_text("utf-8")))
     except (FileNotFoundError, NotADirectoryError):

@@ -97,3 +97,11 @@ def test_the_databases_url_is_the_given_one_else_that_of_a_running_up(
     monkeypatch.setenv("DATABASE_URL", "postgresql://given")
     assert require_database() == "postgresql://given"
     assert located_settings().broker_url == "redis://here"
+
+
+def test_a_file_that_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
+    runtime.publish(tmp_path, runtime.Runtime(os.getpid(), "http://127.0.0.1:1", "", ""))
+    assert runtime.find(tmp_path) is not None
+    (tmp_path / runtime.FILE).chmod(0o666)
+    with pytest.raises(Misconfigured, match="others may write it"):
+        runtime.find(tmp_path)

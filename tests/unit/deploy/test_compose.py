@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import typer
 import yaml
 
 from deploy.cli.main import create_app
+from deploy.local.valkey import installed_binary
 from shared.settings import Settings
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -87,7 +91,9 @@ def test_no_secret_has_a_default_and_the_example_names_each() -> None:
     example = (ROOT / ".env.example").read_text()
     required = set(re.findall(r"\$\{(\w+):\?", text))
 
-    assert required == {"POSTGRES_PASSWORD", "PLANQ_API_KEYS", "PLANQ_FLOWER_PASSWORD", "PLANQ_SECRET_KEYS"}
+    assert required == {
+        *("POSTGRES_PASSWORD", "BROKER_PASSWORD", "PLANQ_API_KEYS", "PLANQ_FLOWER_PASSWORD", "PLANQ_SECRET_KEYS"),
+    }
     for name in required:
         assert re.search(rf"^{name}=$", example, re.MULTILINE), name
     for name in set(re.findall(r"\$\{(\w+):-", text)):
@@ -111,3 +117,59 @@ def test_whatever_the_image_copies_exists() -> None:
 
     assert copied
     assert [source for source in copied if not (ROOT / source).exists()] == []
+
+
+WORKERS = {
+    *("POSTGRES_PASSWORD", "BROKER_PASSWORD", "PLANQ_SECRET_KEYS"),
+    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"),
+}
+SECRETS = {
+    "postgres": {"POSTGRES_PASSWORD"},
+    "redis": {"BROKER_PASSWORD"},
+    "migrate": {"POSTGRES_PASSWORD"},
+    "api": {"POSTGRES_PASSWORD", "BROKER_PASSWORD", "PLANQ_SECRET_KEYS", "PLANQ_API_KEYS"},
+    "flower": {"BROKER_PASSWORD", "PLANQ_FLOWER_PASSWORD"},
+    "worker-io": WORKERS,
+    "worker-cpu": WORKERS,
+}
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_each_service_has_its_own_secrets_and_no_others(name: str) -> None:
+    given = set(re.findall(r"\$\{(\w+)", str(SERVICES[name].get("environment", {}))))
+    assert {one for one in given if re.search("KEY|PASSWORD", one)} == SECRETS[name]
+    assert not re.search(r"\$\{\w*(KEY|PASSWORD)", str(SERVICES[name].get("command", "")))
+
+
+def test_the_broker_asks_for_its_password(tmp_path: Path) -> None:
+    """Its command is carried out as it stands, by the embedded server's binary."""
+    script = str(SERVICES["redis"]["command"][2]).replace("$$", "$")
+    socket = tmp_path / "s"
+    # The image's entry point only changes the user.
+    script = script.replace(
+        "docker-entrypoint.sh valkey-server -", f"{installed_binary()} - --port 0 --dir {tmp_path}"
+    )
+    script = script.replace("--appendonly yes", f"--appendonly yes --unixsocket {socket}")
+    secrets = dict.fromkeys(("BROKER_PASSWORD", "REDISCLI_AUTH"), "letters0123")
+    env = {"PATH": os.environ["PATH"], **secrets}
+    process = subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.DEVNULL)
+    try:
+        eventually(socket.exists, 60, what="it listens")
+        with redis.Redis(unix_socket_path=str(socket)) as nobody, pytest.raises(redis.AuthenticationError):
+            nobody.ping()
+        with redis.Redis(unix_socket_path=str(socket), decode_responses=True, password="letters0123") as planq:
+            assert planq.ping()
+            assert set(planq.config_get("proto-max-bulk-len").values()) == {"8388608"}
+        for told in ("cmdline", "environ"):
+            assert b"letters0123" not in Path(f"/proc/{process.pid}/{told}").read_bytes()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_every_image_is_of_one_version() -> None:
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    images = [service["image"] for service in SERVICES.values() if service["image"] != "planq"]
+    images += re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert len(images) == 4
+    assert [image for image in images if not re.search(r":\d+\.\d+(\.\d+)?(-|$)", image)] == []
