@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from api.access import opening_of
 from api.message_flow import plan_id_of
 from shared.domain.jobs.states import Strategy
 from shared.domain.tenants.config import TenantConfig
@@ -186,6 +187,29 @@ def test_no_route_shows_or_changes_what_belongs_to_another_tenant(owned: Belongi
             assert _code(nobody) == _code(answer), "what is another's is refused as what is nobody's"
             checked += 1
     assert checked >= 20
+    assert owned.rows() == before
+
+
+@pytest.mark.parametrize("scope", list(KeyScope))
+def test_no_scope_of_another_tenants_key_opens_a_route_to_it(owned: Belongings, scope: KeyScope) -> None:
+    """Where the scope does not open a route it is 403, whoever asks; where it does, 404 as for what is nobody's."""
+    _, text = owned.api.jobs.run(
+        lambda database: ApiKeyStore(database).create(RIVAL, "scoped", frozenset({scope}), None)
+    )
+    owned.keys[RIVAL] = f"Bearer {text}"
+    before = owned.rows()
+    opened = 0
+    for method, path in owned.operations():
+        answer = owned.ask(RIVAL, method, path, ids=owned.ids)
+        assert SECRET not in answer.text, f"{method} {path}"
+        if "{" not in path or (method, path) in BY_NAME:
+            continue
+        named = re.sub(r"\{(\w+)(?::path)?\}", lambda found: owned.ids[found[1]], path)
+        is_open = scope in opening_of(method.upper(), named).scopes
+        expected = (404, "not_found") if is_open else (403, "insufficient_scope")
+        assert _code(answer) == expected, f"{method} {path}: {answer.text}"
+        opened += is_open
+    assert opened >= {KeyScope.JOBS: 20, KeyScope.MESSAGES: 10, KeyScope.APPROVE: 2, KeyScope.ADMIN: 2}[scope]
     assert owned.rows() == before
 
 
