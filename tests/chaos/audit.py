@@ -65,6 +65,7 @@ class Phase:
     unrecorded_model_calls: Sequence[str]
     broken_invariants: Sequence[str]
     outcome_unknown: int
+    freezes: int
     interrupted: int
     unrecovered: Sequence[str]
     recovery: Spread
@@ -140,6 +141,7 @@ async def audit(
         refused=list(client.refused),
         broken_invariants=await _lasting_defects(observer, lease),
         outcome_unknown=sum(len(ended.unknown) for ended in client.ended.values()),
+        freezes=await observer.count_freezes(),
         client_trouble=dict(client.trouble),
         faults=faults or {},
         must_know_every_outcome=must_know_every_outcome,
@@ -239,6 +241,7 @@ def shown(phase: Phase) -> str:
         ("unrecorded model calls", len(phase.unrecorded_model_calls)),
         ("broken invariants", len(phase.broken_invariants)),
         ("outcome_unknown", phase.outcome_unknown),
+        ("loops that froze, so far", phase.freezes),
         ("attempts interrupted", f"{phase.interrupted}, never recovered {len(phase.unrecovered)}"),
         ("recovery", _spread(phase.recovery)),
         *((f"  {fault}", _spread(spread)) for fault, spread in phase.recovery_by_fault.items()),

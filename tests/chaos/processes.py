@@ -1,8 +1,9 @@
-"""planq's processes under a supervisor: whatever ends is started again, as a deployment does."""
+"""planq's processes, each below its guard, and a supervisor: whatever ends is started again, as a deployment does."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from tests.chaos.schedule import APIS, PROXIED, WORKERS
 from tests.chaos.servers import Servers
 from tests.support.ports import free_ports
 from tests.support.stack import Stack, step_processes
+
+GUARD = ("-m", "deploy.local.guard")
 
 CPU_CHILDREN = 2
 IO_CONCURRENCY = 100
@@ -80,8 +83,8 @@ class Processes:
         running.clear()
 
     def pid(self, name: str) -> int:
-        """Return the pid of the process that has this name now."""
-        return self._stack.processes[name].pid
+        """Return the pid of the process that has this name now; that of its guard while it has none."""
+        return _guarded(self._stack.processes[name].pid)
 
     def kill(self, name: str) -> None:
         """End a process and its children at once."""
@@ -130,10 +133,10 @@ class Processes:
         if name in PROXIED:
             env["PLANQ_DETECT_DEAD_PEERS"] = "false"
         if lane == "api":
-            self._stack.run(name, "-m", "api", env={**env, "PLANQ_PORT": str(self._ports[name])})
+            self._stack.run(name, *GUARD, "api", "-m", "api", env={**env, "PLANQ_PORT": str(self._ports[name])})
         else:
             size = CPU_CHILDREN if lane == "cpu" else IO_CONCURRENCY
-            self._stack.run(name, "-m", "worker", lane, "--concurrency", str(size), env=env)
+            self._stack.run(name, *GUARD, lane, "-m", "worker", lane, "--concurrency", str(size), env=env)
         self._started[name] = time.monotonic()
 
     async def _supervise(self) -> None:
@@ -149,12 +152,24 @@ class Processes:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _intend(self, name: str) -> None:
-        self._intended.add(self.pid(name))
+        self._intended.add(self._stack.processes[name].pid)
 
     def _signal_group(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         # Not reaped, so neither its pid nor its group's can be another's.
         if process.returncode is None and not has_exited(process):
-            os.killpg(process.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # a guard has just ended it
+                os.killpg(_guarded(process.pid), number)
+
+
+def _guarded(pid: int) -> int:
+    """Return the process that a guard has started, which leads a group of its own; the guard where it has none."""
+    try:
+        children = [
+            one.pid for one in psutil.Process(pid).children() if "deploy.local" not in " ".join(one.cmdline())
+        ]
+    except psutil.Error:
+        return pid
+    return children[0] if children else pid
 
 
 def _direct(servers: Servers) -> dict[str, str]:

@@ -254,6 +254,14 @@ def _kill(number: int, random: Random) -> Recipe:
     return steps.then("chaos_add", _value(value + 1), a="$0.output.value", b=1).recipe(number, "kill")
 
 
+def _freeze(number: int, random: Random) -> Recipe:
+    """The first of a run and one in ten freeze their process, once: a step that does it twice is given up."""
+    value = random.randrange(1000)
+    times = 1 if random.random() < _DEADLY_SHARE or number < len(KINDS) else 0
+    steps = _Steps().then("chaos_freeze", _value(value), value=value, times=times)
+    return steps.then("chaos_add", _value(value + 1), a="$0.output.value", b=1).recipe(number, "freeze")
+
+
 KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "chain": _chain,
     "fan": _fan,
@@ -275,12 +283,13 @@ KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "cancelled": _cancelled,
     "paused": _paused,
     "kill": _kill,
+    "freeze": _freeze,
 }
 
 ASKING = frozenset({"asked", "react_asked", "loop_asked", "approved"})
 """Kinds whose steps ask a person: what became of a call that was cut off, or whether it may be made."""
 
-PEACEFUL = tuple(kind for kind in KINDS if kind != "kill")
+PEACEFUL = tuple(kind for kind in KINDS if kind not in ("kill", "freeze"))
 
 
 def recipes(seed: int, first: int = 0, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[Recipe]:

@@ -58,6 +58,7 @@ class Options:
             "PLANQ_HEARTBEAT_SECONDS": str(self.lease / 3),
             # Below the longest step here, so that a stopping worker has something to give back.
             "PLANQ_DRAIN_SECONDS": "3",
+            "PLANQ_FREEZE_SECONDS": str(self.lease / 2),
             # Workers are killed on purpose here: a step may be alone in several of them. Only what was alone counts.
             "PLANQ_MAX_WORKER_LOSSES": "12",
             "PLANQ_LOG_LEVEL": "INFO",

@@ -79,6 +79,7 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
     assert set(faults["faults"].values()) <= {1, 2}, "each kind of fault was dealt"
     assert min(faults["faults"].values()) > 0
     assert rolling["outcome_unknown"] == 0, told
+    assert faults["freezes"] > 0, told
     assert found["is_good"], told
     # What a fault strikes depends on the machine: on a slow one most of them find workers idle.
     assert faults["recovery"]["count"] + faults["given_back"] > 0, told

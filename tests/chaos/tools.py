@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from tests.chaos import ledger
 from tests.chaos.blob import blob
+from tests.support import beating
 from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 LEDGER_VARIABLE = "PLANQ_CHAOS_LEDGER"
@@ -81,6 +82,15 @@ async def kill(value: int, times: int, context: ToolContext) -> Value:
     with _entered(context, "read"):
         if context.attempt <= times:
             os.kill(os.getpid(), signal.SIGKILL)
+        return {"value": value}
+
+
+@tool(name="chaos_freeze", effect="read")
+async def freeze(value: int, times: int, context: ToolContext) -> Value:
+    """Hold the interpreter of the process in the first attempts, until a guard kills it with all that runs in it."""
+    with _entered(context, "read"):
+        if context.attempt <= times:
+            beating.hold()
         return {"value": value}
 
 
