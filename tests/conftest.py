@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    os.environ.setdefault("CONTRACT_CASES", "40" if config.getoption("whole") else "12")
+    os.environ["TESTS_WHOLE"] = "1" if config.getoption("whole") else "0"  # for `tests.support.tiers.examples`
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -131,9 +131,12 @@ def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
     rabbitmq.drop(url)
 
 
-@pytest.fixture(params=["valkey", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(params=["valkey", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.whole])])
 def broker_url(request: pytest.FixtureRequest) -> str:
-    """A broker of each kind in turn: the test runs once per kind."""
+    """A broker of each kind in turn: the test runs once per kind, on RabbitMQ in a whole run.
+
+    What differs between the two is tested in `integration/broker` and `faults/test_rabbitmq.py`.
+    """
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 

@@ -156,6 +156,7 @@ def test_cpu_steps_run_in_processes_and_a_hanging_one_is_replaced(
         assert again["steps"][0]["status"] == "succeeded", again
 
 
+@pytest.mark.whole  # `faults/test_lost_processes.py` kills them too
 def test_a_killed_process_of_a_cpu_worker_loses_nothing(
     database_url: str, valkey_url: str, make_stack: MakeStack
 ) -> None:

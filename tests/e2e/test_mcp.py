@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 
 from tests.e2e.test_main_job import plan, submit, wait_for
 from tests.support.stack import ROOT, Stack, refused_start
@@ -98,6 +99,7 @@ def test_what_a_server_says_beside_its_output_is_kept_and_a_job_has_a_user(
     assert artifacts[2] == report
 
 
+@pytest.mark.whole  # `integration/tools/test_mcp.py` tells why it stops
 def test_a_required_server_that_cannot_be_reached_stops_the_worker(
     database_url: str, valkey_url: str, tmp_path: Path
 ) -> None:

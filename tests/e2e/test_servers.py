@@ -13,6 +13,7 @@ from deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import SAMPLE, load_handbook, plan, submit, wait_for
 from tests.support.ports import free_port
 from tests.support.stack import Stack, refused_start
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
@@ -109,20 +110,21 @@ EVERY_PROCESS = (
     ("program", "env", "expected"),
     [
         (["-m", "worker", "io"], {"DATABASE_URL": "mysql://x"}, "DATABASE_URL"),
-        (["-m", "worker", "io"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
-        (["-m", "worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
+        rare(["-m", "worker", "io"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
+        rare(["-m", "worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
         (["-m", "worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
-        (["-m", "worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
-        (["-m", "worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
+        rare(["-m", "worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
+        rare(["-m", "worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
         (["-m", "worker", "io"], {"PLANQ_MODEL": "openai:gpt-5"}, "OPENAI_API_KEY"),
-        (["-m", "worker", "cpu"], {"PLANQ_MODEL": "cassette:/nowhere"}, "PLANQ_MODEL"),
-        (["-m", "worker", "cpu"], {"PLANQ_RECORD": "/nowhere/x"}, "PLANQ_RECORD"),
-        (["-m", "worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
-        *((list(one), {"PLANQ_MODEL": "gpt-4o"}, "PLANQ_MODEL") for one in EVERY_PROCESS),
-        *((list(one), {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?") for one in EVERY_PROCESS),
+        rare(["-m", "worker", "cpu"], {"PLANQ_MODEL": "cassette:/nowhere"}, "PLANQ_MODEL"),
+        rare(["-m", "worker", "cpu"], {"PLANQ_RECORD": "/nowhere/x"}, "PLANQ_RECORD"),
+        rare(["-m", "worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
+        *(rare(list(one), {"PLANQ_MODEL": "gpt-4o"}, "PLANQ_MODEL") for one in EVERY_PROCESS),
+        (["-m", "deploy.cli.main", "migrate"], {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?"),
+        *(rare(list(one), {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?") for one in EVERY_PROCESS[:-1]),
         (["-m", "deploy.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
-        (["-m", "api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
-        (["-m", "api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
+        rare(["-m", "api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
+        rare(["-m", "api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
         (["-m", "api"], {"PLANQ_HOST": "0.0.0.0"}, "PLANQ_API_KEYS"),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, (list, dict)) else None,

@@ -20,6 +20,7 @@ from deploy.local.valkey import EmbeddedValkey
 from tests.faults.scene import MIGRATING, Scene, playing
 from tests.support.forking import fork_server
 from tests.support.servers import TestPostgres
+from tests.support.tiers import rare
 
 AT_ONCE = max(3, 8 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 """Eight keep two cores busy, for a play computes for a quarter of its time; other test processes have plays too."""
@@ -29,8 +30,11 @@ Stage = Callable[..., AbstractContextManager[Scene]]
 Play = Callable[[Stage], None]
 
 
-def as_play(play: Callable[..., None]) -> object:
-    """Return the parameter `play` of a test for a function of a `stage`, or of a `scene` on the session's servers."""
+def as_play(play: Callable[..., None], *, is_rare: bool = False) -> object:
+    """Return the parameter `play` of a test for a function of a `stage`, or of a `scene` on the session's servers.
+
+    One that `is_rare` is played in a whole run alone.
+    """
 
     @functools.wraps(play)
     def on_a_scene(stage: Stage) -> None:
@@ -38,7 +42,8 @@ def as_play(play: Callable[..., None]) -> object:
             play(scene)
 
     takes_stage = next(iter(inspect.signature(play).parameters)) == "stage"
-    return pytest.param((play.__name__, play if takes_stage else on_a_scene), id=play.__name__)
+    value = (play.__name__, play if takes_stage else on_a_scene)
+    return rare(value, id=play.__name__) if is_rare else pytest.param(value, id=play.__name__)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 from shared.domain.errors import Misconfigured
 from shared.failpoints import EXIT_CODE, Failpoints, methods, point_names
 from tests.support.stack import refused_start
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 from worker.container import CRASH_POINTS
 from worker.tools.registry import Registry
@@ -80,7 +81,7 @@ def test_what_is_no_point_is_refused_with_all_that_are(text: str) -> None:
     assert "store.tell:before, store.tell:after" in refused.value.message
 
 
-@pytest.mark.parametrize("program", [("-m", "worker", "io"), ("-m", "api")], ids=["worker", "api"])
+@pytest.mark.parametrize("program", [rare(("-m", "worker", "io")), ("-m", "api")], ids=["worker", "api"])
 def test_a_process_refuses_to_start_with_a_misspelt_point(program: Sequence[str]) -> None:
     servers = {"DATABASE_URL": "postgresql://127.0.0.1:1/x", "BROKER_URL": "redis://127.0.0.1:1"}
     done = refused_start(*program, PLANQ_FAILPOINT="store.sucede_step:after", **servers)
@@ -115,13 +116,13 @@ print("lived")
 @pytest.mark.parametrize(
     ("point", "seen"),
     [
-        ("store.write:before", []),
-        ("store.write:after", ["0"]),
+        rare("store.write:before", []),
+        rare("store.write:after", ["0"]),
         ("store.write:before@3", ["0", "1"]),
         ("store.write:after@3", ["0", "1", "2"]),
-        ("store.tell:before", ["0", "1", "2", "3"]),
+        rare("store.tell:before", ["0", "1", "2", "3"]),
         ("store.tell:after", ["0", "1", "2", "3", "told"]),
-        ("store.write:after@5", ["0", "1", "2", "3", "told", "lived"]),
+        rare("store.write:after@5", ["0", "1", "2", "3", "told", "lived"]),
     ],
 )
 def test_a_process_dies_exactly_there(point: str, seen: list[str]) -> None:

@@ -27,6 +27,7 @@ from tests.faults.conftest import Play, Stage
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.proxy import TcpProxy
 from tests.support.stack import step_processes
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 
 FINDS_OUT = {
@@ -152,8 +153,15 @@ def plays() -> Iterator[object]:
         yield play_of(f"fail, {how}", partial(given_up, struck, {}))
 
 
+RARE = {
+    *("find_out in a thread, cut off", "find_out in a process, cut off", "find_out in a blocked loop, frozen"),
+    *("find_out in a thread, frozen", "find_out, cut off elsewhere", "ask, frozen", "fail, cut off"),
+}
+"""Every kind of tool is cut off or frozen, and each of both ways is tried with what follows it."""
+
+
 def play_of(name: str, play: Play) -> object:
-    return pytest.param((name, play), id=name)
+    return rare((name, play), id=name) if name in RARE else pytest.param((name, play), id=name)
 
 
 @pytest.mark.parametrize("play", list(plays()))

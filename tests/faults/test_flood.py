@@ -52,6 +52,7 @@ def test_a_flood_of_bulk_jobs_keeps_no_interactive_one(
 
 
 @pytest.mark.rabbitmq
+@pytest.mark.whole
 @pytest.mark.parametrize("lane", ["io", "cpu"])
 def test_nor_does_it_on_rabbitmq(stage: Stage, rabbitmq: RabbitMQ, lane: str) -> None:
     url = rabbitmq.create()

@@ -192,6 +192,8 @@ GONE = (
 )
 
 
-@pytest.mark.parametrize("play", [as_play(play) for play in GONE])
+@pytest.mark.parametrize(
+    "play", [as_play(play, is_rare=play is what_a_killed_worker_has_forked_is_waited_for) for play in GONE]
+)
 def test_a_killed_worker_is_not_waited_for(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
     plays[play[0]].result()

@@ -296,8 +296,15 @@ BUGS = (
     hatchet_1696_a_blocked_event_loop_loses_no_lease,
     openai_1382584_a_client_that_leaves_at_once_has_its_job_run,
 )
+ELSEWHERE = (
+    dbos_716_the_database_restarts_in_the_middle_of_a_recovery,
+    dbos_805_a_recovered_job_goes_on_between_two_of_its_steps,
+    celery_8030_a_worker_hears_again_after_each_restart_of_the_broker,
+    hatchet_1022_the_late_result_of_an_expired_attempt_is_rejected,
+)
+"""What the matrix of faults, the crash points and the tests of the guards show too."""
 
 
-@pytest.mark.parametrize("play", [as_play(play) for play in BUGS])
+@pytest.mark.parametrize("play", [as_play(play, is_rare=play in ELSEWHERE) for play in BUGS])
 def test_what_broke_a_peer_does_not_break_this(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
     plays[play[0]].result()

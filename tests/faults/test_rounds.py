@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -193,14 +194,24 @@ def asked_in_the_second_round(scene: Scene) -> None:
     scene.sound()
 
 
+def plays_of_turns() -> Iterator[object]:
+    """Each place with one of both strategies in turn; a whole run tries it with both."""
+    for number, (where, point) in enumerate(POINTS.items()):
+        often = (Strategy.LOOP, Strategy.REACT)[number % 2]
+        for strategy in (Strategy.LOOP, Strategy.REACT):
+            value, name = partial(dies, strategy, point), f"{strategy} {where}"
+            marks = [] if strategy is often else [pytest.mark.whole]
+            yield pytest.param((name, value), id=name, marks=marks)
+
+
 PLAYS = [
+    *plays_of_turns(),
     *[
-        pytest.param((f"{strategy} {name}", partial(dies, strategy, point)), id=f"{strategy} {name}")
-        for strategy in (Strategy.LOOP, Strategy.REACT)
-        for name, point in POINTS.items()
-    ],
-    *[
-        pytest.param((f"guided {name}", partial(dies_with_a_guide, point)), id=f"guided {name}")
+        pytest.param(
+            (f"guided {name}", partial(dies_with_a_guide, point)),
+            id=f"guided {name}",
+            marks=[pytest.mark.whole] if name.startswith("before") else [],
+        )
         for name, point in GUIDE_POINTS.items()
     ],
     *map(

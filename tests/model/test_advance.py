@@ -46,6 +46,7 @@ from tests.model.events import (
 from tests.model.simulation import NOW, SimulatedJob
 from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
 from tests.support.plans import compiled, plans
+from tests.support.tiers import examples
 
 
 def started(steps: Sequence[PlannedStep]) -> SimulatedJob:
@@ -64,7 +65,7 @@ def check(job: SimulatedJob, steps: Sequence[PlannedStep], order: list[int]) -> 
             assert all(d in position and position[d] < position[step.index] for d in step.depends_on)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(plan=plans(explicit=True), data=st.data())
 def test_every_job_ends_and_no_step_starts_early_or_ends_twice(plan: Plan, data: st.DataObject) -> None:
     """Steps end in any order, some fail, some fail and are tried again, and every event comes twice or late."""
@@ -139,7 +140,7 @@ def in_sequence(steps: Sequence[PlannedStep], failing: set[int]) -> tuple[World,
     return world, outputs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(plan=plans(), failing=st.sets(st.integers(0, 11), max_size=3), data=st.data())
 def test_a_parallel_run_has_exactly_the_effects_of_the_sequence(
     plan: Plan, failing: set[int], data: st.DataObject

@@ -2,7 +2,7 @@
 
 There is no 500, every answer is as described, and nothing that the description allows is refused, but for what no
 schema can say. The operations are asked for one by one, because schemathesis' own pytest plugin does not know this
-pytest. CONTRACT_CASES is the number of requests for each: 12, or 40 with `--whole`, by default.
+pytest. CONTRACT_CASES is the number of requests for each: 14, or 40 with `--whole`, by default.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from api.message_flow import plan_id_of
 from shared.settings import Settings
 from tests.integration.api.conftest import SECRET_KEY, Api, search
 from tests.support.servers import TestPostgres
+from tests.support.tiers import examples
 
 # The API runs in this process: its pool of connections draws when they expire.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -127,7 +128,7 @@ OPERATIONS = [
 ]
 
 BOUNDED = settings(
-    max_examples=int(os.environ["CONTRACT_CASES"]),
+    max_examples=int(os.environ.get("CONTRACT_CASES", examples(40))),
     deadline=None,
     derandomize=True,
     database=None,

@@ -23,6 +23,7 @@ from api.message_flow import plan_id_of
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of, search
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.proxy import TcpProxy
+from tests.support.tiers import some
 from tests.support.waiting import eventually
 
 WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
@@ -116,7 +117,7 @@ Loss = Callable[[Api, str], AbstractContextManager[None]]
 LOSSES: dict[str, Loss] = {"closed": lambda _, url: closed(url), "pool exhausted": all_busy}
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", some(LOSSES, "closed"))
 def test_every_operation_refuses_with_a_time_to_come_back(
     make_api: MakeApi, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

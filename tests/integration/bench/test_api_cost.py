@@ -36,6 +36,7 @@ def test_both_servers_do_the_same_work(context: Context) -> None:
     assert stored == (2 * looked_at + 3 * asked, looked_at + 2 * asked)
 
 
+@pytest.mark.whole
 def test_as_many_messages_as_jobs_come_in(context: Context) -> None:
     with inbound_cost.serving(context) as server:
         loads = inbound_cost.run(inbound_cost.compared(server, ROUNDS, REQUESTS))
@@ -47,6 +48,7 @@ def test_as_many_messages_as_jobs_come_in(context: Context) -> None:
     assert stored == (2 * messages, messages)
 
 
+@pytest.mark.whole
 def test_of_many_tenants_one_is_noisy_and_refused(context: Context) -> None:
     database_url = context.create_migrated()
     senders = asyncio.run(noisy_tenant.tenants(database_url, 3))

@@ -47,6 +47,7 @@ def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:
     assert found == [(3, 7), (4, 1), (5, 1), (6, 1)]
 
 
+@pytest.mark.whole
 def test_a_planq_finds_no_messages_of_the_one_before(tmp_path: Path) -> None:
     with Context(tmp_path) as context, redis.Redis(unix_socket_path=str(context.valkey.socket_path)) as broker:
         broker.lpush("left", "a wake-up for a job in another database")

@@ -21,6 +21,7 @@ import pytest
 from tests.bench import scale
 from tests.bench.scaling import network
 from tests.bench.scaling.host import network_of
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,7 @@ def forbidden() -> str | None:
     return network.missing()
 
 
+@pytest.mark.whole
 def test_it_measures_a_worker_on_a_host_of_its_own(capsys: pytest.CaptureFixture[str], forbidden: str | None) -> None:
     interfaces = socket.if_nameindex()
     handler = signal.getsignal(signal.SIGTERM)
@@ -68,7 +70,7 @@ def program(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize("number", [rare(signal.SIGINT), signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_it_leaves_nothing_behind(
     program: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals, forbidden: str | None
 ) -> None:

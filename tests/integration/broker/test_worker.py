@@ -27,9 +27,9 @@ class Broker(Protocol):
     def stop(self) -> None: ...
 
 
-@pytest.fixture(params=["valkey", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(params=["valkey", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.whole])])
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Broker, str]]:
-    """A broker of the test's own, and its URL."""
+    """A broker of the test's own, and its URL; `faults/test_rabbitmq.py` restarts a node in each run."""
     if request.param == "valkey":
         valkey = EmbeddedValkey(tmp_path / "vk")
         valkey.start()

@@ -27,6 +27,7 @@ from tests.support.ended import ended
 from tests.support.ports import free_port
 from tests.support.refusing import REFUSALS
 from tests.support.stack import Stack
+from tests.support.tiers import rare, some
 from tests.support.waiting import eventually
 
 Doctor = Callable[..., Result]
@@ -86,10 +87,10 @@ def test_servers_that_do_not_answer_are_named_without_their_passwords(doctor: Do
     ("name", "url"),
     [
         ("DATABASE_URL", "postgresql://me:secret@[::1/x"),
-        ("DATABASE_URL", "postgresql://127.0.0.1:1/x?user=me&password=secret"),
+        rare("DATABASE_URL", "postgresql://127.0.0.1:1/x?user=me&password=secret"),
         ("BROKER_URL", "redis://:secret@127.0.0.1:port/0"),
         ("PLANQ_MODEL_BASE_URL", "ftp://me:secret@there"),
-        ("PLANQ_API_KEYS", "secret\u00e9"),
+        rare("PLANQ_API_KEYS", "secret\u00e9"),
     ],
 )
 def test_what_cannot_be_read_is_named_without_its_password(doctor: Doctor, name: str, url: str) -> None:
@@ -101,7 +102,7 @@ def test_what_cannot_be_read_is_named_without_its_password(doctor: Doctor, name:
     assert "secret" not in result.output
 
 
-@pytest.mark.parametrize("url", ["nonsense://x", "redis+nonsense://", "http://127.0.0.1"])
+@pytest.mark.parametrize("url", some(["nonsense://x", "redis+nonsense://", "http://127.0.0.1"], "redis+nonsense://"))
 def test_a_broker_of_an_unknown_kind_is_a_finding(doctor: Doctor, url: str) -> None:
     found = checks(doctor("--json", BROKER_URL=url))
 
@@ -120,9 +121,9 @@ def test_bad_settings_are_named_and_the_rest_is_not_looked_at(doctor: Doctor) ->
     ("name", "value", "line"),
     [
         ("PLANQ_MODEL", "gpt-4o", "settings"),
-        ("PLANQ_HEARTBEAT_SECONDS", "99", "settings"),
+        rare("PLANQ_HEARTBEAT_SECONDS", "99", "settings"),
         ("PLANQ_HOTS", "0.0.0.0", "settings"),
-        ("PLANQ_MCP_FILE", "/dev/null", "tools and models"),
+        rare("PLANQ_MCP_FILE", "/dev/null", "tools and models"),
         ("PLANQ_TOOLS", "no_such_module_anywhere", "tools and models"),
     ],
 )
@@ -145,24 +146,26 @@ def test_the_room_for_the_embedded_servers_is_told(doctor: Doctor, tmp_path: Pat
     assert found["found"].endswith("kB are free")
 
 
-def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "bad", some(["s3://no-such-bucket/x", "gopher://x", "file:///proc/none"], "file:///proc/none")
+)
+def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path, bad: str) -> None:
     folder = tmp_path / "large"
 
     found = checks(doctor("--json", PLANQ_PAYLOADS=f"file://{folder}"))["large outputs"]
     assert (found["ok"], [path for path in folder.rglob("*") if path.is_file()]) == (True, [])
 
-    for bad in ("s3://no-such-bucket/x", "gopher://x", "file:///proc/none"):
-        found = checks(doctor("--json", PLANQ_PAYLOADS=bad, AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
-        assert found["large outputs"]["ok"] is False
-        assert "PLANQ_PAYLOADS" in found["large outputs"]["found"]
+    found = checks(doctor("--json", PLANQ_PAYLOADS=bad, AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
+    assert found["large outputs"]["ok"] is False
+    assert "PLANQ_PAYLOADS" in found["large outputs"]["found"]
 
 
-def test_a_broker_that_refuses_is_named_with_its_reply(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_broker_that_refuses_is_named_with_its_reply(doctor: Doctor, tmp_path: Path, whole: bool) -> None:
     server = EmbeddedValkey(tmp_path / "vk")
     server.start()
     try:
         with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-            for code, refusal in REFUSALS.items():
+            for code, refusal in REFUSALS.items() if whole else [("OOM", REFUSALS["OOM"])]:
                 refusal.begin(client, tmp_path / "vk" / "data")
                 found = checks(doctor("--json", BROKER_URL=server.url))
                 assert found["broker"]["ok"] is False
@@ -295,7 +298,8 @@ def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
             await database.close()
 
     asyncio.run(beat())
-    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url}
+    # They beat once, and are looked at twice: with the usual lease a busy machine would miss them the second time.
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "300"}
 
     found, told = checks(doctor("--json", **env)), doctor(**env).stdout.splitlines()
 

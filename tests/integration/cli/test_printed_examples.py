@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stack import Stack
+from tests.support.tiers import rare
 
 ROOT = Path(__file__).parents[3]
 MARK = "--- next ---"
@@ -54,7 +55,10 @@ def steady(text: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text).strip()
 
 
-@pytest.mark.parametrize(("page", "least"), WALKS, ids=[page for page, _ in WALKS])
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [(rare if page == "docs/agents.md" else pytest.param)(page, least, id=page) for page, least in WALKS],
+)
 def test_the_walk_through_works_as_printed(
     make_stack: Callable[..., Stack], database_url: str, valkey_url: str, tmp_path: Path, page: str, least: int
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from api.cli import runtime
 from shared.store import schema
 from tests.support.ports import free_port
+from tests.support.tiers import rare
 from tests.support.torn import FATAL
 from tests.support.waiting import eventually
 
@@ -32,6 +33,7 @@ class Up:
     """A running `planq up` with stand-ins for the API and the worker."""
 
     def __init__(self, folder: Path, port: int, **env: str) -> None:
+        self.folder = folder
         self.output = folder / "output.txt"
         self.port = port
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PLANQ_") and not k.endswith("_URL")}
@@ -84,7 +86,18 @@ def planq_up(folder: Path, **env: str) -> Iterator[Up]:
             running.process.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One that outlives what is done beside it and to its parts, and stops in order after all of that."""
+    folder = tmp_path_factory.mktemp("up")
+    with planq_up(folder) as running:
+        running.wait_up()
+        yield running
+        assert running.leave() == 0
+    assert runtime.find(folder / "data") is None
+
+
+@pytest.mark.parametrize("number", [rare(signal.SIGINT), signal.SIGTERM])
 def test_it_says_when_it_is_healthy_and_one_signal_stops_every_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -99,6 +112,7 @@ def test_it_says_when_it_is_healthy_and_one_signal_stops_every_process(
     assert "nothing of planq is left running" in running.text()
 
 
+@pytest.mark.whole
 def test_a_second_run_resumes_on_the_same_data(tmp_path: Path) -> None:
     for run in (1, 2):
         with planq_up(tmp_path) as running:
@@ -109,6 +123,7 @@ def test_a_second_run_resumes_on_the_same_data(tmp_path: Path) -> None:
     assert "migrated the schema from nothing" in (tmp_path / "data/logs/migrate.log").read_text()
 
 
+@pytest.mark.whole  # `integration/embedded/test_valkey.py` tears every file
 def test_a_broker_file_that_a_power_cut_tore_is_set_aside_with_a_line(tmp_path: Path) -> None:
     data = tmp_path / "data" / "valkey" / "data"
     with planq_up(tmp_path) as running:
@@ -130,31 +145,32 @@ def test_a_broker_file_that_a_power_cut_tore_is_set_aside_with_a_line(tmp_path: 
     assert running.text().count("is set aside in") == 2
 
 
-def test_commands_beside_it_find_its_servers_as_long_as_it_runs(tmp_path: Path) -> None:
-    with planq_up(tmp_path) as running:
-        running.wait_up()
-        found = runtime.find(tmp_path / "data")
+def test_commands_beside_it_find_its_servers_as_long_as_it_runs(lasting: Up) -> None:
+    found = runtime.find(lasting.folder / "data")
 
-        assert found is not None
-        assert (found.pid, found.api_url) == (running.process.pid, f"http://127.0.0.1:{running.port}")
-        with psycopg.connect(found.database_url) as connection:
-            assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
-        assert running.leave() == 0
-
-    assert runtime.find(tmp_path / "data") is None
+    assert found is not None
+    assert (found.pid, found.api_url) == (lasting.process.pid, f"http://127.0.0.1:{lasting.port}")
+    with psycopg.connect(found.database_url) as connection:
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("part", ["http.server", "signal.pause", "bin/postgres", "valkey-server"])
-def test_a_part_that_is_killed_is_said_and_started_again(tmp_path: Path, part: str) -> None:
-    with planq_up(tmp_path) as running:
-        running.wait_up()
-        victim = running.named(part)
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("api", "http.server"),
+        ("worker-io", "signal.pause"),
+        ("postgres", "bin/postgres"),
+        ("valkey", "valkey-server"),
+    ],
+)
+def test_a_part_that_is_killed_is_said_and_started_again(lasting: Up, name: str, part: str) -> None:
+    said = [f"{name} {what}" for what in ("ended unexpectedly", "was started again")]
+    victim = lasting.named(part)
 
-        victim.kill()
+    victim.kill()
 
-        eventually(lambda: "ended unexpectedly" in running.text() and "was started again" in running.text(), 60)
-        eventually(lambda: running.named(part).pid != victim.pid, 60)
-        assert running.leave() == 0
+    eventually(lambda: all(words in lasting.text() for words in said), 60, what=" and ".join(said))
+    eventually(lambda: lasting.named(part).pid != victim.pid, 60)
 
 
 def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
@@ -246,6 +262,7 @@ def test_a_data_folder_that_is_a_file_is_said(tmp_path: Path, below: str) -> Non
     assert "Traceback" not in running.text()
 
 
+@pytest.mark.whole
 def test_data_of_a_newer_release_are_left_as_they_are(tmp_path: Path) -> None:
     with planq_up(tmp_path) as running:
         running.wait_up()
@@ -262,15 +279,11 @@ def test_data_of_a_newer_release_are_left_as_they_are(tmp_path: Path) -> None:
     assert "Traceback" not in running.text()
 
 
-def test_two_at_once_on_the_same_data_are_refused(tmp_path: Path) -> None:
-    with planq_up(tmp_path) as first:
-        first.wait_up()
+def test_two_at_once_on_the_same_data_are_refused(lasting: Up) -> None:
+    second = Up(lasting.folder, free_port())  # it writes below what the first one wrote
 
-        second = Up(tmp_path, free_port())
-
-        assert second.process.wait(PATIENCE) == 2
-        assert f"already in use by process {first.process.pid}" in second.text()
-        assert first.leave() == 0
+    assert second.process.wait(PATIENCE) == 2
+    assert f"already in use by process {lasting.process.pid}" in second.text()
 
 
 def test_a_database_that_does_not_answer_is_said(tmp_path: Path) -> None:

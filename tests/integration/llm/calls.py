@@ -12,8 +12,9 @@ from shared.domain.jobs.steps import StepResult
 from shared.domain.jobs.usage import ModelCall
 from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
 from shared.domain.tools.definition import ToolDefinition
-from tests.integration.llm.dialects import DIALECTS, KEY, STREAMS, Dialect
+from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.wire import Received, WireServer
+from tests.support.tiers import some
 from worker.llm.gateway import ModelGateway, Patience
 from worker.llm.settings import ModelSettings
 
@@ -31,7 +32,10 @@ TOOLS = [
     )
 ]
 RESULTS = Findings(results=[StepResult("calculate", {"expression": "2+2"}, {"result": 4})])
-every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+every_dialect = pytest.mark.parametrize("dialect", some(DIALECTS, *STREAMS, OPENAI_CHAT.whole), ids=repr)
+one_dialect = pytest.mark.parametrize("dialect", some(DIALECTS, OPENAI_CHAT), ids=repr)
+"""For what does not depend on the format of a provider; a whole run tries them all."""
+one_stream = pytest.mark.parametrize("dialect", some(STREAMS, OPENAI_CHAT), ids=repr)
 every_whole = pytest.mark.parametrize("dialect", [dialect.whole for dialect in STREAMS], ids=repr)
 every_stream = pytest.mark.parametrize("dialect", STREAMS, ids=repr)
 

@@ -19,6 +19,7 @@ from tests.integration.llm.calls import (
     every_dialect,
     every_whole,
     failure,
+    one_dialect,
     plan,
     respond,
     settings_for,
@@ -26,6 +27,7 @@ from tests.integration.llm.calls import (
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.events import events_of
 from tests.integration.llm.wire import Reply, WireServer
+from tests.support.tiers import rare, some
 from worker.llm.gateway import ModelGateway
 from worker.llm.http_client import MAX_REPLY_BYTES
 
@@ -79,7 +81,7 @@ def test_a_rate_limit_is_waited_out_as_long_as_the_server_asks(server: WireServe
     assert (reply.call.attempts, len(server.requests), waits.seconds) == (2, 2, [7.0])
 
 
-@every_dialect
+@one_dialect
 def test_a_wait_beyond_the_cap_ends_the_call(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply({"error": {"message": "slow down"}}, 429, {"retry-after": "31"}))
     waits = Waits()
@@ -89,8 +91,8 @@ def test_a_wait_beyond_the_cap_ends_the_call(server: WireServer, dialect: Dialec
     assert (code, call.attempts, waits.seconds) == ("rate_limited", 1, [])
 
 
-@every_dialect
-@pytest.mark.parametrize("status", [500, 502, 503, 529])
+@one_dialect
+@pytest.mark.parametrize("status", some([500, 502, 503, 529], 503))
 def test_server_errors_are_tried_again_with_growing_waits(server: WireServer, dialect: Dialect, status: int) -> None:
     server.script(Reply({"error": {"message": "broken"}}, status))
     waits = Waits()
@@ -101,9 +103,9 @@ def test_server_errors_are_tried_again_with_growing_waits(server: WireServer, di
     assert waits.seconds == [0.5, 1.0, 2.0]
 
 
-@every_dialect
+@one_dialect
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "auth"), (403, "auth"), (400, "model_refused"), (404, "model_refused")]
+    ("status", "code"), [(401, "auth"), rare(403, "auth"), (400, "model_refused"), rare(404, "model_refused")]
 )
 def test_a_refusal_is_final_and_hides_the_key(server: WireServer, dialect: Dialect, status: int, code: str) -> None:
     server.script(Reply({"error": {"message": f"no, {KEY}!"}}, status))
@@ -115,7 +117,7 @@ def test_a_refusal_is_final_and_hides_the_key(server: WireServer, dialect: Diale
     assert KEY not in message
 
 
-@every_dialect
+@one_dialect
 def test_a_used_up_quota_is_final(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply({"error": {"message": "pay first"}}, 402))
 
@@ -125,7 +127,7 @@ def test_a_used_up_quota_is_final(server: WireServer, dialect: Dialect) -> None:
     assert "quota" in message
 
 
-@every_dialect
+@one_dialect
 def test_a_silent_server_times_out(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(hang=True))
 
@@ -136,14 +138,14 @@ def test_a_silent_server_times_out(server: WireServer, dialect: Dialect) -> None
     assert call.error.retryable
 
 
-@every_dialect
+@one_dialect
 def test_a_dropped_connection_is_tried_again(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(drop=True), Reply(dialect.reply("", PLAN)))
 
     assert plan(settings_for(dialect, server), dialect).call.attempts == 2
 
 
-@every_dialect
+@one_dialect
 def test_a_closed_port_is_transient(server: WireServer, dialect: Dialect) -> None:
     server.close()
 
@@ -152,7 +154,7 @@ def test_a_closed_port_is_transient(server: WireServer, dialect: Dialect) -> Non
     assert (code, call.attempts) == ("transient", 2)
 
 
-@every_dialect
+@one_dialect
 @pytest.mark.parametrize("body", ["<html>gateway</html>", {}, [], None, {"error": {"message": "oops"}}])
 def test_a_body_of_another_form_is_an_error_of_ours(server: WireServer, dialect: Dialect, body: Any) -> None:
     server.script(Reply(body))
@@ -163,7 +165,7 @@ def test_a_body_of_another_form_is_an_error_of_ours(server: WireServer, dialect:
     assert call.attempts == (2 if code == "transient" else 1)
 
 
-@every_dialect
+@one_dialect
 def test_a_page_in_the_place_of_a_reply_is_tried_again(server: WireServer, dialect: Dialect) -> None:
     server.script(
         Reply("<html>starting</html>", headers={"content-type": "text/html"}), Reply(dialect.reply("", PLAN))
@@ -221,8 +223,8 @@ def test_a_missing_key_is_said_before_anything_is_sent(server: WireServer, diale
     assert server.requests == []
 
 
-@every_dialect
-@pytest.mark.parametrize("wish", ["9" * 30, "1e30", "nan", "inf", "-5", "tomorrow"])
+@one_dialect
+@pytest.mark.parametrize("wish", some(["9" * 30, "1e30", "nan", "inf", "-5", "tomorrow"], "9" * 30, "nan"))
 def test_an_absurd_wish_to_wait_is_an_error_of_ours(server: WireServer, dialect: Dialect, wish: str) -> None:
     server.script(Reply({"error": {"message": "slow down"}}, 429, {"retry-after": wish}))
 
@@ -233,7 +235,7 @@ def test_an_absurd_wish_to_wait_is_an_error_of_ours(server: WireServer, dialect:
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"choices": ' + "[" * 100_000 + "]" * 100_000 + "}"])
-@every_dialect
+@one_dialect
 def test_a_body_nested_too_deeply_is_an_error_of_ours(server: WireServer, dialect: Dialect, body: str) -> None:
     server.script(Reply(body, headers={"content-type": "application/json"}))
 
@@ -242,7 +244,7 @@ def test_a_body_nested_too_deeply_is_an_error_of_ours(server: WireServer, dialec
     assert code in {"invalid_output", "transient"}
 
 
-@every_dialect
+@one_dialect
 @pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
 def test_a_reply_without_an_end_is_cut_off(server: WireServer, dialect: Dialect, is_packed: bool) -> None:
     body = b" " * (MAX_REPLY_BYTES + 1)
@@ -257,7 +259,7 @@ def test_a_reply_without_an_end_is_cut_off(server: WireServer, dialect: Dialect,
     assert f"at most {MAX_REPLY_BYTES} bytes" in message
 
 
-@every_dialect
+@one_dialect
 def test_a_packed_reply_is_read(server: WireServer, dialect: Dialect) -> None:
     whole = dialect.reply("hello", None)
     events = events_of(dialect.path, {"stream": dialect.stream}, whole)

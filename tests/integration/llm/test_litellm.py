@@ -26,6 +26,8 @@ from tests.support.waiting import eventually
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 
+pytestmark = pytest.mark.whole  # the proxy takes minutes to start; what it answers, `wire.py` answers too
+
 # Making the environment, when `python -m tests.support.litellm_env` has not run before, takes half a minute.
 
 PLAN = {"type": "tool_calls", "reasoning": "r", "calls": [{"tool_name": "now", "arguments": {}}]}

@@ -15,6 +15,7 @@ from shared.domain.models.names import Provider
 from tests.integration.llm.calls import Waits, every_stream, settings_for
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer, wire_server
+from tests.support.tiers import some
 from worker.llm.gateway import ModelGateway, Patience
 
 AWAY = Reply({"error": {"message": "down"}}, 503)
@@ -81,7 +82,7 @@ NO_CHOICES = {"id": "x", "object": "chat.completion", "choices": []}
 UNREADABLE = [Reply("<html>gateway</html>"), Reply(NO_CHOICES, whole=True)]
 
 
-@pytest.mark.parametrize("poison", [AWAY, *UNREADABLE], ids=["500", "html", "no choices"])
+@pytest.mark.parametrize("poison", some([AWAY, *UNREADABLE], AWAY), ids=["500", "html", "no choices"])
 def test_one_poisoned_job_closes_the_way_to_nobody(server: WireServer, poison: Reply) -> None:
     model = gateway(server, OPENAI_CHAT, max_attempts=4)
 

@@ -20,6 +20,7 @@ from tests.integration.llm.calls import (
     ask_for,
     every_stream,
     failure,
+    one_stream,
     plan,
     settings_for,
 )
@@ -74,7 +75,7 @@ def test_a_stream_is_asked_for(server: WireServer, dialect: Dialect) -> None:
         assert sent.body["stream_options"] == {"include_usage": True}
 
 
-@every_stream
+@one_stream
 def test_a_server_that_sends_headers_and_nothing_more_times_out_by_its_first_token(
     server: WireServer, dialect: Dialect
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_server_that_sends_headers_and_nothing_more_times_out_by_its_first_tok
     eventually(lambda: len(server.left_at) == 2, what="both connections are closed")
 
 
-@every_stream
+@one_stream
 def test_a_stream_that_stalls_later_times_out_as_a_whole(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply(LONG, None), count=5, then="hang"))
 
@@ -99,7 +100,7 @@ def test_a_stream_that_stalls_later_times_out_as_a_whole(server: WireServer, dia
     assert failure(settings_for(dialect, server, **changes), dialect)[0] == "timeout"
 
 
-@every_stream
+@one_stream
 def test_a_stream_that_drips_may_take_longer_than_its_first_token(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply(LONG, None), pause=0.1))
     started = monotonic()
@@ -110,7 +111,7 @@ def test_a_stream_that_drips_may_take_longer_than_its_first_token(server: WireSe
     assert monotonic() - started > 0.6
 
 
-@every_stream
+@one_stream
 def test_a_stream_that_drips_for_ever_ends_with_its_time(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply(LONG, None), pause=0.15))
 
@@ -133,7 +134,7 @@ def test_a_reply_that_breaks_off_is_asked_for_again(server: WireServer, dialect:
 
 
 @pytest.mark.parametrize("then", ["break", "end"])
-@every_stream
+@one_stream
 def test_replies_that_always_break_off_are_transient_and_were_spent(
     server: WireServer, dialect: Dialect, then: Any
 ) -> None:
@@ -281,7 +282,7 @@ def test_tokens_that_the_provider_told_are_no_estimate(server: WireServer, begun
     assert (call.input_tokens, call.output_tokens) == (100, 1)
 
 
-@every_stream
+@one_stream
 def test_a_call_that_is_cut_off_before_the_model_began_cost_nothing_that_is_known(
     server: WireServer, dialect: Dialect
 ) -> None:

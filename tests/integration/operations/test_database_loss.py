@@ -13,6 +13,7 @@ import pytest
 from deploy.local.child import has_exited
 from tests.integration.operations.conftest import Site
 from tests.support.outage import closed, cut, locked, read_only
+from tests.support.tiers import some
 from tests.support.waiting import eventually
 
 Loss = Callable[[str], AbstractContextManager[Any]]
@@ -20,7 +21,7 @@ Loss = Callable[[str], AbstractContextManager[Any]]
 LONG_LEASE_SECONDS = 8.0
 
 
-@pytest.mark.parametrize("loss", [closed, read_only, locked], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", some([closed, read_only, locked], closed, read_only), ids=lambda loss: loss.__name__)
 def test_work_pauses_and_goes_on(
     make_site: Callable[..., Site], database_url: str, tmp_path: Path, loss: Loss
 ) -> None:

@@ -13,6 +13,7 @@ from deploy.local.child import has_exited
 from shared.store import schema
 from tests.integration.operations.conftest import Site
 from tests.support.stack import ROOT, refused_start
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 
 NEXT_RELEASE = """
@@ -34,13 +35,20 @@ def change(url: str, statements: str) -> None:
         connection.execute(statements.encode())
 
 
-@pytest.mark.parametrize("program", [("api",), ("worker", "io"), ("worker", "cpu")], ids=" ".join)
+PROGRAMS = (("api",), ("worker", "io"), ("worker", "cpu"))
+ADVICE = {
+    "0013": "start with an empty database",
+    "9999": "start the one that migrated it",
+    None: "run `planq migrate`",
+}
+
+
 @pytest.mark.parametrize(
-    ("revision", "advice"),
-    [
-        ("0013", "start with an empty database"),
-        ("9999", "start the one that migrated it"),
-        (None, "run `planq migrate`"),
+    ("program", "revision", "advice"),
+    [  # each program and each revision once in a quick run
+        (pytest.param if row == column else rare)(program, revision, advice, id=f"{' '.join(program)}-{revision}")
+        for row, program in enumerate(PROGRAMS)
+        for column, (revision, advice) in enumerate(ADVICE.items())
     ],
 )
 def test_a_process_refuses_a_schema_that_is_not_its_own(

@@ -60,6 +60,7 @@ from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import StoredJob, least_window
+from tests.support.tiers import examples
 
 
 def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
@@ -328,7 +329,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans(max_steps=8, explicit=True), crowd=st.sampled_from([2, 8]), data=st.data())
 def test_sql_and_advance_agree_on_any_history(database_url: str, plan: Plan, crowd: int, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:

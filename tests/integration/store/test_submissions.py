@@ -21,6 +21,7 @@ from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs.codec import array_text
 from shared.store.requests import RequestStore, Submission
+from tests.support.tiers import examples
 
 ODD = [
     "plain",
@@ -73,7 +74,7 @@ async def rows(database: Database, statement: str, *values: Any) -> list[Any]:
         return await (await connection.execute(statement.encode(), values)).fetchall()
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
 def test_an_array_is_read_as_it_was_written(
     postgres_connection: psycopg.Connection[Any], items: list[str | None]

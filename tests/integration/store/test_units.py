@@ -16,6 +16,7 @@ from shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, Transition
 from shared.store.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.tiers import examples
 
 IO = Take(Lane.IO)
 STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS artifact, s.payload_hash,
@@ -115,7 +116,7 @@ async def one_by_one(rows: Rows, claim: StepClaim, run: Sequence[int], history: 
     return await rows.store.succeed_step(claim, text(claim.ref.index), None, take=history.take)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=HISTORIES)
 def test_a_run_leaves_what_its_steps_leave_one_by_one(database_url: str, history: History) -> None:
     async def scenario() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ class HttpProbe:
         )
         eventually(self._answers, 60, what="the MCP server answers")
 
+    def ready(self) -> None:
+        """Run, with nothing left of the calls of another test."""
+        if self._process is None:
+            self.start()
+        for left in ("hanging", "cancelled"):
+            Path(self.folder, left).unlink(missing_ok=True)
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -71,13 +79,19 @@ class HttpProbe:
             return False
 
 
-@pytest.fixture
-def http_probe(tmp_path: Path) -> Iterator[HttpProbe]:
-    """A running HTTP server."""
-    probe = HttpProbe(tmp_path)
-    probe.start()
+@pytest.fixture(scope="module")
+def shared_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpProbe]:
+    """The module's HTTP server: it takes as long to start as the tests that ask it take together."""
+    probe = HttpProbe(tmp_path_factory.mktemp("probe"))
     yield probe
     probe.kill()
+
+
+@pytest.fixture
+def http_probe(shared_probe: HttpProbe) -> HttpProbe:
+    """A running HTTP server, which a test may end."""
+    shared_probe.ready()
+    return shared_probe
 
 
 @contextlib.asynccontextmanager
@@ -176,18 +190,30 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 Scenario = Callable[[McpToolbox], Awaitable[None]]
 
 
+@dataclass(frozen=True)
+class Probed:
+    """The probe server: how it is reached, and the folder where it leaves what it did."""
+
+    entry: Entry
+    folder: Path
+
+
 @pytest.fixture(params=["stdio", "http"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
+def probed(request: pytest.FixtureRequest, tmp_path: Path) -> Probed:
+    """The probe server over each transport in turn."""
+    if request.param == "http":
+        probe: HttpProbe = request.getfixturevalue("http_probe")
+        return Probed(probe.entry, probe.folder)
+    return Probed(stdio("probe.py", tmp_path), tmp_path)
+
+
+@pytest.fixture
+def run(probed: Probed, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario against the probe server, once over each transport."""
 
     def play(scenario: Scenario) -> None:
-        if request.param == "http":
-            entry = request.getfixturevalue("http_probe").entry
-        else:
-            entry = stdio("probe.py", tmp_path)
-
         async def whole() -> None:
-            async with connected(tmp_path, probe=entry) as toolbox:
+            async with connected(tmp_path, probe=probed.entry) as toolbox:
                 await scenario(toolbox)
 
         asyncio.run(whole())

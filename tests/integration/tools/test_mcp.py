@@ -30,14 +30,19 @@ from shared.domain.errors import (
 from shared.domain.jobs.states import Effect, Lane
 from shared.domain.schema.schemas import violations
 from shared.ports import Accompanied, Tool, ToolContext
-from tests.integration.tools.mcp_probe import Entry, HttpProbe, Scenario, connected, gate, stdio, tool, until
+from tests.integration.tools.mcp_probe import Entry, HttpProbe, Probed, Scenario, connected, gate, stdio, tool, until
+from tests.support.tiers import rare
 from worker.tools.mcp import McpToolbox
 from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
 from worker.tools.registry import Registry
 
 SAID = {"type": "text", "text": "said"}
 
+# The other transport shows it as well, at a tenth of the time: its server is there.
+over_http = pytest.mark.parametrize("probed", [rare("stdio"), "http"], indirect=True)
 
+
+@over_http
 def test_tools_are_listed_with_schemas_and_effects(run: Callable[[Scenario], None]) -> None:
     async def scenario(toolbox: McpToolbox) -> None:
         registry = Registry()
@@ -68,6 +73,7 @@ def test_calls_give_structured_content_or_wrapped_text(run: Callable[[Scenario],
     run(scenario)
 
 
+@over_http
 def test_error_of_a_tool_fails_the_step_with_its_text(run: Callable[[Scenario], None], context: ToolContext) -> None:
     async def scenario(toolbox: McpToolbox) -> None:
         with pytest.raises(ToolFailed, match="the cupboard is bare") as caught:
@@ -77,6 +83,7 @@ def test_error_of_a_tool_fails_the_step_with_its_text(run: Callable[[Scenario], 
     run(scenario)
 
 
+@over_http
 def test_idempotency_key_is_the_same_for_every_attempt(run: Callable[[Scenario], None], context: ToolContext) -> None:
     async def scenario(toolbox: McpToolbox) -> None:
         key = tool(toolbox, "probe_key")
@@ -99,15 +106,15 @@ def test_calls_run_at_the_same_time(run: Callable[[Scenario], None], context: To
 
 
 def test_cancelled_call_is_cancelled_on_the_server_and_the_next_works(
-    run: Callable[[Scenario], None], context: ToolContext, tmp_path: Path
+    run: Callable[[Scenario], None], context: ToolContext, probed: Probed
 ) -> None:
     async def scenario(toolbox: McpToolbox) -> None:
         call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
-        await until((tmp_path / "hanging").exists, "the call has begun")
+        await until((probed.folder / "hanging").exists, "the call has begun")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await until((tmp_path / "cancelled").exists, "the server has stopped the call")
+        await until((probed.folder / "cancelled").exists, "the server has stopped the call")
         assert await tool(toolbox, "probe_shout").call({"text": "a"}, context) == {"text": "A"}
 
     run(scenario)
@@ -141,7 +148,7 @@ def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
         async with connected(tmp_path, probe=http_probe.entry) as toolbox:
             shout = tool(toolbox, "probe_shout")
             call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
-            await until((tmp_path / "hanging").exists, "the call has begun")
+            await until((http_probe.folder / "hanging").exists, "the call has begun")
             await asyncio.to_thread(http_probe.kill)
             with pytest.raises(Transient):
                 await call
@@ -162,6 +169,7 @@ def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
     asyncio.run(scenario())
 
 
+@pytest.mark.whole
 def test_http_server_started_anew_between_calls_needs_no_restart_of_ours(
     tmp_path: Path, context: ToolContext, http_probe: HttpProbe
 ) -> None:
@@ -359,12 +367,12 @@ def test_headers_reach_an_http_server(
 
 
 @pytest.mark.parametrize(
-    ("over", "shown", "else_shown"), [("http", "ada,default,conversation", ",,"), ("stdio", "", "")]
+    ("over", "shown", "else_shown"), [("http", "ada,default,conversation", ",,"), rare("stdio", "", "")]
 )
 def test_a_server_with_user_scoped_parameters_is_told_whom_a_call_is_made_for(
-    tmp_path: Path, context: ToolContext, http_probe: HttpProbe, over: str, shown: str, else_shown: str
+    request: pytest.FixtureRequest, tmp_path: Path, context: ToolContext, over: str, shown: str, else_shown: str
 ) -> None:
-    entry = http_probe.entry if over == "http" else stdio("probe.py", tmp_path)
+    entry = request.getfixturevalue("http_probe").entry if over == "http" else stdio("probe.py", tmp_path)
 
     async def scenario() -> None:
         scoped = {**entry, "planq": {"user_scoped": ["name"]}}
@@ -408,7 +416,7 @@ def test_server_that_is_away_at_start_is_left_out_and_comes_later(tmp_path: Path
     ("entry", "words"),
     [
         ({"command": "planq-no-such-command"}, "FileNotFoundError"),
-        ({"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}, "required"),
+        rare({"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}, "required"),
         ({"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, "did not answer in time"),
         ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
     ],
@@ -424,30 +432,27 @@ def test_required_server_that_is_away_stops_the_worker(tmp_path: Path, entry: En
         asyncio.run(scenario())
 
 
-def test_required_server_that_goes_away_is_reported_until_it_is_back(tmp_path: Path, context: ToolContext) -> None:
+def test_required_server_that_goes_away_is_reported_until_it_is_back(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe
+) -> None:
     registry = Registry()
-    probe = HttpProbe(tmp_path)
 
     async def scenario() -> None:
-        entry = {**probe.entry, "planq": {"required": True}}
+        entry = {**http_probe.entry, "planq": {"required": True}}
         async with connected(tmp_path, registry.replace, probe=entry, elder=stdio("elder.py", tmp_path)) as toolbox:
             registry.extend(toolbox.tools())
             assert toolbox.away() == []
-            probe.kill()
+            http_probe.kill()
             shout = registry.find("probe_shout")
             assert shout is not None
             with pytest.raises(ExecutionFailed):
                 await shout.call({"text": "here"}, context)
             (told,) = toolbox.away()
             assert told.startswith("the required MCP server 'probe' is away: ")
-            await asyncio.to_thread(probe.start)
+            await asyncio.to_thread(http_probe.start)
             await until(lambda: toolbox.away() == [], "the server is back")
 
-    probe.start()
-    try:
-        asyncio.run(scenario())
-    finally:
-        probe.kill()
+    asyncio.run(scenario())
 
 
 def test_no_file_gives_no_tools_and_imports_no_sdk() -> None:

@@ -342,6 +342,7 @@ def test_a_tool_whose_class_changed_is_judged_by_what_it_is_now() -> None:
     assert reusable(source, compiled([call("mail", text="other"), call("look")])) == {}
 
 
+@pytest.mark.whole
 def test_ten_thousand_steps_are_compared_in_seconds() -> None:
     calls = [call("look")] + [call("calc" if i % 3 else "mail", i, text=i) for i in range(9_999)]
     source, steps = ran(calls), compiled(calls)

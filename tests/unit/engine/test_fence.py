@@ -14,6 +14,7 @@ import pytest
 
 from shared.domain.errors import OwnershipLost
 from shared.ports import Attempt
+from tests.support.tiers import rare
 from tests.support.waiting import eventually
 from worker.engine.fence import FENCED_EXIT, Lease, boot_clock
 from worker.engine.writes import Writes
@@ -64,9 +65,9 @@ def process(*words: str) -> subprocess.Popen[str]:
     ("words", "code"),
     [
         (["acts"], {FENCED_EXIT, -signal.SIGKILL}),  # whichever comes first on a busy machine
-        (["acts", "stops"], {0}),
+        rare(["acts", "stops"], {0}),
         (["acts", "renews"], {0}),
-        ([], {0}),
+        rare([], {0}),
     ],
 )
 def test_a_process_ends_where_a_write_of_it_does_not(words: list[str], code: set[int]) -> None:

@@ -8,11 +8,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.pinned_env import ROOT
 
 PACKAGES = ("api", "deploy", "shared", "worker", "docs")
 
 
+@pytest.mark.whole  # it builds one
 def test_a_wheel_brings_the_handbook_that_the_sample_job_searches(tmp_path: Path) -> None:
     """Of a copy of the sources: a build leaves folders beside them."""
     sources = tmp_path / "sources"
