@@ -132,7 +132,8 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     if created_at is None:
         return Submitted(job_id, headers=headers)
     services.waiters.submitted(job_id, submission.tenant_id)
-    services.publisher.publish_soon([PlanWake(job_id, priority=submission.priority, agent=submission.agent)])
+    wake = PlanWake(job_id, priority=submission.priority, agent=submission.agent, tenant=submission.tenant_id)
+    services.publisher.publish_soon([wake])
     return Submitted(job_id, submission, created_at, headers)
 
 

@@ -366,6 +366,7 @@ class LaneRuntime:
             tracker=self._tracker,
             in_flight=self._in_flight,
             workers=lambda: self.workers,
+            is_slow=self._tools.registry.is_slow,
         )
         if self._identity.is_shared:
             self._warming = asyncio.create_task(_warm_up(self._gateway))

@@ -5,7 +5,8 @@
     {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "lane": "io"}   planq.steps.run.v1
 
 `lane` and the names of tools and agents (where a job has one) are there for people who read them in Flower, and so is
-what the headers say of root, parent and group. Wake-ups of bulk jobs also have `"priority": "bulk"`.
+what the headers say of root, parent and group. Wake-ups of bulk jobs also have `"priority": "bulk"`. The tenant, by
+whom slots are shared, is a header, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from shared.broker import names
 from shared.domain.jobs.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
 from shared.domain.jobs.states import Lane, Priority, WakeQueue
 from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+
+TENANT_HEADER = "planq_tenant"
+"""The header that names the tenant: a worker of another release reads past it."""
 
 _SHOWN_CHARS = 500
 """A wake-up for a hundred steps is longer than Flower need show."""
@@ -50,6 +54,7 @@ class WakeMessage:
     queue: str
     shadow: str
     links: TaskLinks
+    tenant: str
 
     @property
     def kwargs_repr(self) -> str:
@@ -92,7 +97,7 @@ def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
         kwargs["priority"] = str(wake.priority)
     queue = names.queue(WakeQueue.of(lane, wake.priority))
     links = wake.links or TaskLinks.below(job_id)
-    return WakeMessage(task, task_id, kwargs, queue, names.label(task, subject), links)
+    return WakeMessage(task, task_id, kwargs, queue, names.label(task, subject), links, wake.tenant)
 
 
 def _job_fields(wake: PlanWake | RespondWake) -> dict[str, Any]:
@@ -102,6 +107,11 @@ def _job_fields(wake: PlanWake | RespondWake) -> dict[str, Any]:
 def read_links(headers: Mapping[str, Any]) -> TaskLinks:
     """Return the links that the headers of a wake-up name, which `check_message` has let through."""
     return TaskLinks(headers["root_id"], headers.get("parent_id"), headers.get("group"), headers.get("group_index"))
+
+
+def read_tenant(headers: Mapping[str, Any]) -> str:
+    """Return in whose share a wake-up is carried out, empty if none is named; `check_message` has let it through."""
+    return headers.get(TENANT_HEADER) or ""
 
 
 def check_length(size: int) -> None:
@@ -178,7 +188,7 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
     for field in ("id", "root_id"):
         if not isinstance(headers.get(field), str):
             raise NoWakeUp(f"{field}: expected a text, found {shown(headers.get(field))}")
-    for field in ("parent_id", "group", "shadow"):
+    for field in ("parent_id", "group", "shadow", TENANT_HEADER):
         if not isinstance(headers.get(field), str | None):
             raise NoWakeUp(f"{field}: expected a text or null, found {shown(headers[field])}")
     if headers.get("group_index") is not None:

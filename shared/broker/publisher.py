@@ -28,7 +28,7 @@ from kombu import Connection, Producer
 
 from shared.broker import names
 from shared.broker.depth import open_once, reply_of
-from shared.broker.messages import WakeMessage, encode_wake
+from shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
 from shared.domain.jobs.states import WakeQueue
 from shared.ports import AnyWake
 
@@ -213,6 +213,7 @@ class _Producer:
                 "group_index": links.group_index,
                 "kwargsrepr": message.kwargs_repr,
                 "origin": self._origin,
+                **({TENANT_HEADER: message.tenant} if message.tenant else {}),
             },
             correlation_id=task_id,
             reply_to="",

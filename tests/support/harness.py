@@ -266,6 +266,7 @@ class Harness:
             tracker=self.silent,
             in_flight=in_flight,
             workers=lambda: workers,
+            is_slow=self.registry.is_slow,
         )
 
     async def open(self) -> None:
@@ -290,10 +291,12 @@ class Harness:
         job_id = new_id()
         limits = fields.pop("limits", Limits())
         strategy = fields.pop("strategy", Strategy.PLAN)
+        tenant = fields.pop("tenant", "default")
         await self.requests.submit(
-            Submission(job_id, "default", text, strategy, fields.pop("model", "offline"), limits, **fields)
+            Submission(job_id, tenant, text, strategy, fields.pop("model", "offline"), limits, **fields)
         )
-        self.published.append(PlanWake(job_id, priority=fields.get("priority", Priority.INTERACTIVE)))
+        priority = fields.get("priority", Priority.INTERACTIVE)
+        self.published.append(PlanWake(job_id, priority=priority, tenant=tenant))
         return job_id
 
     async def drain(self) -> None:

@@ -16,7 +16,7 @@ from celery import Celery, Task
 from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetterWriter
-from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps, read_links
+from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps, read_links, read_tenant
 from shared.domain.jobs.states import Priority
 from shared.environment import load_settings
 from shared.ports import AnyWake
@@ -68,7 +68,7 @@ async def _carry_out(wake: AnyWake) -> str:
     A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
     """
     if headers := message_headers.get(None):
-        wake = replace(wake, links=read_links(headers))
+        wake = replace(wake, links=read_links(headers), tenant=read_tenant(headers))
     carried = await _dispatcher().run(wake)
     if carried.poisoned:
         os._exit(_POISONED_EXIT)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -102,19 +102,22 @@ def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None)
     `end` is the attempt whose end it was, in a job of the same tree; None where nobody knows that any more.
     """
     priority, agent = (Priority.INTERACTIVE, None) if end is None else (end.priority, _agent_of(end))
+    tenant = "" if end is None else end.tenant_id
     is_stage = result.job_status in STAGES and not any(isinstance(claim, StageClaim) for claim in result.taken)
     links: Iterator[TaskLinks | None] = itertools.repeat(None)
     if end is not None and (count := len(result.children) + is_stage + len(result.ready)):
         taken = len(result.taken)
         links = map(links_after(end, taken + count).at, itertools.count(taken))
-    wakes: list[Wake] = [replace(child, priority=priority, links=next(links)) for child in result.children]
+    wakes: list[Wake] = [
+        replace(child, priority=priority, links=next(links), tenant=tenant) for child in result.children
+    ]
     if is_stage and result.job_status is not None:
-        stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links))
+        stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links), tenant)
         wakes.append(stage)
     # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
     for step in sorted(result.ready, key=lambda step: step.lane is Lane.IO):
         place = StepRef(ref.job_id, ref.round, step.index)
-        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links)))
+        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
     return wakes
 
 
@@ -154,9 +157,24 @@ def place_of(wake: Wake) -> Place:
     return wake.ref if isinstance(wake, StepWake) else wake.job_id
 
 
+@dataclass(frozen=True, slots=True)
+class Party:
+    """For whom a slot is wanted: whose share it is of, whether somebody waits for it, and whether it waits itself.
+
+    What `is_slow` waits for others, as a fetch does: other steps need not wait for it to end.
+    """
+
+    tenant: str = ""
+    priority: Priority = Priority.INTERACTIVE
+    is_slow: bool = False
+
+
+ANYBODY = Party()
+
+
 @dataclass(eq=False, slots=True)
 class Chain:
-    """What is carried out in one slot, and how it may go on. Its slots are those of its `priority`.
+    """What is carried out in one slot, and how it may go on. Its slots are those of its `party`.
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
@@ -170,7 +188,7 @@ class Chain:
     may_go_on: Callable[[], bool]
     workers: Callable[[], int]
     held: int = 0
-    priority: Priority = Priority.INTERACTIVE
+    party: Party = ANYBODY
     asked: int = 0
     is_asking: bool = True
     is_stopped: bool = False
@@ -187,20 +205,26 @@ class Chain:
         self.keep(1)
         if not self.goes_on:
             return None
-        most = FEW if ready is None else own_share(ready, 1 + self.slots.free(self.priority), self.workers())
-        self.held += self.slots.reserve(most - 1, self.priority)
+        most = FEW if ready is None else own_share(ready, 1 + self.slots.free(self.party), self.workers())
+        self.held += self.slots.reserve(most - 1, self.party)
         return Take(self.lane, steps=self.held)
 
     @property
     def goes_on(self) -> bool:
-        """True while something more may be begun here."""
-        return not self.is_stopped and self.may_go_on()
+        """True while something more may be begun here, and no other tenant waits for the slot."""
+        return not self.is_stopped and self.may_go_on() and not self.slots.is_wanted_from(self.party)
 
     def keep(self, count: int) -> None:
         """Give back the slots beyond `count`."""
         if self.held > count:
-            self.slots.release(self.held - count, self.priority)
+            self.slots.release(self.held - count, self.party)
             self.held = count
+
+    def become(self, party: Party) -> None:
+        """Hold the slots for another party: what is carried out next differs in kind, or is known by now."""
+        if party != self.party:
+            self.slots.hand_over(self.held, self.party, party)
+            self.party = party
 
     @property
     def is_open(self) -> bool:
@@ -272,68 +296,119 @@ class Work:
 
 
 class Slots:
-    """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one."""
+    """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one.
+
+    One that comes free goes to the tenant that holds the fewest. Nothing is taken from anybody, so there is a reserve
+    beyond `count`, of an eighth for what is not slow while slow calls hold most slots, and of another one for tenants
+    that hold next to nothing while others hold most. A tenant alone has all of `count`, as if there were no shares.
+    """
 
     def __init__(self, count: int, bulk: int | None = None) -> None:
-        self._free = count
+        self._count = count
+        self._few = count // 8
+        self._held = 0
+        self._slow = 0
         self._bulk_free = count if bulk is None else bulk
-        self._waiting: dict[Priority, deque[asyncio.Future[None]]] = {priority: deque() for priority in Priority}
+        self._shares = Counter[str]()
+        self._waiting: dict[Party, deque[asyncio.Future[None]]] = {}
 
-    def free(self, priority: Priority = Priority.INTERACTIVE) -> int:
+    def free(self, party: Party = ANYBODY) -> int:
         """Return how many can be had at once: 0 while others wait for theirs who go first."""
-        goes_first = self._waiting[Priority.INTERACTIVE] or self._waiting[priority]
-        return 0 if goes_first else self._left(priority)
+        ahead = self._next()
+        return self._left(party) if ahead is None or self._rank(party) < self._rank(ahead) else 0
 
-    def reserve(self, most: int, priority: Priority = Priority.INTERACTIVE) -> int:
+    def reserve(self, most: int, party: Party = ANYBODY) -> int:
         """Take up to `most` of the free slots; returns how many."""
-        taken = max(0, min(most, self.free(priority)))
-        self._count(-taken, priority)
+        taken = max(0, min(most, self.free(party)))
+        self._change(taken, party)
         return taken
 
-    async def wait(self, most: int = 1, priority: Priority = Priority.INTERACTIVE) -> int:
+    async def wait(self, most: int = 1, party: Party = ANYBODY) -> int:
         """Wait for a slot, then take up to `most` of the free ones; returns how many, at least 1."""
-        if not self.free(priority):
-            await self._turn(priority)
-        taken = min(most, self._left(priority))
-        self._count(-taken, priority)
+        if not self.free(party):
+            await self._turn(party)
+        taken = min(most, self._left(party))
+        self._change(taken, party)
         self._call_next()
         return taken
 
-    def release(self, count: int = 1, priority: Priority = Priority.INTERACTIVE) -> None:
+    def release(self, count: int = 1, party: Party = ANYBODY) -> None:
         """Give slots back."""
-        self._count(count, priority)
+        self._change(-count, party)
         self._call_next()
 
-    def _left(self, priority: Priority) -> int:
-        return self._free if priority is Priority.INTERACTIVE else min(self._free, self._bulk_free)
+    def hand_over(self, count: int, party: Party, to: Party) -> None:
+        """Count slots that somebody holds for another party."""
+        self._change(-count, party)
+        self._change(count, to)
+        self._call_next()
 
-    def _count(self, change: int, priority: Priority) -> None:
-        self._free += change
-        if priority is Priority.BULK:
-            self._bulk_free += change
+    def is_wanted_from(self, party: Party) -> bool:
+        """True while a tenant waits that holds not half as much: this one should begin nothing more for itself.
 
-    async def _turn(self, priority: Priority) -> None:
-        line = self._waiting[priority]
+        Where two hold about as much, each chain would give its slot up for the other's, a message each time.
+        """
+        mine = self._shares[party.tenant]
+        return any(
+            2 * self._shares[other.tenant] < mine
+            for other in self._waiting
+            if other.priority is Priority.INTERACTIVE or party.priority is Priority.BULK
+        )
+
+    def _left(self, party: Party) -> int:
+        mine = self._shares[party.tenant]
+        most = self._count
+        if mine < self._few and 2 * (self._held - mine) > self._count:
+            most += 2 * self._few
+            left = min(most - self._held, self._few - mine)
+        else:
+            most += self._few if not party.is_slow and 2 * self._slow > self._count else 0
+            left = most - self._held
+        return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_free))
+
+    def _change(self, count: int, party: Party) -> None:
+        self._held += count
+        self._shares[party.tenant] += count
+        if not self._shares[party.tenant]:
+            del self._shares[party.tenant]
+        if party.is_slow:
+            self._slow += count
+        if party.priority is Priority.BULK:
+            self._bulk_free -= count
+
+    def _rank(self, party: Party) -> tuple[bool, int]:
+        return party.priority is Priority.BULK, self._shares[party.tenant]
+
+    async def _turn(self, party: Party) -> None:
+        line = self._waiting.setdefault(party, deque())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
         try:
             await turn
-            # Between the call and now somebody interactive may have taken it, or have come to wait.
-            while not self._left(priority) or (priority is Priority.BULK and self._waiting[Priority.INTERACTIVE]):
+            # Between the call and now somebody who goes first may have taken it, or have come to wait.
+            while not self._left(party) or self._rank(self._next() or party) < self._rank(party):
                 line[0] = turn = asyncio.get_running_loop().create_future()
                 await turn
         except asyncio.CancelledError:
-            line.remove(turn)
+            self._leave(line, turn, party)
             self._call_next()  # the next in line must not wait for one who has gone
             raise
-        line.popleft()
+        self._leave(line, turn, party)
+
+    def _leave(self, line: deque[asyncio.Future[None]], turn: asyncio.Future[None], party: Party) -> None:
+        line.remove(turn)
+        if not line:
+            del self._waiting[party]
+
+    def _next(self) -> Party | None:
+        """Return who gets the next slot: interactive before bulk, then the smallest share, then who came first."""
+        able = [party for party in self._waiting if self._left(party)]
+        return min(able, key=self._rank) if able else None
 
     def _call_next(self) -> None:
-        for priority, line in self._waiting.items():
-            if line:
-                if self._left(priority) > 0 and not line[0].done():
-                    line[0].set_result(None)
-                return
+        party = self._next()
+        if party is not None and not (turn := self._waiting[party][0]).done():
+            turn.set_result(None)
 
 
 def bulk_slots(slots: int, share: float) -> int:
@@ -375,7 +450,10 @@ def together(wakes: Sequence[StepWake]) -> StepsWake:
     """
     first = wakes[0]
     steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
-    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt, first.priority, first.links)
+    ref = first.ref
+    return StepsWake(
+        ref.job_id, ref.round, first.lane, steps, first.attempt, first.priority, first.links, first.tenant
+    )
 
 
 def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:

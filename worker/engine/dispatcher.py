@@ -16,7 +16,7 @@ from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
 from shared.domain.frames import under_name
-from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
+from shared.domain.jobs.states import Effect, JobStatus, Lane
 from shared.ports.jobs.claims import StageClaim, StepClaim
 from shared.ports.jobs.store import JobStore
 from shared.ports.jobs.wakes import (
@@ -32,8 +32,10 @@ from shared.ports.jobs.wakes import (
     stage_again,
 )
 from worker.engine.chain import (
+    ANYBODY,
     Carried,
     Chain,
+    Party,
     Slots,
     Work,
     after_release,
@@ -102,15 +104,18 @@ class Dispatcher:
         tracker: Tracker,
         in_flight: InFlightWork,
         workers: Callable[[], int] = lambda: 1,
+        is_slow: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`store` is guarded by `in_flight` (`InFlightWork.guard`), and so is that of the `executor`.
 
-        `workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
+        `workers` says how many workers of this lane live, as far as is known; `is_slow` says of a tool by its name
+        whether its calls wait for others; `clock` counts seconds.
         """
         self._settings = settings
         self._slots = Slots(settings.slots, settings.bulk_slots)
         self._workers = workers
+        self._is_slow = is_slow
         self._store = store
         self._executor = executor
         self._publisher = publisher
@@ -128,7 +133,7 @@ class Dispatcher:
         """
         work, until = Work(), self._clock() + self._settings.fuse_seconds
         may_go_on = lambda: self._clock() < until and not self._is_winding_down  # noqa: E731
-        chain = self._chain(may_go_on, wake.priority)
+        chain = self._chain(may_go_on, self._party(wake))
         if isinstance(wake, StepsWake):
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
         else:
@@ -165,10 +170,24 @@ class Dispatcher:
         """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
         self._is_winding_down = True
 
-    def _chain(
-        self, may_go_on: Callable[[], bool], priority: Priority = Priority.INTERACTIVE, held: int = 0
-    ) -> Chain:
-        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held, priority)
+    def _chain(self, may_go_on: Callable[[], bool], party: Party = ANYBODY, held: int = 0) -> Chain:
+        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held, party)
+
+    def _party(self, wake: AnyWake) -> Party:
+        """Return for whom a wake-up wants its slots."""
+        match wake:
+            case StepWake():
+                is_slow = self._is_slow(wake.tool_name)
+            case StepsWake():
+                is_slow = self._is_slow(wake.steps[0][1])
+            case _:
+                is_slow = False
+        return Party(wake.tenant, wake.priority, is_slow)
+
+    def _owner(self, claim: Claim) -> Party:
+        """Return for whom a claim holds its slot, which its wake-up may not have known."""
+        is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
+        return Party(claim.tenant_id, claim.priority, is_slow)
 
     async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> Carried:
         """Carry out a wake-up, and what follows; it is `tracked` where it came as no message."""
@@ -200,7 +219,7 @@ class Dispatcher:
     ) -> asyncio.Task[Carried]:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
-        branch = self._chain(chain.may_go_on, chain.priority, held=1)
+        branch = self._chain(chain.may_go_on, chain.party, held=1)
         branch.units = chain.units
         return work.begin(branch, self._follow(work, branch, claim, tracked=True, links=links))
 
@@ -258,10 +277,10 @@ class Dispatcher:
             self._branch(work, chain, claim, carried.links and carried.links.at(place))
         chain.keep(1)
         if mine:
-            beside = self._chain(chain.may_go_on, chain.priority)
+            beside = self._chain(chain.may_go_on, self._party(mine[0]))
             work.begin(beside, self._run_steps(work, beside, mine))
         if (child := self._own_child(chain, others)) is not None:
-            beside = self._chain(chain.may_go_on, chain.priority)
+            beside = self._chain(chain.may_go_on, self._party(child))
             work.begin(beside, self._run_one(work, beside, child, tracked=True))
             others = [wake for wake in others if wake is not child]
         if others:
@@ -270,17 +289,17 @@ class Dispatcher:
 
     def _split(self, chain: Chain, taken: int, wakes: Sequence[Wake]) -> tuple[Sequence[Wake], Sequence[Wake]]:
         """Return the follow-ups that this process carries out as well, and those for anybody."""
-        if not wakes or not chain.may_go_on():
+        if not wakes or not chain.goes_on:
             return (), wakes
         ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
-        share = own_share(taken + len(ours), taken + self._slots.free(chain.priority), self._workers()) - taken
+        share = own_share(taken + len(ours), taken + self._slots.free(chain.party), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
         """Return the child job, of those that may begin, which this process begins itself."""
-        if self._settings.lane is not Lane.IO or not self._slots.free(chain.priority) or not chain.may_go_on():
+        if self._settings.lane is not Lane.IO or not self._slots.free(chain.party) or not chain.goes_on:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 
@@ -292,6 +311,7 @@ class Dispatcher:
         if running is None:
             return Carried()
         chain.running = running
+        chain.become(self._owner(claim))
         started = self._clock()
         carried = Carried(attempt=claim.attempt)
         is_settled = True
@@ -334,7 +354,7 @@ class Dispatcher:
         """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
         chain.is_asking = False
         try:
-            chain.asked = chain.held = await self._slots.wait(len(wakes), chain.priority)
+            chain.asked = chain.held = await self._slots.wait(len(wakes), chain.party)
         except asyncio.CancelledError:
             await asyncio.shield(self._publish(wakes))
             raise
@@ -441,7 +461,8 @@ class Dispatcher:
             await self._publish(after_release(claim, result))
         elif await self._store.release_stage(claim):
             links = links_after(claim, 1)
-            again = stage_again(claim.job_id, claim.status, claim.attempt, claim.priority, claim.agent_name, links)
+            place = claim.job_id, claim.status, claim.attempt
+            again = stage_again(*place, claim.priority, claim.agent_name, links, claim.tenant_id)
             await self._publish([again])
 
     async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:

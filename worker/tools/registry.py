@@ -48,6 +48,11 @@ class Registry:
         """Return the tool of exactly this name, or None."""
         return self._tools.get(name)
 
+    def is_slow(self, name: str) -> bool:
+        """Return whether a tool's calls may wait for others: all but pure ones do. False for one that is not here."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.definition.effect is not Effect.PURE
+
     def extend(self, tools: Iterable[Tool]) -> None:
         """Add tools, all or none; one that is already here (the same object) is passed over.
 

@@ -37,18 +37,22 @@ class TaskLinks:
 
 @dataclass(frozen=True, slots=True)
 class PlanWake:
-    """Carry out the PLAN stage of a job; `agent` (the name of its agent) and `links` are only shown in Flower."""
+    """Carry out the PLAN stage of a job; `agent` (the name of its agent) and `links` are only shown in Flower.
+
+    `tenant` is in whose share it is carried out; where nobody knows it, as that of a tenant of its own.
+    """
 
     job_id: UUID
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
     agent: str | None = field(default=None, compare=False)
     links: TaskLinks | None = field(default=None, compare=False)
+    tenant: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StepWake:
-    """Run a step; all but `ref` only chooses the queue and what is shown in Flower."""
+    """Run a step; all but `ref` and `tenant` (see `PlanWake`) only chooses the queue and what is shown in Flower."""
 
     ref: StepRef
     lane: Lane
@@ -56,17 +60,19 @@ class StepWake:
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
     links: TaskLinks | None = field(default=None, compare=False)
+    tenant: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RespondWake:
-    """Carry out the RESPOND stage of a job; `agent` and `links` as in `PlanWake`."""
+    """Carry out the RESPOND stage of a job; `agent`, `links` and `tenant` as in `PlanWake`."""
 
     job_id: UUID
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
     agent: str | None = field(default=None, compare=False)
     links: TaskLinks | None = field(default=None, compare=False)
+    tenant: str = field(default="", compare=False)
 
 
 Wake = PlanWake | StepWake | RespondWake
@@ -79,10 +85,11 @@ def stage_again(
     priority: Priority = Priority.INTERACTIVE,
     agent: str | None = None,
     links: TaskLinks | None = None,
+    tenant: str = "",
 ) -> PlanWake | RespondWake:
     """Return the wake-up for the stage in which a job stands, after `attempt` at a stage of it."""
     kind = RespondWake if status is JobStatus.RESPONDING else PlanWake
-    return kind(job_id, attempt + 1, priority, agent, links)
+    return kind(job_id, attempt + 1, priority, agent, links, tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class StepsWake:
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
     links: TaskLinks | None = field(default=None, compare=False)
+    tenant: str = field(default="", compare=False)
 
     @property
     def each(self) -> list[StepWake]:
@@ -113,6 +121,7 @@ class StepsWake:
                 self.attempt,
                 self.priority,
                 links and links.at(first + place),
+                self.tenant,
             )
             for place, (index, tool_name) in enumerate(self.steps)
         ]

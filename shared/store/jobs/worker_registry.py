@@ -470,11 +470,11 @@ def _woken(wake: Wake) -> UUID:
 
 
 def _of_job(wake: Wake, row: Row) -> Wake:
-    """Return a wake-up with what its job adds: the priority, the agent, the root."""
-    priority, links = Priority(row["priority"]), _links(row)
+    """Return a wake-up with what its job adds: the priority, the agent, the root, the tenant."""
+    priority, links, tenant = Priority(row["priority"]), _links(row), row["tenant_id"]
     if isinstance(wake, StepWake):
-        return replace(wake, priority=priority, links=links)
-    return replace(wake, priority=priority, agent=row["agent_name"], links=links)
+        return replace(wake, priority=priority, links=links, tenant=tenant)
+    return replace(wake, priority=priority, agent=row["agent_name"], links=links, tenant=tenant)
 
 
 def _links(row: Row) -> TaskLinks | None:
@@ -546,10 +546,10 @@ def _expired_job(row: Row) -> ExpiredJob:
 def _wake(row: Row) -> Wake:
     attempt, priority, links = row["attempt"] + 1, Priority(row["priority"]), _links(row)
     if row["kind"] == "plan":
-        return PlanWake(row["job_id"], attempt, priority, row["agent_name"], links)
+        return PlanWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
     if row["kind"] == "respond":
-        return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links)
-    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority, links)
+        return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
+    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority, links, row["tenant_id"])
 
 
 _NEW_SECONDS = 2.0

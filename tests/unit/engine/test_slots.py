@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from shared.domain.jobs.states import Priority
-from worker.engine.chain import Slots, bulk_slots
+from worker.engine.chain import Party, Slots, bulk_slots
 
-BULK = Priority.BULK
+BULK = Party(priority=Priority.BULK)
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
@@ -127,6 +129,102 @@ def test_one_who_gives_up_waiting_holds_up_nobody_behind() -> None:
         assert second.cancelled()
         slots.release()
         assert slots.free() == 1
+
+    play(story)
+
+
+A, B = Party("a"), Party("b")
+
+
+def slow(party: Party) -> Party:
+    return replace(party, is_slow=True)
+
+
+def test_a_slot_that_comes_free_goes_to_the_tenant_that_holds_the_fewest() -> None:
+    """However many wait for another one, and however long."""
+
+    async def story() -> None:
+        slots = Slots(8)
+        assert slots.reserve(8, A) == 8
+        served: list[str] = []
+
+        async def wait(party: Party) -> None:
+            await slots.wait(1, party)
+            served.append(party.tenant)
+
+        waiting = [asyncio.ensure_future(wait(party)) for party in [A] * 8 + [B] * 8]
+        await settle()
+        assert slots.is_wanted_from(A)
+        for _ in range(4):
+            slots.release(1, A)
+            await settle()
+        assert (served, slots.is_wanted_from(A)) == (["b"] * 4, False)
+        for party in (A, B, A, B):
+            slots.release(1, party)
+            await settle()
+        assert Counter(served) == {"b": 6, "a": 2}
+        for one in waiting:
+            one.cancel()
+
+    play(story)
+
+
+def test_a_tenant_alone_has_all_slots_and_no_more() -> None:
+    slots = Slots(16)
+    assert (slots.reserve(20, A), slots.free(A), slots.free(slow(A))) == (16, 0, 0)
+    slots.release(16, A)
+    assert slots.reserve(20, slow(A)) == 16
+
+
+def test_a_tenant_that_holds_next_to_nothing_finds_a_slot_while_another_holds_all() -> None:
+    async def story() -> None:
+        slots = Slots(16)
+        assert slots.reserve(16, slow(A)) == 16
+        waiting = asyncio.ensure_future(slots.wait(1, slow(A)))
+        await settle()
+        assert await slots.wait(10, B) == 2, "an eighth, however much it asks for"
+        assert (slots.free(B), slots.free(slow(B))) == (0, 0)
+        slots.release(2, B)
+        await settle()
+        assert not waiting.done(), "the reserve is for those who hold less"
+        slots.release(1, slow(A))
+        assert await waiting == 1
+
+    play(story)
+
+
+def test_what_is_not_slow_need_not_wait_for_what_is() -> None:
+    async def story() -> None:
+        slots = Slots(16)
+        assert slots.reserve(16, slow(A)) == 16
+        fetches = asyncio.ensure_future(slots.wait(4, slow(A)))
+        await settle()
+        assert (await slots.wait(1, A), slots.free(A)) == (1, 1)
+        slots.hand_over(1, A, slow(A))
+        assert slots.free(A) == 1
+        slots.release(1, slow(A))
+        await settle()
+        assert not fetches.done(), "the reserve is none of theirs"
+        slots.release(1, slow(A))
+        assert await fetches == 1
+
+    play(story)
+
+
+def test_bulk_work_of_the_smaller_share_waits_for_interactive_work() -> None:
+    async def story() -> None:
+        slots = Slots(4, 3)
+        assert slots.reserve(4, A) == 4
+        bulk = asyncio.ensure_future(slots.wait(1, replace(B, priority=Priority.BULK)))
+        await settle()
+        assert not slots.is_wanted_from(A)
+        interactive = asyncio.ensure_future(slots.wait(1, A))
+        await settle()
+        slots.release(1, A)
+        await settle()
+        assert (interactive.done(), bulk.done()) == (True, False)
+        slots.release(1, A)
+        assert await bulk == 1
 
     play(story)
 

@@ -9,11 +9,11 @@
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
 -- Those of paused jobs are moved and not returned. One sweeper acts at a time; the others get nothing.
 -- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
--- root_job_id).
+-- root_job_id, tenant_id).
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
 RETURNS TABLE (
     kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
-    root_job_id uuid
+    root_job_id uuid, tenant_id text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -41,7 +41,8 @@ BEGIN
         RETURNING jobs.*
     )
     SELECT CASE t.status WHEN 'responding' THEN 'respond' ELSE 'plan' END, t.id, t.round, NULL::int, 'io'::text,
-        NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id
+        NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id,
+        t.tenant_id
     FROM taken t WHERE t.paused_at IS NULL;
     RETURN QUERY
     WITH due AS (
@@ -57,10 +58,10 @@ BEGIN
         UPDATE steps SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
-            due.priority, due.root_job_id
+            due.priority, due.root_job_id, steps.tenant_id
     )
     SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
-        t.root_job_id
+        t.root_job_id, t.tenant_id
     FROM taken t WHERE NOT t.is_paused;
 END $$;
 

@@ -165,4 +165,4 @@ ORDER BY conversation_id LIMIT %(limit)s
 
 -- name: woken_jobs
 -- What the wake-ups of these jobs say of them.
-SELECT id, priority, agent_name, root_job_id FROM jobs WHERE id = ANY (%(ids)s)
+SELECT id, priority, agent_name, root_job_id, tenant_id FROM jobs WHERE id = ANY (%(ids)s)
