@@ -24,7 +24,7 @@ pytestmark = pytest.mark.whole  # `make check` runs these
 ROOT = Path(__file__).parents[2]
 MAX_FILE = 600
 MAX_FUNCTION = 100
-MAX_KERNEL = 7_300
+MAX_KERNEL = 7_400
 
 # One line an exception, with its reason.
 LONG_FILES: dict[str, str] = {}

@@ -18,6 +18,7 @@ from shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
 from shared.store.database import Database
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.container import LaneRuntime
+from worker.engine.chain import Party
 from worker.engine.fence import Lease
 from worker.runtime.reconcile import LoopInFlight, Reconciler
 from worker.tools import tool
@@ -299,7 +300,7 @@ def test_steps_that_no_slot_is_free_for_are_for_others_once_this_process_stops(p
         await harness.run_one(harness.published.pop())
         [wake] = harness.published
         harness.published.clear()
-        harness.dispatcher._slots.reserve(300)
+        harness.dispatcher._slots.reserve(300, Party("default"))
         running = asyncio.create_task(harness.dispatcher.run(wake))
         await asyncio.wait([running], timeout=0.05)
         assert await statuses(harness, job_id) == ["ready"] * 12 + ["pending"], "the time of a claimed step runs"
