@@ -150,7 +150,7 @@ def create_api(settings: Settings) -> FastAPI:
     http.install(app)
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
-    guard = Guard(services.access, settings.max_body_bytes, settings.max_message_bytes, settings.max_batch_bytes)
+    guard = Guard(services.access, settings)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 

@@ -107,7 +107,7 @@ async def _received(body: AsyncIterator[bytes], file: IO[bytes]) -> Any:
 
 async def _stored(services: Services, new: NewBatch, file: IO[bytes], waiting: int, most: int) -> None:
     settings = services.settings
-    splitter = LineSplitter(max_line_bytes=settings.max_body_bytes, max_lines=settings.max_batch_lines)
+    splitter = LineSplitter(max_line_bytes=settings.max_plan_bytes, max_lines=settings.max_batch_lines)
     lines = _lines(file, splitter)
     invalid = 0
     while found := await asyncio.to_thread(_next_lines, lines):

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from api.deps import Services
-from api.http import HttpRefusal, decode_body
+from api.http import MAX_DEFECTS, HttpRefusal, decode_body
 from api.schemas import JobRequest, RequestBody
 from api.submission import checked_submission, trace_id
 from shared.domain.batches.estimate import LineEstimate, line_estimate
@@ -131,10 +131,10 @@ def _custom_id(sent: Any) -> str | None:
 
 
 def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
-    """Return what is wrong with fields of a document that stands at `place`, at most 100 of them."""
+    """Return what is wrong with fields of a document that stands at `place`, at most `MAX_DEFECTS` of them."""
     found = [
         {"field": capped(".".join(map(str, (*place, *one["loc"]))), 200), "message": one["msg"]}
-        for one in error.errors(include_url=False, include_input=False, include_context=False)[:100]
+        for one in error.errors(include_url=False, include_input=False, include_context=False)[:MAX_DEFECTS]
     ]
     told = "; ".join(f"{one['field'] or 'the line'}: {one['message']}" for one in found)
     return ErrorRecord(InvalidRequest.code, capped(told), details={"errors": found})

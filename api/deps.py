@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -15,14 +16,23 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.access import Access, digest_behind
 from api.callers import Caller, caller_of
-from api.http import HttpRefusal, JsonResponse, decode_body, error_response, error_responses
+from api.http import (
+    INLINE_BYTES,
+    HttpRefusal,
+    JsonResponse,
+    check_fields,
+    decode_body,
+    error_response,
+    error_responses,
+)
 from api.limits import RateLimits, UnfinishedJobs
 from api.metrics import Metrics
 from api.places import Kind, Places
@@ -255,8 +265,16 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         """Return the value of the body; raises `HttpRefusal` as `decode_body` does."""
         if not hasattr(self, "_json"):
-            self._json = decode_body(await self.body())
+            body = await self.body()
+            is_long = len(body) > INLINE_BYTES
+            self._json = await asyncio.to_thread(decode_body, body) if is_long else decode_body(body)
         return self._json
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the header says that the body is short enough to be read and checked on the event loop."""
+        length = self.headers.get("content-length", "0" if "transfer-encoding" not in self.headers else "")
+        return length.isdecimal() and int(length[:20]) <= INLINE_BYTES
 
 
 class StrictRoute(APIRoute):
@@ -266,17 +284,23 @@ class StrictRoute(APIRoute):
         """Return what answers a request that this route matches."""
         handle = super().get_route_handler()
         known = _query_names(self.dependant)
+        annotation: Any = None if self.body_field is None else self.body_field.field_info.annotation
+        model = None if annotation is None else TypeAdapter[Any](annotation)
 
         async def strict(request: Request) -> Response:
             if request.scope["query_string"]:
                 _check_query(request, known)
-            return await handle(StrictRequest(request.scope, request.receive))
+            read = StrictRequest(request.scope, request.receive)
+            if model is not None and not read.is_short:
+                with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
+                    await asyncio.to_thread(check_fields, model, await read.json())
+            return await handle(read)
 
         return strict
 
 
 class DirectRoute(StrictRoute):
-    """A route that answers plain requests itself, without FastAPI's reading of parameters.
+    """A route that answers plain, short requests itself, without FastAPI's reading of parameters.
 
     What `direct` does not take for plain, a malformed body say, it leaves: the handler below then says what is wrong
     with it, and `/openapi.json` describes that one alone. Measured on two cores: what is saved is half of such a
@@ -292,7 +316,7 @@ class DirectRoute(StrictRoute):
         request = StrictRequest(scope, receive)
         response: Response | None = None
         try:
-            if scope["method"] in (self.methods or ()):
+            if scope["method"] in (self.methods or ()) and request.is_short:
                 response = await self.direct(request, scope["app"].state.services)
         except (PlanqError, HTTPException) as error:
             response = error_response(error)
@@ -336,4 +360,4 @@ def _check_query(request: Request, known: Sequence[str]) -> None:
     ]
     if defects:
         detail = "; ".join(f"{defect['field']}: {defect['message']}" for defect in defects[:10])
-        raise InvalidRequest(detail, errors=defects[:100])
+        raise InvalidRequest(detail, errors=defects)

@@ -21,13 +21,14 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, get_args
 from uuid import uuid4
 
 import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -36,9 +37,9 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.domain import errors as domain
-from shared.domain.errors import InvalidRequest, PlanqError, capped
+from shared.domain.errors import InvalidRequest, PlanqError, TooLarge, capped
 from shared.domain.values import strict_json
-from shared.domain.values.encoding import JsonText, has_long_integer
+from shared.domain.values.encoding import JsonText, count_nodes, has_long_integer
 
 _log = logging.getLogger("planq.api")
 
@@ -64,7 +65,8 @@ class Problem(BaseModel):
     detail: str = Field(description="What was expected, what was found, what to do.")
     code: str = Field(description="A stable name of the kind of problem, for programs.")
     instance: str | None = Field(default=None, description="The id under which a fault was logged.")
-    errors: list[dict[str, Any]] | None = Field(default=None, description="Every defect, where there are several.")
+    errors: list[dict[str, Any]] | None = Field(default=None, description="The first defects, where there are some.")
+    errors_left_out: int | None = Field(default=None, description="How many more there are; absent for none.")
 
 
 class HttpRefusal(HTTPException):
@@ -128,14 +130,28 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _MAX_DIGITS = 20  # of 2^64 - 1
 
+INLINE_BYTES = 64 * 1024
+"""A longer body is decoded and checked off the event loop."""
+
+MAX_NODES = 200_000
+"""Most values, keys and elements of a body, counted on its bytes before anything is built of them."""
+
+MAX_DEFECTS = 20
+"""Most defects that one answer tells; none of their texts is longer than `MAX_DEFECT_CHARS`."""
+
+MAX_DEFECT_CHARS = 500
+
 
 def decode_body(body: bytes, *, is_unique: bool = True, name: str = "the body") -> Any:
-    """Return the value of a JSON text; raises `HttpRefusal` (400, 422) that says where and why it cannot be read.
+    """Return the value of a JSON text; raises `HttpRefusal` (400, 413, 422) that says where and why it cannot.
 
     Without `is_unique` keys may be repeated, for a reader that reports them itself. `name` is what it is called.
     """
     if not body:
         raise HttpRefusal(400, "malformed_json", "expected a JSON document, found an empty body")
+    if len(body) > MAX_NODES and (found := count_nodes(body, MAX_NODES)) > MAX_NODES:
+        told = f"{name}: expected at most {MAX_NODES} values and keys, found about {found}; send less at once"
+        raise HttpRefusal(413, TooLarge.code, told, limit=MAX_NODES)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -353,7 +369,62 @@ def error_response(error: PlanqError | HTTPException) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="planq"'
     details = dict(error.details)
     found = details.pop("errors", None)
+    if found is not None:
+        details |= left_out(len(found))
+        found = shown_defects(found)
     return _response(problem(status, error.code, error.message, errors=found, members=details), headers)
+
+
+def shown_defects(defects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what one answer tells of defects: the first `MAX_DEFECTS`, their texts and lists cut."""
+    return [{name: _cut(value) for name, value in defect.items()} for defect in defects[:MAX_DEFECTS]]
+
+
+def left_out(count: int) -> dict[str, int]:
+    """Return the member that says how many of so many defects `shown_defects` leaves out; none where none is."""
+    return {"errors_left_out": count - MAX_DEFECTS} if count > MAX_DEFECTS else {}
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return capped(value, MAX_DEFECT_CHARS)
+    if isinstance(value, list | tuple):
+        return [_cut(one) for one in value[:MAX_DEFECTS]]
+    return {name: _cut(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def check_fields(model: TypeAdapter[Any], sent: Any) -> None:
+    """Raise `InvalidRequest` where a body has so many defects that listing them would cost more than all else.
+
+    pydantic makes a record of each in one go, under the interpreter's lock. What is told then is what is wrong with
+    the beginning of each list and object.
+    """
+    count = 0
+    try:
+        model.validate_python(sent)
+    except ValidationError as error:
+        count = error.error_count()
+    if count <= _MANY_DEFECTS:
+        return
+    defects: list[dict[str, Any]] = []
+    try:
+        model.validate_python(_beginning(sent))
+    except ValidationError as error:
+        defects = [
+            {"in": "body", "field": capped(".".join(map(str, item["loc"])), 200), "message": item["msg"]}
+            for item in error.errors(include_url=False, include_input=False, include_context=False)
+            if item["type"] != "missing"  # it may stand in what was left out
+        ]
+    raise InvalidRequest(f"the body has {count} defects; correct what `errors` begins to list", errors=defects)
+
+
+_MANY_DEFECTS = 1_000
+
+
+def _beginning(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _beginning(one) for name, one in islice(value.items(), 2 * MAX_DEFECTS)}
+    return [_beginning(one) for one in value[:MAX_DEFECTS]] if isinstance(value, list) else value
 
 
 async def _on_planq_error(_: Request, error: Exception) -> Response:
@@ -387,12 +458,15 @@ def _methods_at(request: Request) -> list[str]:
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    defects = [_defect(request, item) for item in error.errors()]
+    found = error.errors()
+    defects = [_defect(request, item) for item in found[:MAX_DEFECTS]]
     detail = "; ".join(f"{defect['field'] or defect['in']}: {defect['message']}" for defect in defects)
-    is_partial = any(item["type"] == "missing" and len(item["loc"]) > 1 for item in error.errors())
+    is_partial = any(item["type"] == "missing" and len(item["loc"]) > 1 for item in found)
     if request.method == "PUT" and is_partial and "PATCH" in _methods_at(request):
         detail += "; PUT replaces the whole, PATCH changes what it is given"
-    return _response(problem(422, domain.InvalidRequest.code, capped(detail), errors=defects))
+    code = domain.InvalidRequest.code
+    shown = shown_defects(defects)
+    return _response(problem(422, code, capped(detail), errors=shown, members=left_out(len(found))))
 
 
 def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:

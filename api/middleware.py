@@ -23,6 +23,7 @@ from api.http import GUARDING_FIELDS, HttpRefusal, error_response
 from api.metrics import Metrics, route_of
 from api.waiting import WAITED
 from shared.domain.errors import PlanqError, TooLarge, capped
+from shared.settings import Settings
 
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
@@ -44,7 +45,11 @@ _BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
 """The one path where a file is posted: it is read as it comes, and so it may be long."""
 
 _MESSAGES = "/messages/"
-"""Bodies below this path have a limit of their own: a plan may be long, what a person says is not."""
+"""Bodies below this path have a limit of their own: what a person says is not long."""
+
+_OF_PLANS = frozenset({"/jobs", "/plans/validate"})
+_OF_STORED_JOBS = ("/fork", "/settle")
+"""Where a plan of thousands of calls is sent, or the output of a step, bodies may be longer than elsewhere."""
 
 
 Fields = Mapping[bytes, bytes]
@@ -64,11 +69,9 @@ _UNREAD_SECONDS = 10.0
 class Guard:
     """Without a key that is required, `access` lets in this machine only."""
 
-    def __init__(self, access: Access, max_body_bytes: int, max_message_bytes: int, max_batch_bytes: int) -> None:
+    def __init__(self, access: Access, settings: Settings) -> None:
         self._access = access
-        self._max_body_bytes = max_body_bytes
-        self._max_message_bytes = max_message_bytes
-        self._max_batch_bytes = max_batch_bytes
+        self._settings = settings
 
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
@@ -109,8 +112,10 @@ class Guard:
 
     def _limit(self, path: str) -> int:
         if path == _BATCHES:
-            return self._max_batch_bytes
-        return self._max_message_bytes if path.startswith(_MESSAGES) else self._max_body_bytes
+            return self._settings.max_batch_bytes
+        if path in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
+            return self._settings.max_plan_bytes
+        return self._settings.max_message_bytes if path.startswith(_MESSAGES) else self._settings.max_body_bytes
 
     def measured(self, path: str, receive: Receive) -> Receive:
         """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""

@@ -571,3 +571,4 @@ class ValidationResult(Answer):
     form: PlanForm = Field(description="The form in which the plan is written.")
     dropped: int
     errors: list[PlacedPlanError]
+    errors_left_out: int | None = Field(default=None, description="How many more there are; absent for none.")

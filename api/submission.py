@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from api.deps import Services
-from api.http import HttpRefusal, body_digest, json_bytes
+from api.http import INLINE_BYTES, MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
 from api.limits import job_headers, too_many, too_many_jobs
 from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
@@ -39,7 +39,7 @@ from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import NameIndex, resolve_name, suggestion
 from shared.domain.values.describe import is_deeper_than
-from shared.domain.values.encoding import JsonText
+from shared.domain.values.encoding import JsonText, is_larger
 from shared.domain.webhooks.endpoints import checked_url
 from shared.ports import PlanWake, Tenant
 from shared.settings import Settings
@@ -49,6 +49,12 @@ from shared.store.requests import Submission
 
 _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
+
+_INLINE_BLOCK_BYTES = 4 * 1024
+"""A longer loop block may hold hundreds of expressions, and is checked in a thread."""
+
+_MANY_DEFECTS = 100
+"""Beside so many structural defects of a plan nobody reads what else is wrong with it."""
 
 _MAX_NAMED = 100
 _CHANNEL_OF_TASKS = "api"
@@ -81,7 +87,7 @@ async def submit_job(
 ) -> Submitted:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
-    Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with every defect of the plan, `NotFound` for an agent that is
+    Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with the plan's first defects, `NotFound` for an agent that is
     not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used, and
     `HttpRefusal` for a key that is none.
     """
@@ -227,7 +233,11 @@ async def _checked(
     if request.limits is not None:
         limits = limits.lowered(request.limits.bounds())
     names = None if request.tools is None else known_names(request.tools, tools)
-    block = None if request.loop is None else _block(request, limits, tools)
+    block = None
+    if request.loop is not None:
+        is_long = is_larger(request.loop, _INLINE_BLOCK_BYTES)
+        work = (request, limits, tools)
+        block = await asyncio.to_thread(_block, *work) if is_long else _block(*work)
     plan = None
     if request.plan is not None:
         checked = await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps)
@@ -333,7 +343,8 @@ async def valid_plan(
 ) -> Plan:
     """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
 
-    Raises `PlanInvalid` with every defect. A plan for agents is none of a job's, and nothing of a plan is dropped.
+    Raises `PlanInvalid` with the first of its defects. A plan for agents is none of a job's, and nothing of
+    a plan is dropped.
     """
     checked = await check_plan(raw, allowed_tools(names, tools), max_steps=max_steps)
     if isinstance(checked, ReadPlan):
@@ -341,7 +352,9 @@ async def valid_plan(
     if isinstance(checked, ReadPlan):
         return checked.plan
     hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
-    raise PlanInvalid(format_plan_errors(checked) + hint, [error.to_json() for error in checked])
+    refusal = PlanInvalid(format_plan_errors(checked) + hint, [one.to_json() for one in checked[:MAX_DEFECTS]])
+    refusal.details |= left_out(len(checked))
+    raise refusal
 
 
 def _unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
@@ -371,7 +384,7 @@ async def check_plan(
     if size > 2 * max_steps:
         # So far beyond the limit that checking every call would only cost time.
         return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
-    if size <= _INLINE_CALLS:
+    if size <= _INLINE_CALLS and not is_larger(raw, INLINE_BYTES):
         return _check_plan(raw, tools, max_steps, agents)
     return await asyncio.to_thread(_check_plan, raw, tools, max_steps, agents)
 
@@ -381,7 +394,7 @@ def _check_plan(
 ) -> ReadPlan | Sequence[PlanError]:
     read = read_any_form(raw, limits=agents)
     if not isinstance(read, ReadPlan):
-        part = readable_part_of(raw)
+        part = None if len(read) > _MANY_DEFECTS else readable_part_of(raw)
         further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
         return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
     if read.form is PlanForm.ORCHESTRATION:

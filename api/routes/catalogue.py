@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.callers import Who
 from api.deps import Services, Use, strict_router
-from api.http import JsonResponse, error_responses
+from api.http import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
 from api.schemas import ToolList, ValidationRequest, ValidationResult
 from api.submission import allowed_tools, check_plan, known_names
 from shared.domain.orchestration.plan import OrchestrationPlan
@@ -42,8 +42,9 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
         return JsonResponse({"valid": True, "form": form, "dropped": checked.dropped, "errors": []})
-    errors = [{**error.to_json(), "place": defect_place(error, form)} for error in checked]
-    return JsonResponse({"valid": False, "form": form, "dropped": 0, "errors": errors})
+    told = checked[:MAX_DEFECTS]
+    errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in told])
+    return JsonResponse({"valid": False, "form": form, "dropped": 0, "errors": errors, **left_out(len(checked))})
 
 
 async def _unknown_agents(services: Services, tenant_id: str, raw: Any) -> list[PlanError]:

@@ -45,6 +45,7 @@ MEASUREMENTS = {
     "B19": "tests.bench.batch_run",
     "B20": "tests.bench.batch_intake",
     "B21": "tests.bench.poison",
+    "B25": "tests.bench.hostile",
     "B27": "tests.bench.history.measuring",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",

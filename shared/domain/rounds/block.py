@@ -23,6 +23,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -55,6 +56,7 @@ PROMPT_VARIABLES = ("context", "query", "reference", "results", "round", "rounds
 _PLACEHOLDER = re.compile(r"\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 _MOST_LISTED = 10
+_MOST_SPOKEN = 20
 
 BlockDefect = tuple[DocumentPath, str]
 
@@ -224,7 +226,8 @@ def read_block(raw: Any) -> tuple[LoopBlock | None, list[BlockDefect]]:
         block = LoopBlock.model_validate(raw)
     except ValidationError as error:
         found += [_defect(item) for item in error.errors(include_url=False, include_context=False)]
-    found += _spoken_defects(raw)
+    # Bounded, for each of the thousands that fit in a block takes a while to be told.
+    found += islice(_spoken_defects(raw), _MOST_SPOKEN)
     return (None if found else block), found
 
 

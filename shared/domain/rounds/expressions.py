@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,9 @@ MAX_EXPRESSION_BYTES = 1024
 MAX_EXPRESSION_STEPS = 200_000
 """Most steps of one evaluation: about half a second (two-core test machine, 11/2026)."""
 
+MAX_TEMPLATES = 500
+"""Most expressions in the texts of one value; each takes 60 µs to be read."""
+
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
 """Most characters that all templates of one value put together, as JSON."""
 
@@ -37,8 +41,6 @@ _MAX_NESTING = 32
 _MAX_TREE_DEPTH = 64
 _CHARS_OF_A_STEP = 64
 
-_TEMPLATE = re.compile(r"\\\{\{|\{\{(?:(.*?)(\}\}))?", re.DOTALL)
-_BRACES = re.compile(r"\{\{|\}\}")
 _BARE_NUMBER = re.compile(r"(?:[<>=]=?|!=)\s*-?[0-9]")
 
 _OPENING = frozenset({"lparen", "lbracket", "lbrace", "filter"})
@@ -106,18 +108,21 @@ def holds(text: str, value: Any) -> bool:
 
 def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[TemplatePath, str]]:
     """Yield why templates anywhere in `value` may not be stored, each with its path; see `rendered`."""
+    left = MAX_TEMPLATES
     for path, text in _texts(value, ()):
         if parse(text) is not None:
             yield (
                 path,
                 f"the reference {excerpt(text)} is not read here; write {{{{ results[0].result }}}} or the like",
             )
-        for match in _TEMPLATE.finditer(text):
-            if match[0] == "\\{{":
-                continue
-            if match[2] is None:
-                yield path, f"{excerpt(text[match.start() :])} has no closing }}}}; write \\{{{{ for the braces alone"
-            elif (defect := expression_defect(match[1].strip(), names)) is not None:
+        for part in _parts(text):
+            left -= not isinstance(part, str)
+            if left < 0:
+                yield path, f"there are more than {MAX_TEMPLATES} expressions; write fewer"
+                return
+            if isinstance(part, _Unclosed):
+                yield path, f"{excerpt(part.text)} has no closing }}}}; write \\{{{{ for the braces alone"
+            elif isinstance(part, _Expression) and (defect := expression_defect(part.text, names)) is not None:
                 yield path, defect
 
 
@@ -134,11 +139,48 @@ def rendered(value: Any, variables: Mapping[str, Any]) -> Any:
 def without_expressions(value: Any, stand_in: Any) -> Any:
     """Return `value` with `stand_in` in the place of each text with an expression; other texts are as rendered."""
     if isinstance(value, str):
-        is_open = any(match[0] != "\\{{" for match in _TEMPLATE.finditer(value))
+        is_open = any(not isinstance(part, str) for part in _parts(value))
         return stand_in if is_open else value.replace("\\{{", "{{")
     if isinstance(value, Mapping):
         return {key: without_expressions(inner, stand_in) for key, inner in value.items()}
     return [without_expressions(inner, stand_in) for inner in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """What stands between braces, without the white space around it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unclosed:
+    """The rest of a text that begins with braces which nothing closes."""
+
+    text: str
+
+
+def _parts(text: str) -> Iterator[str | _Expression | _Unclosed]:
+    """Yield the parts of a text in one pass: plain text (of `\\{{` the braces), expressions, and an unclosed end.
+
+    Read by hand: with a pattern, each of many braces that nothing closes would be looked for up to the end.
+    """
+    at = 0
+    while (opened := text.find("{{", at)) >= 0:
+        if opened > at and text[opened - 1] == "\\":
+            yield text[at : opened - 1] + "{{"
+            at = opened + 2
+            continue
+        if opened > at:
+            yield text[at:opened]
+        closed = text.find("}}", opened + 2)
+        if closed < 0:
+            yield _Unclosed(text[opened:])
+            return
+        yield _Expression(text[opened + 2 : closed].strip())
+        at = closed + 2
+    if at < len(text):
+        yield text[at:]
 
 
 class _Rendering:
@@ -156,19 +198,21 @@ class _Rendering:
         return value
 
     def _text(self, text: str) -> Any:
-        whole = _TEMPLATE.fullmatch(text.strip())
-        if whole is not None and whole[2] is not None and not _BRACES.search(whole[1]):
-            found = expression_value(whole[1].strip(), self._variables)
-            self._spend(found)
-            return found
-        return _TEMPLATE.sub(self._inserted, text)
+        whole = text.strip()
+        if whole.startswith("{{") and whole.endswith("}}") and len(whole) >= 4:
+            inner = whole[2:-2]
+            if "{{" not in inner and "}}" not in inner:
+                found = expression_value(inner.strip(), self._variables)
+                self._spend(found)
+                return found
+        return "".join(map(self._inserted, _parts(text)))
 
-    def _inserted(self, match: re.Match[str]) -> str:
-        if match[0] == "\\{{":
-            return "{{"
-        if match[2] is None:
-            raise ExpressionFailed(f"{excerpt(match[0])} has no closing }}}}")
-        return self._spend(expression_value(match[1].strip(), self._variables))
+    def _inserted(self, part: str | _Expression | _Unclosed) -> str:
+        if isinstance(part, str):
+            return part
+        if isinstance(part, _Unclosed):
+            raise ExpressionFailed(f"{excerpt(part.text)} has no closing }}}}")
+        return self._spend(expression_value(part.text, self._variables))
 
     def _spend(self, value: Any) -> str:
         """Return a value as text; each use of one counts, for a short block can name a large one many times."""

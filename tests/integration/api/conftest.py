@@ -240,7 +240,15 @@ def make_api(database_url: str, api_valkey: str) -> Iterator[MakeApi]:
 def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that only look at their own jobs; `TOOLS` are published."""
     url = postgres.create_migrated()
-    api = Api(Settings(database_url=url, broker_url=api_valkey, wait_poll_seconds=0.2, max_body_bytes=2_000_000))
+    api = Api(
+        Settings(
+            database_url=url,
+            broker_url=api_valkey,
+            wait_poll_seconds=0.2,
+            max_body_bytes=2_000_000,
+            max_plan_bytes=2_000_000,
+        )
+    )
     api.jobs.configure()
     api.jobs.publish_tools()
     api.start()

@@ -207,7 +207,7 @@ def test_only_files_of_lines_are_taken(batches: Api) -> None:
 
 
 def test_bounds_of_a_file_and_of_a_line(make_api: MakeApi) -> None:
-    api = make_api(max_batch_bytes=20_000, max_body_bytes=1_024, max_batch_lines=3)
+    api = make_api(max_batch_bytes=20_000, max_plan_bytes=1_024, max_batch_lines=3)
 
     batch = sent(api, "\n".join([line("long", input="x" * 2_000), line("a")]))
     assert errors(api, batch)[1]["error"]["code"] == "too_large"

@@ -84,7 +84,7 @@ def test_a_look_is_answered_alike_either_way(api: Api, job: str | None) -> None:
 
 @pytest.mark.parametrize("headers", [JSON, BY_ROUTE])
 def test_a_body_without_a_length_is_refused_once_it_is_too_long(make_api: MakeApi, headers: dict[str, str]) -> None:
-    api = make_api(max_body_bytes=1_024)
+    api = make_api(max_plan_bytes=1_024)
 
     def pieces() -> Any:
         yield b'{"input": "'
