@@ -133,7 +133,7 @@ _MAX_DIGITS = 20  # of 2^64 - 1
 INLINE_BYTES = 64 * 1024
 """A longer body is decoded and checked off the event loop."""
 
-MAX_NODES = 200_000
+MAX_BODY_PARTS = 200_000
 """Most values, keys and elements of a body, counted on its bytes before anything is built of them."""
 
 MAX_DEFECTS = 20
@@ -149,9 +149,9 @@ def decode_body(body: bytes, *, is_unique: bool = True, name: str = "the body") 
     """
     if not body:
         raise HttpRefusal(400, "malformed_json", "expected a JSON document, found an empty body")
-    if len(body) > MAX_NODES and (found := count_nodes(body, MAX_NODES)) > MAX_NODES:
-        told = f"{name}: expected at most {MAX_NODES} values and keys, found about {found}; send less at once"
-        raise HttpRefusal(413, TooLarge.code, told, limit=MAX_NODES)
+    if len(body) > MAX_BODY_PARTS and count_nodes(body, MAX_BODY_PARTS) > MAX_BODY_PARTS:
+        told = f"{name}: expected at most {MAX_BODY_PARTS} values and keys, found more; send less at once"
+        raise HttpRefusal(413, TooLarge.code, told, limit=MAX_BODY_PARTS)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -112,17 +112,9 @@ class Settings(BaseSettings):
         description="Keys under which secrets of tenants lie, newest first: each 32 bytes in base64, separated by "
         "commas.",
     )
-    max_body_bytes: int = Field(
-        default=1024 * 1024,
-        ge=1024,
-        description="Largest request body, where no setting below names it. No body of JSON may have more than "
-        "200 000 values and keys.",
-    )
+    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest body; up to 200 000 values and keys.")
     max_plan_bytes: int = Field(
-        default=16 * 1024 * 1024,
-        ge=1024,
-        description="Largest body that may hold a plan (a job, a fork, a line of a batch), or the output of a step; "
-        "a caller's plan of 10 000 steps fits.",
+        default=16 << 20, ge=1024, description="The same where a plan (of 10 000 steps, say) or an output is sent."
     )
     max_message_bytes: int = Field(
         default=256 * 1024, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."

@@ -66,6 +66,7 @@ from shared.store.texts import PostgresTexts
 from shared.telemetry.logs import hide
 from shared.vocabulary import count_tokens
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from worker.apart import Apart
 from worker.attempts import Attempts, AttemptSettings
 from worker.attempts.background import Backgrounds
 from worker.egress import HostPlaces, LeastRate
@@ -161,6 +162,7 @@ class Tools:
     registry: Registry
     agent_services: AgentServices
     planners: InstalledPlanners
+    apart: Apart
 
     @classmethod
     def load(cls, settings: Settings, knowledge: Knowledge, memory: Memory) -> Tools:
@@ -186,7 +188,7 @@ class Tools:
             planner_model=settings.orchestrate_planner_model,
         )
         registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
-        return cls(registry, agents, load_planners())
+        return cls(registry, agents, load_planners(), services.apart)
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -449,6 +451,7 @@ class LaneRuntime:
             await self._sender.close()
         if self._warming is not None:
             self._warming.cancel()
+        self._tools.apart.close()
         if self._texts is not None:
             await self._texts.aclose()
         if self._gateway is not None:

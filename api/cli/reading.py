@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from shared.domain.errors import storable
+from shared.domain.values.charsets import decoded_page
 
 MAX_FILE_BYTES = 5 * 1024 * 1024
 """A text larger than this is a data set or a log, and no document that a person searches."""
@@ -122,9 +123,6 @@ def _decode(raw: bytes, form: Form) -> str:
     except UnicodeDecodeError:
         pass
     if form is Form.HTML:
-        from bs4.dammit import UnicodeDammit
-
-        if markup := UnicodeDammit(raw, is_html=True).unicode_markup:
-            return storable(markup)
+        return storable(decoded_page(raw, None))
     # Texts from before UTF-8, on the web and on Windows alike (WHATWG Encoding Standard, table of labels).
     return storable(raw.decode("windows-1252", "replace"))

@@ -15,7 +15,7 @@ from api.cli.reading import Form
 from shared.store.knowledge import Piece
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup
+    from selectolax.lexbor import LexborHTMLParser
 
 LONGEST = 1_200
 """Characters of a piece: a few paragraphs, so that a search returns what answers the question and little else."""
@@ -27,8 +27,7 @@ _LONGEST_HEADING = 200
 _BREAKS = ("\n", ". ", "! ", "? ", "; ", ", ", " ")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
-_XML_DECLARATION = re.compile(r"<\?xml[^>]*>", re.IGNORECASE)
-_INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe", "title")
+_INVISIBLE = ["script", "style", "noscript", "template", "svg", "iframe"]
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _INLINE = frozenset(
     {"a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "font", "i", "kbd", "label", "mark", "q"}
@@ -54,7 +53,8 @@ def split_document(text: str, form: Form) -> tuple[str, list[Piece]]:
         return _titled(_markdown_sections(text))
     if form is Form.HTML:
         page = _page(text)
-        named = " ".join(page.title.get_text().split()) if page.title is not None else ""
+        head = page.css_first("title")
+        named = " ".join(head.text().split()) if head is not None else ""
         title, pieces = _titled(_html_sections(page))
         return (named or title)[:_LONGEST_HEADING], pieces
     return "", _pieces([_Section((), _PARAGRAPH_END.split(text))])
@@ -148,19 +148,15 @@ def _markdown_sections(text: str) -> list[_Section]:
     return outline.sections
 
 
-def _page(markup: str) -> BeautifulSoup:
-    from bs4 import BeautifulSoup
+def _page(markup: str) -> LexborHTMLParser:
+    from selectolax.lexbor import LexborHTMLParser
 
-    # Without XML declarations, and ending in a newline: else the library warns about markup that it takes for XML,
-    # or for a file name.
-    return BeautifulSoup(_XML_DECLARATION.sub("", markup) + "\n", "html.parser")
+    page = LexborHTMLParser(markup)
+    page.strip_tags(_INVISIBLE, recursive=True)
+    return page
 
 
-def _html_sections(page: BeautifulSoup) -> list[_Section]:
-    from bs4.element import NavigableString, Tag
-
-    for invisible in page.find_all(_INVISIBLE):
-        invisible.decompose()
+def _html_sections(page: LexborHTMLParser) -> list[_Section]:
     outline = _Outline()
     words: list[str] = []
 
@@ -170,17 +166,18 @@ def _html_sections(page: BeautifulSoup) -> list[_Section]:
         words.clear()
 
     said: set[int] = set()
-    for node in page.descendants:
-        if isinstance(node, Tag):
-            if node.name in _HEADINGS:
-                close()
-                outline.enter(int(node.name[1]), " ".join(node.get_text(" ").split()))
-                said.update(map(id, node.descendants))
-            elif node.name in _SPACES:
-                words.append(" ")
-            elif node.name not in _INLINE:
-                close()
-        elif type(node) is NavigableString and id(node) not in said:  # comments and the like are subclasses
-            words.append(node)
+    for node in page.root.traverse(include_text=True) if page.root is not None else ():
+        if node.mem_id in said or node.tag == "title":
+            said.update(inner.mem_id for inner in node.iter(include_text=True))
+        elif node.is_text_node:
+            words.append(node.text_content or "")
+        elif node.tag in _HEADINGS:
+            close()
+            outline.enter(int(node.tag[1]), " ".join(node.text(separator=" ").split()))
+            said.update(inner.mem_id for inner in node.iter(include_text=True))
+        elif node.tag in _SPACES:
+            words.append(" ")
+        elif node.tag not in _INLINE and not node.is_comment_node:
+            close()
     close()
     return outline.sections

@@ -13,6 +13,7 @@ from typing import Any
 
 from shared.domain.errors import Misconfigured
 from shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
+from worker.apart import Apart
 from worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
 
 
@@ -64,7 +65,7 @@ class ToolServices:
     `web_search` is None where none is configured. A user may have `max_reminders` that are still to come.
     `allow_private_hosts` names hosts (`host` or `host:port`) that `http_fetch` may reach although they resolve to a
     private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects and
-    the wait for a place at a host.
+    the wait for a place at a host. `apart` are the processes for what may take long.
     """
 
     knowledge: Knowledge = field(default_factory=NoDatabase)
@@ -77,4 +78,5 @@ class ToolServices:
     http_places: HostPlaces = field(default_factory=HostPlaces)
     http_least_rate: LeastRate = field(default_factory=LeastRate)
     resolve: Resolver = resolve_with_system
+    apart: Apart = field(default_factory=Apart)
     now: Callable[[], datetime] = utc_now

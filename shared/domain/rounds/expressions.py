@@ -58,6 +58,10 @@ class ExpressionFailed(ValueError):
     """An expression that has no value here: it says why."""
 
 
+class TooManySteps(ExpressionFailed):
+    """An expression that takes more steps than its caller gives it."""
+
+
 def expression_defect(text: Any, names: Collection[str] | None = None) -> str | None:
     """Return why `text` may not be stored as an expression, None when it may.
 
@@ -388,7 +392,7 @@ class _Bounded(TreeInterpreter):
     def _spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise ExpressionFailed(f"the expression takes more than {self._max} steps; select less")
+            raise TooManySteps(f"the expression takes more than {self._max} steps; select less")
 
 
 def _is_ordered(value: Any) -> bool:

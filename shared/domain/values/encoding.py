@@ -113,21 +113,33 @@ def has_long_integer(text: bytes) -> bool:
 
 
 def count_nodes(text: bytes, limit: int) -> int:
-    """Return how many values and keys a JSON text has, give or take its brackets; up to `limit` no fewer than it has.
+    """Return how many values and keys a JSON text has, an empty list or object twice; it stops above `limit`.
 
     Nothing is built of them: 2 ms for a text of 1 MB, 15 where strings have to be left out (measured 2026-11-25).
     What stands behind the first character that is no JSON may be miscounted.
     """
-    found = _signs(text)
+    found = 1 + _signs(text)
     if found <= limit:
         return found
-    # Escaped signs first, a backslash before what follows it: then each quotation mark begins or ends a string.
-    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return _signs(b"".join(plain.split(b'"')[::2]))
+    found, at, is_within = 1, 0, False
+    while at < len(text) and found <= limit:
+        end = min(at + _PIECE, len(text))
+        while end < len(text) and text[end - 1] == _BACKSLASH:
+            end += 1  # what it escapes belongs to the same piece
+        # Escaped signs first, a backslash before what follows it: then each quotation mark begins or ends a string.
+        parts = text[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        found += _signs(b"".join(parts[is_within::2]))
+        is_within ^= len(parts) % 2 == 0
+        at = end
+    return found
+
+
+_PIECE = 64 * 1024
+_BACKSLASH = ord("\\")
 
 
 def _signs(text: bytes) -> int:
-    return 1 + sum(map(text.count, (b",", b":", b"[", b"{")))
+    return sum(map(text.count, (b",", b":", b"[", b"{")))
 
 
 def is_larger(value: Any, size: int) -> bool:

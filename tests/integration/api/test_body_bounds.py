@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from api.http import MAX_DEFECT_CHARS, MAX_DEFECTS, MAX_NODES
+from api.http import MAX_BODY_PARTS, MAX_DEFECT_CHARS, MAX_DEFECTS
 from tests.integration.api.conftest import Api, problem_of
 
 JSON = {"Content-Type": "application/json"}
 PLAN = b'{"plan":{"type":"tool_calls","calls":['
 
 TOO_MANY: dict[str, tuple[str, bytes]] = {
-    "lists": ("/plans/validate", PLAN + b"[]," * MAX_NODES + b"[]]}}"),
-    "fields": ("/jobs", b'{"input":"x",' + b",".join(b'"%x":0' % one for one in range(MAX_NODES // 2)) + b"}"),
-    "nested": ("/jobs", b'{"input":"x","metadata":{"a":' + b"[" * MAX_NODES + b"]" * MAX_NODES + b"}}"),
+    "lists": ("/plans/validate", PLAN + b"[]," * MAX_BODY_PARTS + b"[]]}}"),
+    "fields": ("/jobs", b'{"input":"x",' + b",".join(b'"%x":0' % one for one in range(MAX_BODY_PARTS // 2)) + b"}"),
+    "nested": ("/jobs", b'{"input":"x","metadata":{"a":' + b"[" * MAX_BODY_PARTS + b"]" * MAX_BODY_PARTS + b"}}"),
 }
 
 
@@ -26,7 +26,7 @@ def test_a_body_with_too_many_values_is_refused_by_their_number(api: Api, kind: 
 
     refused = problem_of(api.http.post(path, content=body, headers=JSON), 413, "too_large")
 
-    assert refused["limit"] == MAX_NODES
+    assert refused["limit"] == MAX_BODY_PARTS
     assert "values and keys" in refused["detail"]
 
 

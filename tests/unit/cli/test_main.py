@@ -28,7 +28,7 @@ HEAVY = (
     "redis",
     "mcp",
     "alembic",
-    "bs4",
+    "selectolax",
     "markdown_it",
 )
 

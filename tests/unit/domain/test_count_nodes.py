@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.domain.values import encoding
 from shared.domain.values.encoding import count_nodes
 
 TEXTS = st.text(alphabet='a,:[]{}"\\\n', max_size=8)
@@ -27,19 +29,22 @@ def nodes_of(value: Any) -> tuple[int, int]:
     return 1, 0
 
 
-@given(VALUES)
-def test_the_count_is_exact_but_for_what_is_empty(value: Any) -> None:
+@pytest.mark.parametrize("piece", [1, 7, 64 * 1024])
+@given(value=VALUES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_count_is_exact_but_for_what_is_empty(value: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_PIECE", piece)
     nodes, empty = nodes_of(value)
 
-    assert count_nodes(json.dumps(value).encode(), 0) == nodes + empty
+    assert count_nodes(json.dumps(value).encode(), nodes + empty) == nodes + empty
 
 
 @given(VALUES, st.integers(0, 40))
 def test_a_text_with_more_nodes_than_the_limit_is_never_counted_below_it(value: Any, limit: int) -> None:
     nodes, _ = nodes_of(value)
 
-    assert (count_nodes(json.dumps(value).encode(), limit) > limit) or nodes <= limit
+    assert count_nodes(json.dumps(value).encode(), limit) > limit or nodes <= limit
 
 
 def test_signs_in_texts_are_no_nodes() -> None:
-    assert count_nodes(json.dumps({"a": ',[{:"\\' * 1_000}).encode(), 10) == 3
+    assert count_nodes(json.dumps({"a": ',[{:"\\' * 100_000}).encode(), 10) == 3

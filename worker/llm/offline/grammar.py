@@ -81,8 +81,8 @@ _CALL = re.compile(r"\b(?:call|use|run)\s+([A-Za-z][\w.\-/]{0,127})\s+with\s*(?=
 _QUOTED = re.compile(r'"([^"]*)"|“([^“”]*)”|«([^«»]*)»|`([^`]*)`|(?<!\w)\'([^\'\n]*)\'(?!\w)')
 _JOINT_WORD = r"(?:and|then|also|finally|next|afterwards|after that)\b[\s,]*"
 _CONNECTIVE = re.compile(
-    rf"\s*(?:[;\n]|[,.!?](?=\s|$))[\s,;.!?]*(?:{_JOINT_WORD})*"
-    rf"|\s+(?:and|then|also|afterwards|after that)\b[\s,]*(?:{_JOINT_WORD})*",
+    rf"(?<!\s)\s*(?:[;\n]|[,.!?](?=\s|$))[\s,;.!?]*(?:{_JOINT_WORD})*"
+    rf"|(?<!\s)\s+(?:and|then|also|afterwards|after that)\b[\s,]*(?:{_JOINT_WORD})*",
     re.IGNORECASE,
 )
 _POLITE = re.compile(
@@ -119,8 +119,7 @@ def read_commands(text: str) -> list[Command]:
     """Return the commands found in `text`, in order; none when it holds no command of the grammar."""
     marks = _Marks()
     marked = _QUOTED.sub(lambda quoted: marks.add(_inside(quoted)), _mark_calls(text.replace("\x00", ""), marks))
-    # Runs of blanks would make several patterns below quadratic.
-    marked = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", marked))
+    marked = re.sub(r"(?<!\s)\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", marked))
     commands: list[Command] = []
     for clause in _clauses(marked):
         rest = "".join(clause.object)
@@ -215,7 +214,7 @@ def _search(rest: str, marks: _Marks) -> list[Command]:
     quoted = marks.literals(rest)
     if len(quoted) > 1 and not re.sub(r"(?i)\band\b|[,;\s]", "", _MARK.sub("", rest)):
         return [Search(query) for query in quoted if query]
-    query = re.sub(rf"(?i)\s+in\s+{_PLACE}$", "", rest.strip().rstrip("?!."))
+    query = re.sub(rf"(?i)(?<!\s)\s+in\s+{_PLACE}$", "", rest.strip().rstrip("?!."))
     query = marks.fill(query)
     return [Search(query)] if query else []
 

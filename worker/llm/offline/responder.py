@@ -180,7 +180,7 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
 }
 
 
-_SENTENCE = re.compile(r"(?:[.!?;\n]+\s*|,?\s+then\s+)", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?:[.!?;\n]+\s*|(?:,|(?<![\s,]))\s+then\s+)", re.IGNORECASE)
 
 
 def _asks_for_plan(ask: Ask) -> bool:

@@ -1,16 +1,11 @@
-"""What a fetched body means: decompressed within a limit, decoded, and turned into readable text."""
+"""What a fetched body means: decompressed within a limit, and decoded."""
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
-
-from bs4 import BeautifulSoup
-from bs4.dammit import UnicodeDammit
-from bs4.exceptions import ParserRejectedMarkup
 
 from shared.domain.errors import ToolFailed
 from shared.domain.schema.schemas import MAX_DEPTH
@@ -32,10 +27,6 @@ _TEXT_TYPES = frozenset(
 """Types outside `text/` that are readable as they are."""
 
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-_INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe")
-
-_TAG_BEGINS = re.compile(r"<[!?/a-zA-Z]")
-_XML_DECLARATION = re.compile(r"<\?xml[^>]*>", re.IGNORECASE)
 
 _ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 """Content codings (RFC 9110 §8.4.1) that are understood, as zlib window sizes."""
@@ -45,7 +36,6 @@ _ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "defla
 class FetchedDocument:
     """A readable body; `json` holds the parsed value when `has_json`."""
 
-    title: str
     text: str
     json: Any = None
     has_json: bool = False
@@ -84,6 +74,11 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def is_html(kind: str) -> bool:
+    """True for a media type whose text has to be taken out of its markup."""
+    return kind in _HTML_TYPES
+
+
 def is_text(kind: str, head: bytes) -> bool:
     """True when a body of media type `kind` that begins with `head` is text of some form."""
     if not kind:
@@ -92,57 +87,19 @@ def is_text(kind: str, head: bytes) -> bool:
 
 
 def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocument:
-    """Return the readable form of a body that `is_text`, without NUL characters (PostgreSQL stores none)."""
-    if kind in _HTML_TYPES:
-        return _read_html(body, charset)
+    """Return the readable form of a body that `is_text` and is no HTML.
+
+    It has no NUL characters, which PostgreSQL does not store. HTML is read by `worker/apart/page.py`.
+    """
     text = _decode(body, charset)
     if _is_json(kind):
         try:
             value = strict_json.loads(text)
         except (ValueError, RecursionError):
-            return FetchedDocument("", text)
+            return FetchedDocument(text)
         if not is_deeper_than(value, MAX_DEPTH - 5):
-            return FetchedDocument("", text, value, True)
-    return FetchedDocument("", text)
-
-
-def _read_html(body: bytes, charset: str | None) -> FetchedDocument:
-    decoded = UnicodeDammit(body, known_definite_encodings=[charset] if charset else [], is_html=True)
-    markup = decoded.unicode_markup or body.decode("utf-8", errors="replace")
-    # Without XML declarations, and ending in a newline: else the library warns about markup that it takes for XML,
-    # or for a file name.
-    try:
-        page = BeautifulSoup(_finished(_XML_DECLARATION.sub("", markup)) + "\n", "html.parser")
-    except ParserRejectedMarkup:
-        return FetchedDocument("", _decode(body, charset))
-    title = " ".join(page.title.get_text().split()) if page.title is not None else ""
-    for invisible in page.find_all([*_INVISIBLE, "title"]):
-        invisible.decompose()
-    text = page.get_text("\n").replace("\x00", "")
-    _dismantle(page)
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    return FetchedDocument(title.replace("\x00", ""), "\n".join(line for line in lines if line))
-
-
-def _dismantle(page: BeautifulSoup) -> None:
-    """Free a page at once: its parts refer to each other, and the garbage collector comes seldom.
-
-    What `decompose` does for a part, and for a whole page does not (beautifulsoup4 4.15).
-    """
-    for part in [*page.descendants, page]:
-        part.__dict__.clear()
-
-
-def _finished(markup: str) -> str:
-    """Return `markup` without a comment or tag at its end that is never closed; nothing in there is visible anyway.
-
-    The parser looks for the end of every one that begins in there: a megabyte of `<a ` would take it hours.
-    """
-    comment = markup.find("<!--", markup.rfind("-->") + 1)
-    if comment >= 0:
-        markup = markup[:comment]
-    tag = _TAG_BEGINS.search(markup, markup.rfind(">") + 1)
-    return markup if tag is None else markup[: tag.start()]
+            return FetchedDocument(text, value, True)
+    return FetchedDocument(text)
 
 
 def _decode(body: bytes, charset: str | None) -> str:

@@ -14,13 +14,17 @@ from shared.domain.addresses import DEFAULT_PORTS
 from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from shared.domain.jobs.states import Effect
 from shared.ports import ToolContext
+from worker.apart import Apart, Failed, Refused
 from worker.egress import GuardedTransport
-from worker.tools.builtin.content import is_text, media_type, read_document, read_limited
+from worker.tools.builtin.content import is_html, is_text, media_type, read_document, read_limited
 from worker.tools.declare import tool
 from worker.tools.errors import from_response
 from worker.tools.services import ToolServices
 
 _MOST_REDIRECTS = 5
+_READING_SECONDS = 10.0
+"""For a page of 5 MB, which takes half a second; some that are made for it would take hours."""
+
 _HOST = re.compile(rb"[A-Za-z0-9._:-]+")
 _USER_AGENT = "planq-http-fetch/1"
 _KEY_HEADER = "Idempotency-Key"
@@ -68,14 +72,19 @@ async def http_fetch(
     )
     try:
         async with asyncio.timeout(services.http_timeout_seconds), client:
-            return await _fetch(client, method, _parsed(url), limit, context.idempotency_key)
+            fetched, body, charset = await _fetch(client, method, _parsed(url), limit, context.idempotency_key)
     except TimeoutError as error:
         raise TimedOut(
             f"http_fetch: {capped(url, 200)} did not answer in full within {services.http_timeout_seconds:g} s"
         ) from error
+    return await _readable(fetched, body, charset, services.apart, context.tenant_id)
 
 
-async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int, key: str) -> Fetched:
+_Received = tuple[Fetched, bytes, str | None]
+"""What was received: all but its text, the body, and the encoding that its header names."""
+
+
+async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int, key: str) -> _Received:
     asked = _origin(url)
     for _ in range(_MOST_REDIRECTS + 1):
         # Cookies of one hop are no business of the next one.
@@ -88,7 +97,7 @@ async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: 
     raise ToolFailed(f"http_fetch: more than {_MOST_REDIRECTS} redirects, the last one to {capped(str(url), 200)}")
 
 
-async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
+async def _read(response: httpx.Response, method: str, limit: int) -> _Received:
     if not response.is_success:
         raise from_response(response, "http_fetch")
     kind = media_type(response.headers.get("content-type", ""))
@@ -102,15 +111,28 @@ async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
         )
         if not is_text(kind, body):
             raise _unreadable(response.url, "data without a media type")
-    document = await asyncio.to_thread(read_document, body, kind, response.charset_encoding)
     fetched = Fetched(
         url=str(response.url),
         status=response.status_code,
         content_type=kind,
-        title=document.title,
-        text=document.text,
+        title="",
+        text="",
         truncated=truncated,
     )
+    return fetched, body, response.charset_encoding
+
+
+async def _readable(fetched: Fetched, body: bytes, charset: str | None, apart: Apart, tenant_id: str) -> Fetched:
+    """Return a document with its text."""
+    if is_html(fetched["content_type"]) and body:
+        try:
+            title, text = await apart.call(tenant_id, "page", body, charset, seconds=_READING_SECONDS)
+        except (Refused, Failed) as error:
+            told = f"http_fetch: the page at {capped(fetched['url'], 200)} cannot be read: {error}"
+            raise ToolFailed(told) from error
+        return {**fetched, "title": title, "text": text}
+    document = await asyncio.to_thread(read_document, body, fetched["content_type"], charset)
+    fetched["text"] = document.text
     if document.has_json:
         fetched["json"] = document.json
     return fetched

@@ -12,15 +12,20 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from shared.domain.errors import InvalidArguments, capped
+from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from shared.domain.jobs.states import Effect
-from shared.domain.rounds.expressions import ExpressionFailed, expression_value
+from shared.domain.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
+from shared.domain.values.encoding import is_larger
+from shared.ports import ToolContext
+from worker.apart import Failed, Refused
 from worker.tools.declare import tool
+from worker.tools.services import ToolServices
 
 Number = int | float
 
@@ -31,6 +36,12 @@ MAX_BITS = 8_192
 
 _MAX_QUERY_STEPS = 10_000_000
 """Of `json_query`: what looks at each of half a million rows takes fewer."""
+
+_INLINE_CHARS = 16 * 1024
+_INLINE_STEPS = 2_000
+"""What is small is queried at once, in 5 ms at most; all else in a process that can be killed."""
+
+_QUERY_SECONDS = 28.0
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 MAX_FACTORIAL = 700
@@ -204,9 +215,18 @@ async def json_query(
         ),
     ],
     data: Annotated[Any, Field(description="The JSON value to look into.")],
+    services: ToolServices,
+    context: ToolContext,
 ) -> Queried:
     """Select and reshape parts of a JSON value with a JMESPath expression."""
     try:
-        return {"result": expression_value(expression, data, max_steps=_MAX_QUERY_STEPS)}
-    except ExpressionFailed as error:
+        if not is_larger(data, _INLINE_CHARS):
+            with suppress(TooManySteps):
+                return {"result": expression_value(expression, data, max_steps=_INLINE_STEPS)}
+        given = (expression, data, _MAX_QUERY_STEPS)
+        return {"result": await services.apart.call(context.tenant_id, "query", *given, seconds=_QUERY_SECONDS)}
+    except (ExpressionFailed, Refused) as error:
         raise InvalidArguments(f"json_query: {error}") from error
+    except Failed as error:
+        told = f"json_query: {error}; select less"
+        raise (TimedOut(told) if error.is_late else ToolFailed(told)) from error

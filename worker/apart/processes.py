@@ -1,0 +1,249 @@
+"""Processes for what may take long: started when they are needed, kept for a while, killed when their time is over.
+
+Each does one piece of work at a time, and a thread here waits for it, so that they belong to no event loop.
+A slot that comes free goes to the tenant that holds the fewest, and none holds all while another may come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any, Final
+
+_SLOTS = 3
+_INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
+"""What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
+
+_COMMAND = (sys.executable, "-m", "worker.apart")
+
+
+class Refused(Exception):
+    """The work cannot be done, and says why; it would be the same the next time."""
+
+
+class Failed(Exception):
+    """The process ended over the work, or its time was over and it was killed; `is_late` tells which."""
+
+    def __init__(self, told: str, *, is_late: bool) -> None:
+        super().__init__(told)
+        self.is_late = is_late
+
+
+class Apart:
+    """The processes of one worker; none is started before something is asked for."""
+
+    def __init__(self, *, slots: int = _SLOTS, command: Sequence[str] = _COMMAND) -> None:
+        """At most `slots` processes work at once, for one tenant one fewer."""
+        self._command: Final = command
+        self._slots: Final = slots
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="apart")
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._held: Counter[str] = Counter()
+        self._waiting: deque[tuple[str, asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+    async def call(self, tenant_id: str, work: str, *arguments: Any, seconds: float) -> Any:
+        """Return what the work comes to, as JSON has it; `seconds` count from when a process begins with it.
+
+        Raises `Refused` and `Failed`. When the caller is cancelled, the process is killed.
+        """
+        await self._turn(tenant_id)
+        try:
+            asked = _Asked(work, arguments, seconds)
+            future = asyncio.get_running_loop().run_in_executor(self._threads, self._carry_out, asked)
+            try:
+                said = await asyncio.shield(future)
+            except asyncio.CancelledError:
+                asked.give_up()
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise
+        finally:
+            self._give_back(tenant_id)
+        if "refused" in said:
+            raise Refused(said["refused"])
+        return said["value"]
+
+    async def _turn(self, tenant_id: str) -> None:
+        """Wait for a slot, and take it."""
+        with self._lock:
+            if self._may_begin(tenant_id):
+                self._held[tenant_id] += 1
+                return
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            entry = (tenant_id, loop, turn)
+            self._waiting.append(entry)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._lock:
+                was_given = entry not in self._waiting
+                if not was_given:
+                    self._waiting.remove(entry)
+            if was_given:
+                self._give_back(tenant_id)
+            raise
+
+    def held(self) -> dict[str, int]:
+        """Return how many slots each tenant holds that holds one."""
+        with self._lock:
+            return dict(self._held)
+
+    def _may_begin(self, tenant_id: str) -> bool:
+        return self._held.total() < self._slots and self._held[tenant_id] < max(1, self._slots - 1)
+
+    def _give_back(self, tenant_id: str) -> None:
+        with self._lock:
+            self._held[tenant_id] -= 1
+            self._held = +self._held
+            able = [entry for entry in self._waiting if self._may_begin(entry[0])]
+            if not able:
+                return
+            entry = min(able, key=lambda one: self._held[one[0]])  # of equals the one that waits longest
+            self._waiting.remove(entry)
+            self._held[entry[0]] += 1
+        _, loop, turn = entry
+        loop.call_soon_threadsafe(_give, turn)
+
+    def _carry_out(self, asked: _Asked) -> Any:
+        while True:
+            with self._lock:
+                process, is_kept = (self._idle.pop(), True) if self._idle else (None, False)
+            if process is None:
+                process = _Process(self._command)
+                with self._lock:
+                    self._all.add(process)
+            try:
+                said = process.ask(asked)
+            except _Gone:
+                self._end(process)
+                if is_kept:
+                    continue  # it may have ended because nobody asked it for anything
+                raise Failed("the process that worked on it ended", is_late=False) from None
+            except BaseException:
+                self._end(process)
+                raise
+            with self._lock:
+                self._idle.append(process)
+            return said
+
+    def _end(self, process: _Process) -> None:
+        process.end()
+        with self._lock:
+            self._all.discard(process)
+
+    def close(self) -> None:
+        """End all processes, also those that work; whoever waits for one is told that it has failed."""
+        with self._lock:
+            running, self._all, self._idle = self._all, set(), []
+        for process in running:
+            process.kill()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _give(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+class _Gone(Exception):
+    """The process has ended, or was killed from outside."""
+
+
+class _Asked:
+    """One piece of work; given up, its process is killed."""
+
+    def __init__(self, work: str, arguments: Sequence[Any], seconds: float) -> None:
+        self.body: Final = pickle.dumps((work, arguments), pickle.HIGHEST_PROTOCOL)
+        self.seconds: Final = seconds
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._is_given_up = False
+
+    def begin(self, process: _Process) -> None:
+        with self._lock:
+            if self._is_given_up:
+                raise Failed("nobody waits for it any more", is_late=True)
+            self._process = process
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._is_given_up = True
+            if self._process is not None:
+                self._process.kill()
+
+
+class _Process:
+    """One process, used by one thread at a time; any thread may kill it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        # A group of its own: what looks for the remains of a lost worker must not find it.
+        self._popen = subprocess.Popen(  # noqa: S603 - our own command
+            [*command, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            process_group=0,
+        )
+        self.end = weakref.finalize(self, _end, self._popen)
+
+    def ask(self, asked: _Asked) -> Any:
+        """Return what the process says; raises `_Gone`, and `Failed` when the time is over."""
+        asked.begin(self)
+        deadline = monotonic() + asked.seconds
+        sink = self._popen.stdin
+        assert sink is not None
+        try:
+            sink.write(len(asked.body).to_bytes(8, "big") + asked.body)
+            sink.flush()
+        except (OSError, ValueError):
+            raise _Gone from None
+        length = int.from_bytes(self._read(8, deadline, asked.seconds), "big")
+        return json.loads(self._read(length, deadline, asked.seconds))
+
+    def _read(self, size: int, deadline: float, seconds: float) -> bytes:
+        source = self._popen.stdout
+        assert source is not None
+        read = bytearray()
+        ready = select.poll()
+        ready.register(source, select.POLLIN)
+        while len(read) < size:
+            try:
+                if not ready.poll(max(0.0, deadline - monotonic()) * 1_000):
+                    raise Failed(f"it takes more than {seconds:g} s", is_late=True)
+                piece = os.read(source.fileno(), min(size - len(read), 1 << 20))
+            except (OSError, ValueError):
+                raise _Gone from None
+            if not piece:
+                raise _Gone
+            read += piece
+        return bytes(read)
+
+    def kill(self) -> None:
+        """End it at once, without waiting for that; the one who asks it then learns that it is gone."""
+        with contextlib.suppress(OSError):
+            self._popen.kill()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and leave nothing of it; also when nobody refers to it any more."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
