@@ -12,11 +12,12 @@ import psycopg
 import pytest
 
 from shared.domain.conversations.messages import Policy
-from shared.domain.errors import Conflict, ErrorRecord, NotFound
+from shared.domain.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
 from shared.domain.jobs.budget import STAGE, Holder, Wanted
+from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus, Lane, Strategy
+from shared.domain.jobs.states import ElicitationKind, JobStatus, Lane, Strategy
 from shared.domain.plan.document import Plan
 from shared.domain.tenants.master_keys import MasterKey
 from shared.ports import ChildRequest, Delegated, Take
@@ -232,6 +233,27 @@ def test_two_endpoints_at_once_are_counted(race: Any) -> None:
 
         first, second, waited = await meet(adds, adds)
         assert (first is not None, second, waited) == (True, None, True)
+
+    race(scenario)
+
+
+def test_two_questions_at_once_are_counted(race: Any) -> None:
+    async def scenario(side: Side, meet: Any) -> None:
+        await side.run("UPDATE tenants SET config = '{\"max_open_questions\": 1}' WHERE id = 'default'")
+        claims = []
+        for _ in range(2):
+            job_id, _ = await side.executing(READ)
+            claims.append(await side.store.claim_step(StepRef(job_id, 0, 0)))
+        asked = Elicitation(ElicitationKind.FORM, "Where to?", {"type": "object"})
+
+        async def second(other: Side) -> Any:
+            try:
+                return await other.store.ask_step(claims[1], asked)
+            except TooManyQuestions as error:
+                return error.code
+
+        first, came, waited = await meet(lambda one: one.store.ask_step(claims[0], asked), second)
+        assert (first, came, waited) == (True, "too_many_questions", True)
 
     race(scenario)
 
