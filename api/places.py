@@ -30,6 +30,9 @@ LEASE_SECONDS = 5.0
 _KEEP_SECONDS = 1.0
 _TIDY_SECONDS = 60.0
 
+_ASKING_AT_ONCE = 10_000
+"""However many ask for one tenant, it is one number in one statement."""
+
 _REFUSED_SECONDS = 0.25
 """How long a refusal holds without a look at the database: a flood of requests beyond the limit costs little."""
 
@@ -62,7 +65,7 @@ class Places:
     def __init__(self, store: PlaceStore) -> None:
         self._store = store
         self._held: dict[PlaceKey, _Held] = {}
-        self._asking = Batcher(self._ask)
+        self._asking = Batcher(self._ask, max_weight=_ASKING_AT_ONCE)
         self._turn = asyncio.Lock()
         self._is_known_there = False
         self._is_away = False

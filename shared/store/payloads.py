@@ -66,14 +66,14 @@ class PayloadStore:
         """Store bytes and return their SHA-256, as the port says.
 
         While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
-        New ones are compared with the tenant's bound before they are sent, and again under a lock: others are sent
-        meanwhile.
+        New ones are compared with the tenant's bound under a lock, once they are stored; what is costly to store,
+        before that, too.
         """
         digest = await _sha256(body)
         known = await self._database.fetch_one("touch_payload", tenant_id=tenant_id, hash=digest)
         if known is not None and await self._is_whole(known, digest):
             return digest
-        if known is None:
+        if known is None and (self._objects is not None or len(body) > _LARGE):
             await self._check_room(tenant_id, len(body))
         row = {
             "tenant_id": tenant_id,
