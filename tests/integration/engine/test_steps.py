@@ -14,6 +14,7 @@ from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import PlanWake, RespondWake, StepWake, Suspended
 from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.engine.chain import Party
 from worker.tools import ToolError, tool
 
 Play = Callable[..., Any]
@@ -313,7 +314,7 @@ def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) ->
         job_id = await harness.submit("", plan=plan(*calls))
         wake = harness.published.pop()
         assert isinstance(wake, PlanWake)
-        harness.dispatcher._slots.reserve(290)
+        harness.dispatcher._slots.reserve(290, Party("default"))
         await harness.run_one(wake)
         fanned_out = list(harness.published)
         await harness.drain()
