@@ -28,6 +28,7 @@ from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Lane
 from shared.domain.models.estimate import CHARS_PER_TOKEN
 from shared.domain.models.names import Provider, parse_model_name
+from shared.domain.tenants.offers import may_name_model
 from shared.failpoints import Failpoints, methods
 from shared.memory import settle_heap
 from shared.ports import (
@@ -332,7 +333,8 @@ class LaneRuntime:
         models = model_settings(settings)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
-        gateway = ModelGateway(models, keys=partial(_provider_key, secrets), texts=self._texts)
+        may_name = partial(_may_name_model, self._tenants, settings.model)
+        gateway = ModelGateway(models, keys=partial(_provider_key, secrets), may_name=may_name, texts=self._texts)
         self._gateway = self._failpoints.around("planner", gateway)
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -463,6 +465,12 @@ class LaneRuntime:
 async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
     """Return a tenant's limits, as soon as the database answers."""
     return (await persist(lambda: tenants.of(tenant_id))).limits
+
+
+async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
+    """Say whether a tenant may name a model on the server's keys, as soon as the database answers (`MayName`)."""
+    config = (await persist(lambda: tenants.of(tenant_id))).config
+    return may_name_model(tenant_id, config, model, default)
 
 
 async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:

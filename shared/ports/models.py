@@ -23,6 +23,9 @@ Prices = Callable[[str, int], Awaitable[Price | None]]
 ProviderKeys = Callable[[str, Provider], Awaitable[str | None]]
 """Returns a tenant's own key of a provider, None where it has none. Raises `AuthFailed` where it cannot be had."""
 
+MayName = Callable[[str, str], Awaitable[bool]]
+"""Says whether a tenant may name a model, by its full name, on the server's keys."""
+
 
 class Planner(Protocol):
     """The PLAN stage's model call."""

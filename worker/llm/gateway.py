@@ -39,7 +39,7 @@ from shared.domain.models.failure import error_class
 from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
 from shared.domain.models.speech import SpeechForm
 from shared.domain.tools.definition import ToolDefinition
-from shared.ports.models import CutOff, ProviderKeys
+from shared.ports.models import CutOff, MayName, ProviderKeys
 from shared.prices import price_of
 from worker.llm.cassette import Recorder, replay
 from worker.llm.circuits import CircuitOpen, Circuits
@@ -90,17 +90,20 @@ class ModelGateway:
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         keys: ProviderKeys | None = None,
+        may_name: MayName | None = None,
         texts: LiveTexts | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
-        none, the settings' counts. What models say goes to `texts` while they say it.
+        none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
+        say it.
         """
         self._settings = settings
         self._patience = patience or Patience(settings)
         self._clock = clock
         self._keys = keys
+        self._may_name = may_name
         self._texts = texts
         self._circuits = Circuits(clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
@@ -255,6 +258,11 @@ class ModelGateway:
         if parsed.provider is None:
             return await self._without_provider(parsed, question, spent)
         key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.provider)
+        if key is None and self._may_name is not None and not await self._may_name(ask.tenant_id, parsed.full):
+            raise PolicyDenied(
+                f"the model {parsed.full!r} is none that this tenant may name on the server's keys: an operator can "
+                "list it in the tenant's `models`, or store a key of the tenant's own"
+            )
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
             return await (await self._loaded(parsed.provider)).complete(parsed, question.request, spent, key, live)

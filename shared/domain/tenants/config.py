@@ -56,6 +56,11 @@ class TenantConfig(BaseModel):
     fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = Field(
         default=[], description="Asked in this order where the model's provider is away."
     )
+    models: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None,
+        description="Models that it may name on the server's keys, with `*`; null: the server's default and those "
+        "above, and all for the tenant `default`. On keys of its own it names any.",
+    )
     planning_enabled: bool = Field(
         default=True, description="Messages become jobs of the strategy `guided`; off, of `react`."
     )

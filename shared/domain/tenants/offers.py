@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from shared.domain.jobs.ids import TENANT
 from shared.domain.tenants.config import TenantConfig
 from shared.domain.tools.definition import MCP_SOURCE, ToolDefinition
 from shared.domain.tools.names import is_reserved
@@ -24,6 +25,19 @@ def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) ->
         for name, tool in tools.items()
         if is_reserved(name) or (names.fullmatch(name) and servers.fullmatch(_server_of(tool)))
     }
+
+
+def may_name_model(tenant_id: str, config: TenantConfig, model: str, default: str) -> bool:
+    """Say whether a tenant may have a model asked on the server's keys; `default` is the server's own choice.
+
+    What its operator has configured it may; beyond that what `models` lists, or all where that is null and there is
+    but the tenant `default`'s own people.
+    """
+    if model in (default, config.model, config.planner_model, *config.fallback_models):
+        return True
+    if config.models is None:
+        return tenant_id == TENANT
+    return bool(model and _matcher(config.models).fullmatch(model))
 
 
 def _server_of(tool: ToolDefinition) -> str:

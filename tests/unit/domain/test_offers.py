@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.offers import narrowed_tools
+from shared.domain.tenants.offers import may_name_model, narrowed_tools
 from shared.domain.tools.definition import ToolDefinition
 
 TOOLS = {
@@ -39,3 +39,24 @@ TOOLS = {
 )
 def test_the_lists_of_a_tenant_narrow_what_is_published(config: dict[str, Any], offered: set[str]) -> None:
     assert set(narrowed_tools(TenantConfig(**config), TOOLS)) == offered
+
+
+@pytest.mark.parametrize(
+    ("tenant", "config", "named", "may"),
+    [
+        ("default", {}, "openai:dear", True),
+        ("default", {"models": []}, "openai:dear", False),
+        ("default", {"models": []}, "openai:usual", True),
+        ("acme", {}, "openai:usual", True),
+        ("acme", {}, "openai:dear", False),
+        ("acme", {"model": "openai:dear"}, "openai:dear", True),
+        ("acme", {"planner_model": "openai:dear"}, "openai:dear", True),
+        ("acme", {"fallback_models": ["openai:dear"]}, "openai:dear", True),
+        ("acme", {"models": ["openai:d*"]}, "openai:dear", True),
+        ("acme", {"models": ["openai:d*"]}, "anthropic:dear", False),
+    ],
+)
+def test_a_tenant_may_name_what_its_operator_lists(
+    tenant: str, config: dict[str, Any], named: str, may: bool
+) -> None:
+    assert may_name_model(tenant, TenantConfig(**config), named, "openai:usual") is may

@@ -11,15 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ModelRefused
+from shared.domain.errors import ModelRefused, PolicyDenied
 from shared.domain.jobs.budget import Price
 from shared.domain.jobs.steps import StepResult
 from shared.domain.jobs.usage import Purpose
 from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from shared.domain.models.names import Provider
 from shared.domain.plan.document import Plan
 from shared.domain.plan.interpret import Calls, interpret
 from shared.domain.plan.validation import validate_plan
 from shared.domain.tools.definition import ToolDefinition
+from tests.support.ports import free_port
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 from worker.tools.registry import load_registry
@@ -142,3 +144,23 @@ def test_a_price_grows_with_the_question_and_replies_cost_more() -> None:
     assert long.asked_usd == pytest.approx(2 * short.asked_usd)
     assert short.token_usd > short.asked_usd / 1_000 > 0
     assert asyncio.run(gateway.price("offline", 1_000)) == Price(0.0, 0.0)
+
+
+@pytest.mark.parametrize(("own_key", "is_refused"), [(None, True), ("sk-of-the-tenant", False)])
+def test_a_model_that_a_tenant_may_not_name_is_not_asked_on_the_servers_key(
+    own_key: str | None, is_refused: bool
+) -> None:
+    async def keys(_tenant: str, _provider: object) -> str | None:
+        return own_key
+
+    async def may_name(_tenant: str, _model: str) -> bool:
+        return False
+
+    closed = f"http://127.0.0.1:{free_port()}/v1"
+    settings = ModelSettings(api_keys={Provider.OPENAI: "sk-of-the-server"}, base_urls={Provider.OPENAI: closed})
+    gateway = ModelGateway(settings, keys=keys, may_name=may_name)
+
+    with pytest.raises(ModelFailed) as failed:
+        asyncio.run(gateway.respond(Ask("job-1", "x", "openai:dear"), Findings(results=[])))
+
+    assert isinstance(failed.value.error, PolicyDenied) is is_refused
