@@ -26,7 +26,9 @@ def apart() -> Iterator[Apart]:
 
 
 def below() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    """Return the processes that work apart; a session of tests has other children, too."""
+    children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in children if {"worker.apart", "script.py"} & {Path(part).name for part in one.cmdline()}]
 
 
 def scripted(tmp_path: Path, script: str, slots: int = 3) -> Apart:
