@@ -17,8 +17,8 @@ from pathlib import Path
 
 from shared.beats import Beats
 
-SERVER = "server"
-"""Holds the pid of a program that the process has started in a session of its own, as the MCP SDK does."""
+SERVER = ".server"
+"""`PID.server` holds the pid of a program that a process has started in a session of its own, as the MCP SDK does."""
 
 
 def hold() -> None:
@@ -56,9 +56,11 @@ async def live(folder: Path, limit: float) -> None:
 def main() -> int:
     """Start a server, live, and return 3, which says that it was in peace."""
     folder = Path(sys.argv[1])
-    server = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    (folder / SERVER).write_text(str(server.pid))
+    server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (folder / f"{os.getpid()}{SERVER}").write_text(str(server.pid))
     asyncio.run(live(folder, float(sys.argv[2])))
+    server.kill()
+    server.wait()
     return 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import json
@@ -95,7 +96,10 @@ def guarded(folder: Path) -> Iterator[Guarded]:
     try:
         yield one
     finally:
-        reap(one.guard)  # what it guards dies with it
+        reap(one.guard)  # what it guards dies with it, but no server of that
+        for file in folder.glob(f"*{beating.SERVER}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 def _line_in(function: str) -> int:
@@ -113,7 +117,7 @@ def test_a_frozen_loop_is_noted_with_its_place_killed_and_started_again(tmp_path
     """One that computes, and one that waits in a system call: neither can say so itself."""
     with guarded(tmp_path) as one:
         first = one.lives()
-        server = int((tmp_path / beating.SERVER).read_text())
+        server = int((tmp_path / f"{first}{beating.SERVER}").read_text())
         one.order(how)
         second = one.lives(first)
 
