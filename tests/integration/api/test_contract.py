@@ -103,6 +103,7 @@ OPERATIONS = [
     ("POST", "/batches/{batch_id}/retry"),
     ("GET", "/tenants"),
     ("GET", "/tenants/{tenant_id}"),
+    ("GET", "/tenants/{tenant_id}/usage"),
     ("PUT", "/tenants/{tenant_id}"),
     ("PATCH", "/tenants/{tenant_id}"),
     ("GET", "/tenants/{tenant_id}/keys"),
