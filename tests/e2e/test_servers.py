@@ -112,7 +112,7 @@ EVERY_PROCESS = (
         (["-m", "worker", "io"], {"DATABASE_URL": "mysql://x"}, "DATABASE_URL"),
         rare(["-m", "worker", "io"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
         rare(["-m", "worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
-        (["-m", "worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
+        rare(["-m", "worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
         rare(["-m", "worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
         rare(["-m", "worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
         (["-m", "worker", "io"], {"PLANQ_MODEL": "openai:gpt-5"}, "OPENAI_API_KEY"),

@@ -198,6 +198,7 @@ def test_the_broker_is_in_trouble_and_no_job_is(play: tuple[str, Play], plays: d
 
 
 @pytest.mark.rabbitmq
+@pytest.mark.whole
 def test_poison_on_rabbitmq_is_kept_too(stage: Stage, rabbitmq: RabbitMQ) -> None:
     url = rabbitmq.create()
     try:

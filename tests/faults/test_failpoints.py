@@ -118,7 +118,7 @@ print("lived")
     [
         rare("store.write:before", []),
         rare("store.write:after", ["0"]),
-        ("store.write:before@3", ["0", "1"]),
+        rare("store.write:before@3", ["0", "1"]),
         ("store.write:after@3", ["0", "1", "2"]),
         rare("store.tell:before", ["0", "1", "2", "3"]),
         ("store.tell:after", ["0", "1", "2", "3", "told"]),

@@ -196,7 +196,8 @@ def hatchet_1796_a_worker_that_beats_and_takes_nothing_ends_itself(stage: Stage)
     Here nobody is given work, so others take it; and a worker that stands idle while its lane is woken in vain ends,
     so that its supervisor starts it again.
     """
-    with stage(env={"PLANQ_CONSUMER_WATCHDOG_SECONDS": "2"}) as scene:
+    env = {"PLANQ_CONSUMER_WATCHDOG_SECONDS": "2", "PLANQ_REMOTE_CONTROL": "cancel_consumer"}
+    with stage(env=env) as scene:
         deaf = scene.worker()
         scene.completes(scene.submit(("fault_note", {"text": "a"})), "<a>")
         app = create_celery(scene.broker_url)

@@ -17,6 +17,7 @@ from tests.integration.llm.calls import (
     TOOLS,
     ask_for,
     every_dialect,
+    one_dialect,
     plan,
     received,
     respond,
@@ -83,7 +84,7 @@ def test_responding_adds_one_user_message_and_offers_no_tool(server: WireServer,
     assert "__planning__" not in "".join(seen.system)
 
 
-@every_dialect
+@one_dialect
 def test_a_refused_plan_is_explained_from_its_errors(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply("The plan was wrong.", None)))
     error = {
@@ -100,7 +101,7 @@ def test_a_refused_plan_is_explained_from_its_errors(server: WireServer, dialect
     assert "$7.output.x" in told
 
 
-@every_dialect
+@one_dialect
 def test_prompts_are_not_kept_when_the_settings_say_so(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply("", PLAN)))
 

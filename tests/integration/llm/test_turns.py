@@ -16,7 +16,7 @@ from shared.domain.rounds.reading import Nothing, TurnCalls, interpret_turn
 from shared.domain.rounds.record import RoundRecord
 from shared.domain.rounds.transcript import transcript, with_refusal
 from shared.domain.tools.definition import ToolDefinition
-from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, settings_for
+from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
 from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, Dialect
 from tests.integration.llm.turns import SIGNATURE, Said, calling, conversation, offered, reasoning
 from tests.integration.llm.wire import Reply, WireServer
@@ -137,7 +137,7 @@ def test_loop_forces_the_planning_tool_each_time_and_shows_the_plan_before(
     assert json.loads(content) == {"step": 0, "tool": "calculate", "status": "succeeded", "output": {"result": 4}}
 
 
-@every_dialect
+@one_dialect
 def test_the_last_answer_is_asked_for_without_any_tool(server: WireServer, dialect: Dialect) -> None:
     dialect = reasoning(dialect)
     settings = settings_for(dialect, server)
@@ -157,7 +157,7 @@ def test_the_last_answer_is_asked_for_without_any_tool(server: WireServer, diale
         assert part in shown.texts[0]
 
 
-@every_dialect
+@one_dialect
 def test_rounds_that_no_model_made_are_accepted_as_calls_too(server: WireServer, dialect: Dialect) -> None:
     settings = settings_for(dialect, server)
     server.script(Reply(dialect.reply("Done.", None)))
@@ -175,7 +175,7 @@ def test_rounds_that_no_model_made_are_accepted_as_calls_too(server: WireServer,
         assert said.calls[0][1] == "x_y_" + "z" * 60
 
 
-@every_dialect
+@one_dialect
 def test_a_turn_that_was_refused_is_asked_again_with_what_is_wrong(server: WireServer, dialect: Dialect) -> None:
     dialect = reasoning(dialect)
     settings = settings_for(dialect, server)

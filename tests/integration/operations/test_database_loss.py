@@ -21,7 +21,7 @@ Loss = Callable[[str], AbstractContextManager[Any]]
 LONG_LEASE_SECONDS = 8.0
 
 
-@pytest.mark.parametrize("loss", some([closed, read_only, locked], closed, read_only), ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", some([closed, read_only, locked], closed), ids=lambda loss: loss.__name__)
 def test_work_pauses_and_goes_on(
     make_site: Callable[..., Site], database_url: str, tmp_path: Path, loss: Loss
 ) -> None:
@@ -55,6 +55,7 @@ def test_work_pauses_and_goes_on(
     assert site.ended(site.submit(("now", {})))["status"] == "completed"
 
 
+@pytest.mark.whole  # `faults/test_matrix.py` ends sessions too
 def test_connections_that_are_cut_all_the_time_repeat_no_effect(
     make_site: Callable[..., Site], database_url: str, tmp_path: Path
 ) -> None:

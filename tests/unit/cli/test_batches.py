@@ -13,6 +13,7 @@ from typer.testing import Result
 
 from api.cli.batches import estimate_line, summary
 from tests.support.recorder import Recorder
+from tests.support.tiers import rare
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
 Planq = Callable[..., Result]
@@ -102,8 +103,8 @@ def test_it_is_followed_to_its_end_a_line_for_each_change(planq: Planq, server: 
     [
         (batch("completed", total=2, completed=2), 0),
         (batch("completed", total=2, completed=1, failed=1), 1),
-        (batch("completed", total=2, completed=1, invalid=1), 1),
-        (batch("cancelled", total=2, completed=1, cancelled=1), 1),
+        rare(batch("completed", total=2, completed=1, invalid=1), 1),
+        rare(batch("cancelled", total=2, completed=1, cancelled=1), 1),
         ({**batch("failed", total=2, invalid=2), "error": {"code": "invalid_lines", "message": "none is"}}, 1),
         (batch(paused="canary", total=2, completed=1, waiting=1), 1),
     ],
