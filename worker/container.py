@@ -107,7 +107,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
     - methods(SweepStore)
-    - {"live", "unfinished", "broken_invariants", "planners"},
+    - {"live", "unfinished", "broken_invariants", "planners", "freezes"},
 }
 """What a worker process does to the world, by port: see `shared.failpoints`."""
 
