@@ -143,8 +143,9 @@ class Places:
     async def _granted(self, want: _Want, number: int) -> int:
         """Return how many places there are for so many who want one."""
         held = self._held.setdefault(want.key, _Held())
-        missing = number - (held.granted - held.used)
-        if missing > 0:
+        # Again where a place to spare went to somebody else while the database was asked: that is no refusal.
+        while (missing := number - (held.granted - held.used)) > 0:
+            wanted = held.granted + missing
             try:
                 held.granted, held.elsewhere = await self._store.take(
                     want.key, held=held.granted, wanted=missing, most=want.most
@@ -152,11 +153,11 @@ class Places:
                 self._is_known_there = True
             except DatabaseUnavailable as error:
                 self._lose(error)
-                held.granted = max(held.granted, min(held.granted + missing, want.most))
-        room = held.granted - held.used
-        if room < number:
-            held.refused_until = monotonic() + _REFUSED_SECONDS
-        return room
+                held.granted = max(held.granted, min(wanted, want.most))
+            if held.granted < wanted:
+                held.refused_until = monotonic() + _REFUSED_SECONDS
+                break
+        return held.granted - held.used
 
     def _lose(self, error: DatabaseUnavailable) -> None:
         if not self._is_away:

@@ -189,6 +189,46 @@ def test_callers_that_go_while_they_ask_leave_no_place_taken(database_url: str) 
     asyncio.run(story())
 
 
+class GatedStore(PlaceStore):
+    """Asks the database once it may."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, new_id(), 60.0)
+        self.asked, self.may_go_on = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def take(self, key: PlaceKey, *, held: int, wanted: int, most: int) -> tuple[int, int]:
+        self.asked.release()
+        await self.may_go_on.acquire()
+        return await super().take(key, held=held, wanted=wanted, most=most)
+
+
+def test_a_spare_place_that_goes_while_the_database_is_asked_refuses_nobody(database_url: str) -> None:
+    async def story() -> None:
+        async with Database(database_url, max_connections=4) as database:
+            store = GatedStore(database)
+            places = Places(store)
+            store.may_go_on.release()
+            await places.take(Kind.WAITS, "default", 10)
+            await store.asked.acquire()
+            leader = asyncio.create_task(places.take(Kind.WAITS, "default", 10))
+            await store.asked.acquire()
+            others = [asyncio.create_task(places.take(Kind.WAITS, "default", 10)) for _ in range(2)]
+            await asyncio.sleep(0)
+            places.give(Kind.WAITS, "default")
+            store.may_go_on.release()
+            await leader
+            await store.asked.acquire()  # for one place, beside the one to spare
+            await places.take(Kind.WAITS, "default", 10)
+            for _ in range(2):
+                store.may_go_on.release()
+
+            told = await asyncio.gather(*others)
+
+            assert {one["X-RateLimit-Waits-Limit"] for one in told} == {"10"}
+
+    asyncio.run(story())
+
+
 def test_without_its_database_a_process_counts_for_itself() -> None:
     async def story() -> None:
         database = Database("postgresql://nobody@127.0.0.1:1/none", max_connections=2, timeout_seconds=0.1)
