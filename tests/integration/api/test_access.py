@@ -129,5 +129,5 @@ def test_an_application_that_cannot_serve_is_not_made(changed: dict[str, Any], t
 def test_an_application_that_others_may_reach_is_made_with_keys() -> None:
     given = {"database_url": "postgresql://localhost/x", "broker_url": "redis://localhost/0"}
 
-    for keys in ({"api_keys": "k"}, {"require_keys": True}):
+    for keys in ({"api_keys": "k" * 16}, {"require_keys": True}):
         assert create_api(Settings(**{**given, "host": "0.0.0.0", **keys})).title == "planq"
