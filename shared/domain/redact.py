@@ -21,7 +21,7 @@ LEAST_KEY_CHARS = 8
 _WORD_CHARS = 12
 """A secret of fewer may stand inside a word, where it is not meant."""
 
-_ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)(?P<rest>[^\s"'<>`\\]+)""")
+_ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{0,30}://)(?P<rest>[^\s"'<>`\\]+)""")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|auth|cred)[^=&;]*=)[^&;#]*")
 
 

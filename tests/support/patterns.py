@@ -29,17 +29,18 @@ _SIZE = 4_000
 _FIRST_SIZES = (12, 16, 20, 24, 28, 32, 40, 64, 128, 512)
 """Small first, and in small steps: where the time doubles with each character, it must not come to a hundred."""
 
-_SUSPICIOUS_SECONDS = 0.003
+_SUSPICIOUS_SECONDS = 0.0005
 _GROWTH = 8.0
 """Of four times the text: n log n comes to 5, n² to 16."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pattern is given to `re`, and the text of that expression; `methods` are called on it."""
+    """Where a pattern is given to `re`, and the text of that expression; `methods` are called on its `name`."""
 
     path: str
     text: str
+    name: str
     pattern: re.Pattern[Any] | None
     methods: frozenset[str]
 
@@ -76,7 +77,7 @@ def _places(path: Path, tree: ast.Module, called: Mapping[str, set[str]]) -> Ite
         if flags is None and len(node.args) > position:
             flags = node.args[position]
         pattern = _evaluated(path, node.args[0], flags)
-        yield Place(str(path), ast.unparse(node.args[0]), pattern, frozenset(methods))
+        yield Place(str(path), ast.unparse(node.args[0]), names.get(id(node), ""), pattern, frozenset(methods))
 
 
 def _evaluated(path: Path, pattern: ast.expr, flags: ast.expr | None) -> re.Pattern[Any] | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from shared.domain.values.describe import excerpt
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?)|(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+    r"(?<!\s)\s*+(?:(?P<number>[0-9]+(?:\.[0-9]+)?)|(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>&&|\|\||[=!<>]=|[-+*/!<>()\[\].,]))"
 )
 _INSERTION = re.compile(r"\$\{([^{}]*)(\}?)")

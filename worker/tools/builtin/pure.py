@@ -48,7 +48,7 @@ MAX_FACTORIAL = 700
 """700! has 5 600 bits."""
 
 _TYPOGRAPHIC = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-"})
-_UNIT = re.compile(r"(?<![\w.])((?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?+)\s*([^\W\d_]+)")
+_UNIT = re.compile(r"(?<![\w.])((?:\d[\d_]*+\.?+\d*+|\.\d++)(?:[eE][+-]?\d+)?+)\s*+([^\W\d_]+)")
 _CURRENCY = re.compile(r"[$€£¥°]")
 _PERCENT = re.compile(r"\d\s*%\s*(?:$|[+\-*/)]|of\b)")
 
