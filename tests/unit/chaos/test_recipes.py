@@ -16,7 +16,7 @@ from shared.domain.references.resolution import resolve
 from shared.ports import Suspended, Tool, ToolContext
 from tests.chaos import ledger
 from tests.chaos.blob import shrunk
-from tests.chaos.recipes import KINDS, Recipe, recipes
+from tests.chaos.recipes import KINDS, PEACEFUL, Recipe, recipes
 from tests.chaos.tools import LEDGER_VARIABLE
 from worker.llm.offline import plan_offline
 from worker.tools import ToolError
@@ -64,6 +64,11 @@ def plan_of(recipe: Recipe, registry: Registry) -> Any:
     return parse_plan(asked.arguments)
 
 
+def ends_its_process(recipe: Recipe) -> bool:
+    """Say whether a recipe's first step kills or freezes whoever runs it."""
+    return recipe.kind not in PEACEFUL and recipe.body["plan"]["calls"][0]["arguments"]["times"] > 0
+
+
 def test_the_same_seed_gives_the_same_jobs_and_every_kind_comes_in_turn() -> None:
     first = list(islice(recipes(3), 2 * len(KINDS)))
 
@@ -78,7 +83,7 @@ def test_the_expected_outputs_are_what_the_tools_give(
     kind: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LEDGER_VARIABLE, str(tmp_path / "ledger"))
-    recipe = next(recipe for recipe in recipes(11) if recipe.kind == kind)
+    recipe = next(recipe for recipe in recipes(11) if recipe.kind == kind and not ends_its_process(recipe))
     plan = plan_of(recipe, registry)
     tools = {definition.name: definition for definition in registry.definitions()}
 

@@ -34,7 +34,8 @@ FROM (
               AND o.id < %(below)s AND (NOT %(roots)s OR o.parent_job_id IS NULL)
               AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
               AND (%(asking)s::bool IS NULL OR s.status <> 'executing' OR CASE WHEN EXISTS (  -- few trees ask at all
-                       SELECT FROM elicitations e WHERE e.root_job_id = coalesce(o.root_job_id, o.id) AND e.status = 'open'
+                       SELECT FROM elicitations e
+                       WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = coalesce(o.root_job_id, o.id) AND e.status = 'open'
                    ) THEN planq_open_questions(o.tenant_id, o.id, o.root_job_id) IS NOT NULL ELSE false END = %(asking)s)
             ORDER BY o.id DESC LIMIT %(limit)s
         ) f
