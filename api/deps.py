@@ -135,15 +135,13 @@ async def place_to_wait(services: Services, request: Request) -> AsyncIterator[b
     """Hold a place among those of the caller's tenant that wait; False where it has none left."""
     tenant_id = caller_of(request.scope).tenant_id
     most = (await services.tenants.of(tenant_id)).config.max_waits
-    try:
-        await services.places.take(Kind.WAITS, tenant_id, most)
-    except HttpRefusal:
-        yield False
-        return
-    try:
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(services.places.one(Kind.WAITS, tenant_id, most))
+        except HttpRefusal:
+            yield False
+            return
         yield True
-    finally:
-        services.places.give(Kind.WAITS, tenant_id)
 
 
 async def job_when_ended(
