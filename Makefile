@@ -26,8 +26,10 @@ up: $(STAMP)
 # Compiled once, whatever the caller's environment says: the tests start hundreds of interpreters.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEV_STAMP)
+ifneq (,$(findstring --whole,$(PYTEST_ARGS)))
 	@$(BIN)/python -m tests.support.litellm_env
 	@$(BIN)/python -m tests.support.kombu_suite
+endif
 	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 check: $(DEV_STAMP)

@@ -1,7 +1,7 @@
 """kombu's own integration tests for Redis, from its source distribution: version and hash are those of our lock file.
 
-`make test` runs `python -m tests.support.kombu_suite` first, so that the tests themselves need no network. As a
-plug-in of pytest (`-p tests.support.kombu_suite`) this puts planq's transport behind kombu's `redis://`.
+`make test` runs `python -m tests.support.kombu_suite` before a whole run, so that the tests themselves need no
+network. As a plug-in of pytest (`-p tests.support.kombu_suite`) this puts planq's transport behind kombu's `redis://`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The environment of LiteLLM's proxy, the third-party server of tests/integration/llm.
 
-`make test` runs `python -m tests.support.litellm_env` first, so that the tests themselves need no network.
+`make test` runs `python -m tests.support.litellm_env` before a whole run, so that the tests themselves need no
+network.
 """
 
 from __future__ import annotations

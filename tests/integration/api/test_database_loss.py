@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import AsyncConnectionPool
 
 from api.message_flow import plan_id_of
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of, search
@@ -102,6 +103,12 @@ def waiting_statements(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
+def at_rest(pool: AsyncConnectionPool[Any]) -> bool:
+    """True when every connection of the pool lies in it."""
+    known = pool.get_stats()
+    return known["pool_available"] == known["pool_size"]
+
+
 @contextmanager
 def all_busy(api: Api, url: str) -> Iterator[None]:
     """Both connections of the pool wait for a lock."""
@@ -161,7 +168,10 @@ def test_requests_are_answered_while_the_network_to_the_database_is_silent(
                 eventually(lambda: waiting_statements(connection) == len(AT_ONCE))
                 connection.rollback()
                 assert {one.result().status_code for one in warm} == {200}
-            api.app.state.services.requests._database._statement_seconds = 1.0
+            database = api.app.state.services.requests._database
+            database._statement_seconds = 1.0
+            # What looks at the database beside the requests may have begun before, with the long bound.
+            eventually(lambda: at_rest(database._pool), what="what began with the long bound has ended")
             proxy.accept(False)
             assert proxy.freeze() >= len(AT_ONCE)
             answers = dict(zip(AT_ONCE, pool.map(operations.ask, AT_ONCE), strict=True))
