@@ -57,7 +57,7 @@ class Up:
         return self.process.children(recursive=True)
 
     def named(self, part: str) -> psutil.Process:
-        found = [one for one in self.family() if part in " ".join(one.cmdline())]
+        found = [one for one in self.family() if part in " ".join(command_line(one))]
         assert found, f"no process of {part}"  # it may not have become its program yet: `eventually` asks again
         return found[0]
 
@@ -72,7 +72,15 @@ class Up:
 def alive(family: list[psutil.Process]) -> list[list[str]]:
     """Return the command lines of those that still run; one that only waits to be reaped by init does not."""
     _, running = psutil.wait_procs(family, timeout=2)
-    return [one.cmdline() for one in running if one.status() != psutil.STATUS_ZOMBIE]
+    return [line for one in running if (line := command_line(one))]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, an empty one where it has ended, be it this moment."""
+    try:
+        return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 @contextmanager
