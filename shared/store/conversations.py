@@ -314,7 +314,9 @@ def _received(value: Mapping[str, Any]) -> Received:
         raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
         raise _mismatch(value["differs"])
-    wakes: list[Wake] = [PlanWake(UUID(begun["id"]), agent=begun["agent"]) for begun in value["begun"]]
+    wakes: list[Wake] = [
+        PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"]) for begun in value["begun"]
+    ]
     if told in ("rejected", "closed"):
         is_closed = told == "closed"
         return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)

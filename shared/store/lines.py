@@ -36,4 +36,12 @@ async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = N
 async def admit_lines(database: Database, limit: int, lease_seconds: float) -> Sequence[Wake]:
     """See `SweepStore.admit_lines`."""
     rows = await database.call_table("planq_admit_lines", new_ids(limit, after=_NIL), lease_seconds)
-    return [PlanWake(row["job_id"], priority=Priority(row["priority"]), agent=row["agent_name"]) for row in rows]
+    return [
+        PlanWake(
+            row["job_id"],
+            priority=Priority(row["priority"]),
+            agent=row["agent_name"],
+            tenant=row["tenant_id"],
+        )
+        for row in rows
+    ]

@@ -18,7 +18,7 @@ async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
     """See `JobStore.settle_turn`."""
     settled = await database.call("planq_settle_turn", job_id)
     begun = settled.get("next")
-    return () if begun is None else (PlanWake(UUID(begun), agent=settled["agent"]),)
+    return () if begun is None else (PlanWake(UUID(begun), agent=settled["agent"], tenant=settled["tenant"]),)
 
 
 async def history(

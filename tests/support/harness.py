@@ -278,7 +278,8 @@ class Harness:
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
-        """The port `Publisher`."""
+        """The port `Publisher`; each wake-up says in whose share it is carried out."""
+        assert all(wake.tenant for wake in wakes), wakes
         self.published += wakes
         return True
 

@@ -148,8 +148,9 @@ def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
 def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
     """Return the wake-up with these links that would have led to a claim."""
     if isinstance(claim, StepClaim):
-        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority, links)
-    return stage_again(claim.job_id, claim.status, claim.attempt - 1, claim.priority, claim.agent_name, links)
+        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority, links, claim.tenant_id)
+    place = claim.job_id, claim.status, claim.attempt - 1
+    return stage_again(*place, claim.priority, claim.agent_name, links, claim.tenant_id)
 
 
 def place_of(wake: Wake) -> Place:

@@ -47,7 +47,7 @@ from shared.ports.jobs.sweep import (
     SweepStore,
 )
 from shared.ports.jobs.wakes import PlanWake, Publisher, Queues, Wake, stage_again
-from worker.engine.chain import after_step
+from worker.engine.chain import after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
 
@@ -89,7 +89,8 @@ class Sweeper:
     `job_ended` is called with jobs that a pass ends, and `interrupt` with those that it ends in the middle, so that
     what runs of them is cut off. `due_in` is called with the seconds until a pass is due that should not wait for its
     turn. Workers of the `local_peers` that have gone are not waited for until their leases end. `suspected` is called
-    where suspects may wait for a process of their own. `counts` are totals since the start, by name and labels.
+    where suspects may wait for a process of their own. `workers` says how many workers there are, as far as is known.
+    `counts` are totals since the start, by name and labels.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Sweeper:
         due_in: Callable[[float], None] = lambda _: None,
         local_peers: LocalPeers | None = None,
         suspected: Callable[[], None] = lambda: None,
+        workers: Callable[[], int] = lambda: 1,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -116,6 +118,7 @@ class Sweeper:
         self._due_in = due_in
         self._local_peers = local_peers
         self._suspected = suspected
+        self._workers = workers
         self.counts = Counter[tuple[str, ...]]()
         self._parts = {
             SweepPart.TIMERS: self._fire_timers,
@@ -161,16 +164,24 @@ class Sweeper:
         wakes = list(await self._store.with_jobs(wakes))
         due = await self._take_due_wakes(found, acted)
         # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
-        wakes += [*due, *due] if self._has_lost_worker else due
-        if wakes:
-            self._is_broker_there = await self._publisher.publish(wakes)
-            _log.info("wakes_published", extra={"count": len(wakes), "taken": self._is_broker_there})
+        copies = 2 if self._has_lost_worker else 1
+        if wakes or due:
+            self._is_broker_there = await self._publish(wakes, *[due] * copies)
+            _log.info("wakes_published", extra={"count": len(wakes) + len(due), "taken": self._is_broker_there})
             if not self._is_broker_there:
                 await self._store.return_wakes(due)
         self._passes += 1
         if self._passes % self._settings.tidy_every == 1:
             await self._store.tidy()
-        return acted + len(wakes)
+        return acted + len(wakes) + len(due)
+
+    async def _publish(self, *several: Sequence[Wake]) -> bool:
+        """Publish wake-ups, together what may be: steps one by one would fill the windows of all workers.
+
+        No message has the same step twice: each of `several` is put into messages of its own.
+        """
+        workers = self._workers() + 1  # this process takes none of them for itself, as a dispatcher does
+        return await self._publisher.publish([one for wakes in several for one in in_messages(wakes, workers)])
 
     async def _take_due_wakes(self, found: Due, acted: int) -> Sequence[Wake]:
         lost = await self._queues_that_lost_wakes(found.unclaimed)

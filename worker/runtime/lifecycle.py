@@ -142,6 +142,7 @@ class Lifecycle:
         )
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()
+        self._io_workers = 1
         self._quarantine = (
             None if zygote is None else Quarantine(identity.lane, zygote, self._registry, self._sweep_now)
         )
@@ -250,6 +251,7 @@ class Lifecycle:
             due_in=self._sweep_timer.due_in,
             local_peers=self._host,
             suspected=self._quarantine.look if self._quarantine is not None else lambda: None,
+            workers=lambda: self._io_workers,
         )
         self._swept = sweeper.counts
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
@@ -330,6 +332,7 @@ class Lifecycle:
             await self._let_go_of(attempt)
         alive = await self._registry.live()
         self._parts.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
+        self._io_workers = sum(Lane.IO in worker["lanes"] for worker in alive)
         if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
             self._parts.restart()

@@ -274,7 +274,7 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
 
     `status` is that of the job since then.
     """
-    priority, links = Priority(value["priority"]), TaskLinks.below(UUID(value["root"]))
+    priority, links, tenant = Priority(value["priority"]), TaskLinks.below(UUID(value["root"])), value["tenant"]
     wakes: list[Wake] = [
         StepWake(
             StepRef(job_id, value["round"], r["index"]),
@@ -282,11 +282,12 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
             r["tool_name"],
             priority=priority,
             links=links,
+            tenant=tenant,
         )
         for r in value["ready"]
     ]
     if status in STAGES:
-        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority, value["agent"], links))
+        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority, value["agent"], links, tenant))
     return wakes
 
 

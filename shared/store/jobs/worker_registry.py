@@ -153,8 +153,9 @@ class WorkerRegistry:
         outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status in STAGES:
-            stage, links = outcome.job_status, held.again.links
-            again.append(stage_again(place.job_id, stage, outcome.stage_attempt, held.again.priority, links=links))
+            stage, links, tenant = outcome.job_status, held.again.links, held.again.tenant
+            given = place.job_id, stage, outcome.stage_attempt, held.again.priority
+            again.append(stage_again(*given, links=links, tenant=tenant))
         return again
 
     async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
@@ -486,9 +487,10 @@ def _held(row: Row) -> Held:
     number, priority, links = row["attempt"], Priority(row["priority"]), _links(row)
     if row["index"] is None:
         attempt, status = Attempt(row["job_id"], number), JobStatus(row["status"])
-        return Held(attempt, None, stage_again(row["job_id"], status, number, priority, row["agent_name"], links))
+        stage = stage_again(row["job_id"], status, number, priority, row["agent_name"], links, row["tenant_id"])
+        return Held(attempt, None, stage)
     ref = _ref(row)
-    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links)
+    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
     return Held(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
 
 

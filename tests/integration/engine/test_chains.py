@@ -239,7 +239,7 @@ def test_what_has_run_of_a_unit_is_thrown_away_where_its_job_is_paused_by_then(p
         job_id = await harness.submit("", plan=chain("leaf", "leaf", "leaf", "look"))
         await harness.run_one(harness.published.pop())
         before = await statuses(harness, job_id)
-        harness.published += (await harness.requests.resume("default", job_id)).wakes
+        await harness.publish((await harness.requests.resume("default", job_id)).wakes)
         await harness.drain()
         return before, await outcome(harness, job_id)
 

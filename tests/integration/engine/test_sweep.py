@@ -195,6 +195,26 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     assert len(delivered) == 4, "once each"
 
 
+def test_steps_that_are_due_together_are_published_together(play: Play) -> None:
+    """One by one they filled the windows of all workers, and a lone job of another tenant waited for 50 s."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        async with harness.database.connection() as connection:
+            await connection.execute(
+                "UPDATE steps SET wake_at = now() - interval '1 second' WHERE job_id = %s", [job_id]
+            )
+        await harness.sweeper.sweep()
+        published = list(harness.published)
+        await harness.drain()
+        return published, await harness.requests.job("default", job_id)
+
+    model = ScriptedModel.planning(*[("double", {"number": number}) for number in range(8)])
+    published, (_, steps) = play(scenario, model, TOOLS)
+    assert [sorted(index for index, _ in wake.steps) for wake in published] == [list(range(8))]
+    assert all(step["status"] == "succeeded" for step in steps)
+
+
 def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,9 @@
 -- LinesAdmitted: makes jobs with the ids `p_ids`, as many as there is room for; one sweeper acts at a time. The queue time of
 -- a job runs from now on. What a line may use up is held of its batch's budget. Workers are there whose lease
 -- of `p_lease_seconds` has not ended. Returns the jobs that are to be woken.
-CREATE FUNCTION planq_admit_lines(p_ids uuid[], p_lease_seconds float8) RETURNS TABLE (job_id uuid, priority text, agent_name text)
+CREATE FUNCTION planq_admit_lines(p_ids uuid[], p_lease_seconds float8) RETURNS TABLE (
+    job_id uuid, priority text, agent_name text, tenant_id text
+)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -57,7 +59,7 @@ BEGIN
                                                         'batch_line', a.line)) INTO v_items FROM admitted a;
     IF v_items IS NOT NULL THEN
         PERFORM planq_submit_jobs(v_items, NULL, NULL);
-        RETURN QUERY SELECT j.id, j.priority::text, j.agent_name FROM jobs j WHERE j.id = ANY (p_ids);
+        RETURN QUERY SELECT j.id, j.priority::text, j.agent_name, j.tenant_id FROM jobs j WHERE j.id = ANY (p_ids);
     END IF;
 END $$;
 

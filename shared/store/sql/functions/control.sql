@@ -222,7 +222,7 @@ BEGIN
         json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
     RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
         'stage_attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority, 'agent', j.agent_name,
-        'root', coalesce(j.root_job_id, j.id));
+        'root', coalesce(j.root_job_id, j.id), 'tenant', j.tenant_id);
 END $$;
 
 -- Lets what was paused with a job go on with it: its times are moved by the length of the pause, and what is due of it

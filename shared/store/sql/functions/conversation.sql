@@ -130,7 +130,7 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
-        'begun', coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name)) FROM jobs o
+        'begun', coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) FROM jobs o
                            WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json),
         'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
 END $$;
@@ -404,7 +404,8 @@ BEGIN
     END IF;
     PERFORM planq_append_event(c.tenant_id, p_job, 'outbound_message', json_build_object(
         'conversation_id', c.id, 'message_id', v_message, 'sequence', v_sequence));
-    RETURN json_build_object('applied', true, 'next', v_next, 'agent', (SELECT agent_name FROM jobs WHERE id = v_next));
+    RETURN json_build_object('applied', true, 'next', v_next, 'tenant', c.tenant_id,
+        'agent', (SELECT agent_name FROM jobs WHERE id = v_next));
 END $$;
 
 -- Messages that came while a turn ran: it has taken in those that came before its last planned round, and of each of the

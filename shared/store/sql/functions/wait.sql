@@ -202,7 +202,8 @@ BEGIN
             'channel', a.channel));
         RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round,
             'index', q.step_index, 'status', s.status, 'job_status', j.status, 'stage_attempt', j.stage_attempt,
-            'ready', '[]'::json, 'priority', j.priority, 'agent', j.agent_name, 'root', coalesce(j.root_job_id, j.id));
+            'ready', '[]'::json, 'priority', j.priority, 'agent', j.agent_name, 'root', coalesce(j.root_job_id, j.id),
+        'tenant', j.tenant_id);
     END IF;
     UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
@@ -222,7 +223,8 @@ BEGIN
                      ELSE planq_finish_step(i) END;
     RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round, 'index', q.step_index,
         'status', v_result->'status', 'job_status', v_result->'job_status', 'stage_attempt', j.stage_attempt,
-        'ready', v_result->'ready', 'priority', j.priority, 'agent', j.agent_name, 'root', coalesce(j.root_job_id, j.id));
+        'ready', v_result->'ready', 'priority', j.priority, 'agent', j.agent_name, 'root', coalesce(j.root_job_id, j.id),
+        'tenant', j.tenant_id);
 END $$;
 
 -- Whether a question is asked of a person: an operator may answer any. Who holds a key and names no person speaks for the

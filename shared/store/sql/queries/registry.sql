@@ -31,11 +31,11 @@ SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND 
 -- name: held_work
 -- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
 SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.lane, s.tool_name, NULL AS status, j.priority, j.root_job_id,
-       NULL AS agent_name, s.releases
+       NULL AS agent_name, s.releases, s.tenant_id
 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = 'running' AND s.worker_id = %(id)s
 UNION ALL
-SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status, priority, root_job_id, agent_name, NULL
+SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status, priority, root_job_id, agent_name, NULL, tenant_id
 FROM jobs WHERE stage_worker = %(id)s
 
 -- name: end_lease
