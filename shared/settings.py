@@ -429,6 +429,11 @@ class Settings(BaseSettings):
         description="Days for which a message of a conversation is kept, longer if its job is; a conversation goes "
         "with its last message. Empty: for ever.",
     )
+    retain_versions_days: Days = Field(
+        default=365.0,
+        description="Days for which a version of an agent or a skill is kept after the next one, longer while a job "
+        "or a batch may need it; the newest stays. Empty: for ever.",
+    )
     retention_sweep_seconds: float = Field(
         default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
     )
@@ -539,26 +544,17 @@ class Settings(BaseSettings):
         return GuardLimits(self.guard_consecutive_limit, self.guard_window_size, self.guard_window_freq_limit)
 
     @property
-    def retention(self) -> dict[JobStatus, timedelta]:
-        """How long after their end jobs are kept; a status that is missing is kept for ever."""
+    def retention(self) -> dict[str, timedelta]:
+        """How long jobs are kept after their end, by status, and other things, by name; what is missing for ever."""
         days = {
             JobStatus.COMPLETED: self.retain_completed_days,
             JobStatus.FAILED: self.retain_failed_days,
             JobStatus.CANCELLED: self.retain_cancelled_days,
+            "deliveries": self.retain_deliveries_days,
+            "conversations": self.retain_conversations_days,
+            "versions": self.retain_versions_days,
         }
-        return {status: timedelta(days=kept) for status, kept in days.items() if kept is not None}
-
-    @property
-    def kept_deliveries(self) -> timedelta | None:
-        """How long after their end deliveries are kept; None for ever."""
-        days = self.retain_deliveries_days
-        return None if days is None else timedelta(days=days)
-
-    @property
-    def kept_conversations(self) -> timedelta | None:
-        """How long messages of conversations are kept; None for ever."""
-        days = self.retain_conversations_days
-        return None if days is None else timedelta(days=days)
+        return {kind: timedelta(days=kept) for kind, kept in days.items() if kept is not None}
 
     @property
     def webhook_hosts(self) -> frozenset[str]:

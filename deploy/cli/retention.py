@@ -5,7 +5,7 @@ It speaks to the database itself: how long jobs are kept is the operator's busin
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -16,12 +16,13 @@ from api.cli.connection import AsJson, located_settings
 from api.cli.console import columns, out, print_json
 from api.cli.outcome import reported
 from deploy.cli.database import with_database
+from shared.domain.jobs.states import TERMINAL_JOB
 
 if TYPE_CHECKING:
-    from shared.domain.jobs.states import JobStatus
-    from shared.store.retention import Purgeable, Retention
+    from shared.store.retention import Retention
 
 T = TypeVar("T")
+Found = dict[str, Any]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,26 +36,26 @@ def retention(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove jobs that have been kept for long enough.
+    """Remove what has been kept for long enough: jobs, batches, messages, deliveries, old versions, unused outputs.
 
     How long is PLANQ_RETAIN_COMPLETED_DAYS, PLANQ_RETAIN_FAILED_DAYS and PLANQ_RETAIN_CANCELLED_DAYS, counted from
-    the end of a job, or what its tenant's configuration says instead. With a job go its steps, events, artifacts,
-    model calls and its idempotency key.
+    the end of a job or a batch, and PLANQ_RETAIN_CONVERSATIONS_DAYS, _DELIVERIES_DAYS and _VERSIONS_DAYS, or what its
+    tenant's configuration says instead. With a job go its steps, events, artifacts, model calls and its idempotency
+    key. --dry-run does not count what goes after something else: messages of jobs that are there, say.
     """
     with reported(as_json=as_json):
         keep = located_settings().retention
         if dry_run:
-            due = _with_retention(keep, lambda store: store.due())
-            document = _counted(keep, due)
+            document = _document(keep, "due", _with_retention(keep, _due))
         else:
-            document = _removed(keep, _with_retention(keep, _remove))
+            document = _document(keep, "removed", _with_retention(keep, _remove))
     if as_json:
         print_json(document)
     else:
         _show(document)
 
 
-def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
+def _with_retention(keep: Mapping[str, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
     from shared.store.objects import open_objects
     from shared.store.payloads import PayloadStore
@@ -64,53 +65,57 @@ def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retentio
     return with_database(lambda database: use(Retention(database, keep, PayloadStore(database, objects))))
 
 
-async def _remove(store: Retention) -> Counter[str]:
+async def _remove(store: Retention) -> Mapping[str, Found]:
     removed: Counter[str] = Counter()
     async for batch in store.remove():
         removed[batch.kind] += batch.count
-    return removed
+    return defaultdict(lambda: {"removed": 0}, {kind: {"removed": count} for kind, count in removed.items()})
 
 
-def _counted(keep: Mapping[JobStatus, timedelta], due: Mapping[JobStatus, Purgeable]) -> dict[str, Any]:
+async def _due(store: Retention) -> Mapping[str, Found]:
     from shared.store.retention import MOST_COUNTED
 
-    jobs = _kept(keep)
-    for status, purgeable in due.items():
-        oldest = purgeable.oldest.isoformat() if purgeable.oldest else None
-        jobs[status.value] |= {"due": purgeable.jobs, "or_more": purgeable.jobs >= MOST_COUNTED, "oldest": oldest}
-    return {"dry_run": True, "jobs": jobs}
+    found: dict[str, Found] = {}
+    for kind, due in (await store.due()).items():
+        found[kind] = {"due": due.count, "or_more": due.count >= MOST_COUNTED}
+        if kind in TERMINAL_JOB:
+            found[kind]["oldest"] = due.oldest.isoformat() if due.oldest else None
+    return found
 
 
-def _removed(keep: Mapping[JobStatus, timedelta], removed: Mapping[str, int]) -> dict[str, Any]:
-    from shared.store.retention import PAYLOADS
+def _document(keep: Mapping[str, timedelta], what: str, found: Mapping[str, Found]) -> dict[str, Any]:
+    """Return what is printed of each kind: how long it is kept, in days, None for ever, and what was `found`."""
+    from shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, PAYLOADS, VERSIONS
 
-    jobs = _kept(keep)
-    for status in jobs:
-        jobs[status] |= {"removed": removed.get(status, 0)}
-    return {"dry_run": False, "jobs": jobs, "large_outputs": {"removed": removed.get(PAYLOADS, 0)}}
-
-
-def _kept(keep: Mapping[JobStatus, timedelta]) -> dict[str, dict[str, Any]]:
-    """Return how long each kind of ended job is kept, in days; None is for ever."""
-    from shared.domain.jobs.states import TERMINAL_JOB
+    def kept(kind: str) -> Found:
+        return {"kept_days": keep[kind] / timedelta(days=1) if kind in keep else None}
 
     return {
-        status.value: {"kept_days": keep[status] / timedelta(days=1) if status in keep else None}
-        for status in sorted(TERMINAL_JOB)
+        "dry_run": what == "due",
+        "jobs": {status.value: kept(status) | found[status] for status in sorted(TERMINAL_JOB)},
+        "batches": found[BATCHES],
+        "messages": kept(CONVERSATIONS) | found[MESSAGES],
+        "conversations": kept(CONVERSATIONS) | found[CONVERSATIONS],
+        "deliveries": kept(DELIVERIES) | found[DELIVERIES],
+        "versions": kept(VERSIONS) | found[VERSIONS],
+        "large_outputs": found[PAYLOADS],
     }
+
+
+_KEPT = {"batches": "kept as jobs that ended so", "large_outputs": "kept while a job has them"}
 
 
 def _show(document: Mapping[str, Any]) -> None:
     key = "due" if document["dry_run"] else "removed"
+    rows = {
+        **document["jobs"],
+        **{name: found for name, found in document.items() if name not in ("dry_run", "jobs")},
+    }
     lines = []
-    for status, found in document["jobs"].items():
-        days = found["kept_days"]
-        kept = "kept for ever" if days is None else f"kept for {days:g} days"
+    for name, found in rows.items():
+        days = found.get("kept_days")
+        kept = _KEPT.get(name, "kept for ever" if days is None else f"kept for {days:g} days")
         more = " or more" if found.get("or_more") else ""
-        lines.append([status, kept, f"{found[key]}{more} {key}"])
-    if "large_outputs" in document:
-        lines.append(
-            ["large outputs", "kept while a job has them", f"{document['large_outputs']['removed']} removed"]
-        )
+        lines.append([name.replace("_", " "), kept, f"{found[key]}{more} {key}"])
     for line in columns(lines):
         out.print(line)

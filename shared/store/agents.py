@@ -1,7 +1,7 @@
 """Agents and skills as callers store them: documents with versions, never changed once they are stored.
 
 A document that is stored again unchanged keeps its version; any other becomes the next one. What is retired can be
-named by no new job, and stays for the jobs that pinned it: nothing here is ever deleted.
+named by no new job, and stays for the jobs that pinned it. Retention deletes what was replaced and nobody pins.
 """
 
 from __future__ import annotations

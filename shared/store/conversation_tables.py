@@ -96,6 +96,7 @@ class ConversationMessageRow(SQLModel, table=True):
             postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
         Index("ix_conversation_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+        Index("ix_conversation_messages_merging", "tenant_id", postgresql_where=text("status = 'merging'")),
         Index("ix_conversation_messages_turn", "conversation_id", "turn", "sequence"),
     )
     conversation_id: UUID = Field(

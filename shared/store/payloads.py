@@ -153,6 +153,12 @@ class PayloadStore:
             self._looked_at = _FROM_THE_FIRST
         return max(payloads, objects)
 
+    async def count(self, most: int) -> int:
+        """Return how many `collect` would remove, at most so many; objects without a payload are not counted."""
+        seconds = COLLECT_AFTER.total_seconds()
+        row = await self._database.fetch_one("count_unused_payloads", seconds=seconds, most=most)
+        return int(row["count"]) if row else 0
+
     async def _collect_rows(self, seconds: float, limit: int) -> int:
         """Remove rows behind the place that was looked at before; return how many, 0 at the last one."""
         while self._looked_at is not None:

@@ -1,4 +1,4 @@
-"""Retention: deletes what ended long enough ago: jobs, messages, deliveries, then payloads that nobody refers to.
+"""Retention deletes what ended long enough ago: jobs, messages, deliveries, replaced documents, unused payloads.
 
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
 is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
@@ -19,13 +19,16 @@ from uuid import UUID
 
 from shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.ports import Removed
-from shared.store.database import Database, query
+from shared.store.database import Database, Row, query
 
 PAYLOADS = "payloads"
 BATCHES = "batches"
 DELIVERIES = "deliveries"
 MESSAGES = "messages"
 CONVERSATIONS = "conversations"
+VERSIONS = "versions"
+NAMED = frozenset({DELIVERIES, CONVERSATIONS, VERSIONS})
+"""What is kept for a time of its own, beside jobs in a status."""
 
 _JOBS = 100
 _MOST_STEPS = 2_000
@@ -34,22 +37,29 @@ _MOST_STEPS = 2_000
 MOST_COUNTED = 10_000
 """A count of more would read as many jobs, for minutes."""
 
+_COUNTS = {
+    DELIVERIES: "count_old_deliveries",
+    MESSAGES: "count_old_messages",
+    CONVERSATIONS: "count_old_conversations",
+    VERSIONS: "count_old_versions",
+}
 _STRATEGIES = [str(strategy) for strategy in Strategy]
 _BEFORE_ALL = UUID(int=0)
 _PAYLOADS = 100
 _DELIVERIES = 1_000
 _MESSAGES = 500
+_VERSIONS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Purgeable:
-    """What is due in one status: how many jobs, and when the oldest of these ended (None when there are none).
+    """How much of one kind is due, and of jobs when the oldest ended (None when there are none).
 
-    `MOST_COUNTED` jobs are that many or more.
+    `MOST_COUNTED` are that many or more.
     """
 
-    jobs: int
-    oldest: datetime | None
+    count: int
+    oldest: datetime | None = None
 
 
 class Collector(Protocol):
@@ -59,37 +69,34 @@ class Collector(Protocol):
         """Remove up to so many that nobody refers to; return how many, 0 when none is left for now."""
         ...
 
+    async def count(self, most: int) -> int:
+        """Return how many `collect` would remove, at most so many."""
+        ...
+
 
 class Retention:
     """The port `RetentionStore`."""
 
-    def __init__(
-        self,
-        database: Database,
-        keep: Mapping[JobStatus, timedelta],
-        payloads: Collector,
-        deliveries: timedelta | None = None,
-        conversations: timedelta | None = None,
-    ) -> None:
-        """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever.
+    def __init__(self, database: Database, keep: Mapping[str, timedelta], payloads: Collector) -> None:
+        """`keep` says how long jobs are kept after their end, by their status, and the rest, by the names `NAMED`.
 
-        `deliveries` says the same of deliveries, `conversations` of messages and then of their conversations, None
-        for ever.
-        A tenant whose configuration names days of its own has those in their place.
+        What is missing is kept for ever. A tenant whose configuration names days of its own has those in their place.
         """
-        if unfinished := [status for status in keep if not status.is_terminal]:
-            raise ValueError(f"expected statuses of ended jobs, found {', '.join(unfinished)}")
+        if unknown := sorted(keep.keys() - TERMINAL_JOB - NAMED):
+            raise ValueError(f"expected statuses of ended jobs, found {', '.join(unknown)}")
         self._database = database
         self._keep = keep
-        self._statuses = [*keep, *sorted(TERMINAL_JOB - keep.keys())]
+        self._statuses = [
+            *(JobStatus(kind) for kind in keep if kind not in NAMED),
+            *sorted(TERMINAL_JOB - keep.keys()),
+        ]
         self._payloads = payloads
-        self._deliveries = deliveries
-        self._conversations = conversations
 
     async def remove(self) -> AsyncIterator[Removed]:
         for status in self._statuses:
-            given = {"status": status.value, "seconds": self._seconds(status)}
-            while await self._database.execute("delete_purgeable_batch", **given):
+            while await self._database.execute(
+                "delete_purgeable_batch", status=status.value, seconds=self._seconds(status)
+            ):
                 yield Removed(BATCHES, 1)
         for status in self._statuses:
             for tenant in await self._database.fetch_all("tenants_with_purgeable_jobs", **self._asked(status)):
@@ -97,8 +104,12 @@ class Retention:
                     yield Removed(status.value, count)
         async for removed in self._remove_conversations():
             yield removed
-        while count := await self._delete_deliveries():
+        while count := await self._database.execute(
+            "delete_old_deliveries", seconds=self._seconds(DELIVERIES), limit=_DELIVERIES
+        ):
             yield Removed(DELIVERIES, count)
+        async for removed in self._remove_versions():
+            yield removed
         while count := await self._payloads.collect(_PAYLOADS):
             yield Removed(PAYLOADS, count)
 
@@ -118,8 +129,7 @@ class Retention:
 
     async def _remove_conversations(self) -> AsyncIterator[Removed]:
         """Delete messages that came long enough ago, then conversations without any."""
-        kept = self._conversations
-        seconds = None if kept is None else kept.total_seconds()
+        seconds = self._seconds(CONVERSATIONS)
         for tenant in await self._database.fetch_all("tenants_of_conversations", seconds=seconds):
             for kind, statement in ((MESSAGES, "delete_old_messages"), (CONVERSATIONS, "delete_old_conversations")):
                 given = {"tenant_id": tenant["id"], "seconds": seconds, "limit": _MESSAGES}
@@ -129,28 +139,41 @@ class Retention:
                     if row["removed"]:
                         yield Removed(kind, row["removed"])
 
-    async def _delete_deliveries(self) -> int:
-        """Delete one batch of deliveries that ended long enough ago; return how many."""
-        if self._deliveries is None:
-            return 0
-        return await self._database.execute("delete_old_deliveries", before=self._deliveries, limit=_DELIVERIES)
+    async def _remove_versions(self) -> AsyncIterator[Removed]:
+        """Delete versions of agents and skills that others replaced long enough ago, and that nobody needs."""
+        seconds = self._seconds(VERSIONS)
+        for tenant in await self._database.fetch_all("tenants_of_versions", seconds=seconds):
+            given = {"tenant_id": tenant["id"], "seconds": seconds, "limit": _VERSIONS}
+            while (row := await self._database.fetch_one("delete_old_versions", **given)) and row["removed"]:
+                yield Removed(VERSIONS, row["removed"])
 
-    async def due(self) -> Mapping[JobStatus, Purgeable]:
-        """Return what `remove` would delete now; child jobs, which follow their parents, are not counted.
+    async def due(self) -> Mapping[str, Purgeable]:
+        """Return what `remove` would delete now, of each kind that it names, but for what hangs on something else.
 
-        Of one status no more than `MOST_COUNTED` are.
+        A child job follows its parent, messages their jobs, a conversation its messages: those that wait for that are
+        not counted. Of one kind no more than `MOST_COUNTED` are.
         """
-        found = {}
+        found: dict[str, Purgeable] = {}
+        batches = 0
         for status in self._statuses:
-            row = await self._database.fetch_one("count_purgeable_jobs", **self._asked(status), most=MOST_COUNTED)
-            found[status] = Purgeable(row["jobs"], row["oldest"]) if row else Purgeable(0, None)
-        return found
+            row = await self._count("count_purgeable_jobs", **self._asked(status), after=_BEFORE_ALL)
+            found[status] = Purgeable(row["count"], row["oldest"])
+            row = await self._count("count_purgeable_batches", status=status.value, seconds=self._seconds(status))
+            batches += row["count"]
+        found[BATCHES] = Purgeable(min(batches, MOST_COUNTED))
+        for kind, statement in _COUNTS.items():
+            row = await self._count(statement, seconds=self._seconds(CONVERSATIONS if kind == MESSAGES else kind))
+            found[kind] = Purgeable(row["count"])
+        return {**found, PAYLOADS: Purgeable(await self._payloads.count(MOST_COUNTED))}
+
+    async def _count(self, statement: str, **given: Any) -> Row:
+        return await self._database.fetch_one(statement, **given, most=MOST_COUNTED) or {"count": 0, "oldest": None}
 
     def _asked(self, status: JobStatus) -> dict[str, Any]:
         return {"status": status.value, "seconds": self._seconds(status), "strategies": _STRATEGIES}
 
-    def _seconds(self, status: JobStatus) -> float | None:
-        kept = self._keep.get(status)
+    def _seconds(self, kind: str) -> float | None:
+        kept = self._keep.get(kind)
         return None if kept is None else kept.total_seconds()
 
     async def _delete(self, status: JobStatus, tenant_id: str, after: UUID) -> tuple[UUID, int] | None:

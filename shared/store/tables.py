@@ -82,6 +82,7 @@ _MOVING = "paused_at IS NULL"
 _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
 """A turn of a conversation; jobs below it carry its id, too."""
 _OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
+_PINS = ("tenant_id", "agent_name", text("coalesce(agent_version, 0)"), text("coalesce(skill_versions, '{}')"))
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 
 
@@ -129,6 +130,7 @@ class Job(SQLModel, table=True):
             "conversation_id",
             postgresql_where=text(f"{_OF_CONVERSATION} AND {UNFINISHED_JOB}"),
         ),
+        Index("ix_jobs_pins", *_PINS, postgresql_where=text("agent_name IS NOT NULL")),
         Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
         Index(
             "ix_jobs_of_batches_unsettled",

@@ -276,15 +276,7 @@ class Lifecycle:
         """Remove what is due over a connection of its own: that takes as long as it takes."""
         async with Database(self._settings.require_database(), max_connections=1) as database:
             payloads = PayloadStore(database, self._objects)
-            await Retainer(
-                Retention(
-                    database,
-                    self._settings.retention,
-                    payloads,
-                    self._settings.kept_deliveries,
-                    self._settings.kept_conversations,
-                )
-            ).retain()
+            await Retainer(Retention(database, self._settings.retention, payloads)).retain()
 
     async def _announce(self) -> None:
         asked = self._parts.lease.clock()

@@ -34,7 +34,10 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RetentionDays(BaseModel):
-    """Days for which jobs are kept after their end, and messages; an absent one is as the server's settings say."""
+    """Days for which jobs are kept after their end, messages, and versions of documents that were replaced.
+
+    An absent one is as the server's settings say.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -42,6 +45,7 @@ class RetentionDays(BaseModel):
     failed_days: _DAYS | None = None
     cancelled_days: _DAYS | None = None
     conversations_days: _DAYS | None = None
+    versions_days: _DAYS | None = None
 
 
 class TenantConfig(BaseModel):
@@ -92,7 +96,8 @@ class TenantConfig(BaseModel):
     retention: RetentionDays = Field(
         default=RetentionDays(),
         description="`completed_days`, `failed_days`, `cancelled_days`: how long its jobs are kept after their end. "
-        "`conversations_days`: how long messages are, and conversations after the last one.",
+        "`conversations_days`: how long messages are, and conversations after the last one. `versions_days`: how "
+        "long versions of agents and skills are after the next one.",
     )
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
         default=["api", "web", "telegram"], description="The channels over which messages may come."

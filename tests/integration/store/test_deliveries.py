@@ -22,7 +22,7 @@ from shared.store.ids import new_id
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.requests import RequestStore, Submission
-from shared.store.retention import Retention
+from shared.store.retention import DELIVERIES, Retention
 from shared.store.webhooks import WebhookStore
 from tests.support.clock import move_clock
 
@@ -252,7 +252,10 @@ def test_deliveries_are_forgotten_some_time_after_their_end(database_url: str) -
             async def collect(self, limit: int) -> int:
                 return 0
 
-        retention = Retention(post.database, {}, NoPayloads(), timedelta(days=30))
+            async def count(self, most: int) -> int:
+                return 0
+
+        retention = Retention(post.database, {DELIVERIES: timedelta(days=30)}, NoPayloads())
         await post.add("https://a.example/")
         await post.add("https://b.example/")
         (first,) = await post.take(1)

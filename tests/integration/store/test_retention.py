@@ -19,7 +19,7 @@ from shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.store.database import Database, query
 from shared.store.ids import new_id
 from shared.store.requests import RequestStore, Submission
-from shared.store.retention import Purgeable, Retention
+from shared.store.retention import CONVERSATIONS, Purgeable, Retention
 from tests.support.batches import item, stored_batch
 from tests.support.ended import ended
 from tests.support.waiting import eventually
@@ -34,7 +34,7 @@ HELD = {
     "limit": 100,
     "most_steps": 2_000,
 }
-Keep = Mapping[JobStatus, float]
+Keep = Mapping[str, float]
 
 
 @pytest.fixture
@@ -54,7 +54,6 @@ def run(database_url: str) -> Run:
         keep: Keep = DAYS,
         times: int = 1,
         use: Callable[[Retention], Any] | None = None,
-        conversations: float | None = None,
     ) -> Any:
         async def batches(retention: Retention) -> list[tuple[str, int]]:
             return [(one.kind, one.count) async for one in retention.remove()]
@@ -62,10 +61,9 @@ def run(database_url: str) -> Run:
         async def inside() -> Any:
             database = Database(database_url, max_connections=times)
             await database.open()
-            kept = {status: timedelta(days=days) for status, days in keep.items()}
-            threads = None if conversations is None else timedelta(days=conversations)
+            kept = {kind: timedelta(days=days) for kind, days in keep.items()}
             try:
-                made = [Retention(database, kept, NoPayloads(), conversations=threads) for _ in range(times)]
+                made = [Retention(database, kept, NoPayloads()) for _ in range(times)]
                 found = [(use or batches)(retention) for retention in made]
                 return [one for result in await asyncio.gather(*found) for one in result]
             finally:
@@ -80,6 +78,9 @@ class NoPayloads:
     """Nothing large was ever stored."""
 
     async def collect(self, limit: int) -> int:
+        return 0
+
+    async def count(self, most: int) -> int:
         return 0
 
 
@@ -192,7 +193,8 @@ def test_a_job_that_something_unfinished_needs_is_kept(
 
 
 async def due(retention: Retention) -> list[Purgeable]:
-    return list((await retention.due()).values())
+    found = await retention.due()
+    return [found[status] for status in sorted(TERMINAL_JOB, key=list(JobStatus).index)]
 
 
 def test_a_child_follows_its_parent(connection: psycopg.Connection[Any], run: Run) -> None:
@@ -424,8 +426,8 @@ def test_messages_go_after_their_days_and_a_conversation_with_its_last_one(
         thread("with its job", "default", [40], job=job),
     ]
 
-    assert run({}, conversations=30) == [("messages", 2), ("conversations", 1), ("messages", 3), ("conversations", 1)]
-    assert run({}, conversations=30) == []
+    assert run({CONVERSATIONS: 30}) == [("messages", 2), ("conversations", 1), ("messages", 3), ("conversations", 1)]
+    assert run({CONVERSATIONS: 30}) == []
     rows = connection.execute("SELECT thread FROM conversations").fetchall()
     assert sorted(row[0] for row in rows) == sorted(stays)
     assert connection.execute("SELECT count(*) FROM conversation_messages").fetchone() == (3,)

@@ -78,8 +78,11 @@ ENGINE = {
     "tree_usage": "of a claim's job and those below it",
     "model_of_job": "of a claim's job",
     "charge_schedules": "of jobs that retention holds",
+    "count_old_deliveries": "what ended long enough ago, of all tenants",
     "delete_old_deliveries": "what ended long enough ago, of all tenants",
     "delete_purgeable_jobs": "of jobs that retention holds",
+    "lock_purgeable_jobs": "steps of jobs of a tenant that retention has found",
+    "tenants_of_versions": "the tenants for which retention looks, one by one",
     "write_texts": "of claims' jobs; a piece brings the tenant of its claim",
 }
 """What only workers ask for, by keys of what they hold."""
@@ -88,6 +91,7 @@ ALL_TENANTS = {
     "broken_invariants": "a check of the whole database",
     "add_up_stored_bytes": "a sweep, each change to the number of its tenant",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
+    "count_unused_payloads": "as collect_payloads does, each compared within its tenant",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_places": "what processes have left that are gone",
     "forget_rate_marks": "marks that count for nobody any more",

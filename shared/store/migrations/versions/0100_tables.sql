@@ -510,6 +510,8 @@ CREATE INDEX ix_jobs_of_batches_unsettled ON jobs (batch_id) WHERE batch_id IS N
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
+CREATE INDEX ix_jobs_pins ON jobs (tenant_id, agent_name, coalesce(agent_version, 0), coalesce(skill_versions, '{}')) WHERE agent_name IS NOT NULL;
+
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
 
 CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
@@ -583,6 +585,8 @@ CREATE TABLE conversation_messages (
 );
 
 CREATE INDEX ix_conversation_messages_job_id ON conversation_messages (job_id) WHERE job_id IS NOT NULL;
+
+CREATE INDEX ix_conversation_messages_merging ON conversation_messages (tenant_id) WHERE status = 'merging';
 
 CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
 

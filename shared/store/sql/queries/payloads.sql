@@ -76,6 +76,15 @@ WITH page AS MATERIALIZED (
 SELECT created_at, hash, tenant_id, (SELECT count(*) FROM gone)::int AS removed FROM page
 ORDER BY page.created_at DESC, page.hash DESC, page.tenant_id DESC LIMIT 1
 
+-- name: count_unused_payloads
+-- How many payloads nothing refers to and nobody has touched for a while, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM payloads p WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
+      AND NOT EXISTS (SELECT FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
+    ORDER BY p.created_at LIMIT %(most)s
+) due
+
 -- name: lock_stored_bytes
 -- Lets those who have stored something of one tenant take turns in looking whether it fits, until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('planq.stored/' || %(tenant_id)s, 0))

@@ -1,28 +1,64 @@
 -- Retention: jobs that have ended and are old enough to be deleted.
 
 -- name: count_purgeable_jobs
--- How many jobs in one status are due to be deleted now, at most `most` of them, and when the oldest of these ended; see
--- lock_purgeable_jobs.
-SELECT count(*)::int AS jobs, min(due.finished_at) AS oldest FROM (
+-- How many jobs in one status are due to be deleted now, at most `most` of them, and when the oldest of these ended.
+SELECT count(*)::int AS count, min(due.finished_at) AS oldest FROM (
     SELECT d.finished_at FROM tenants t
     CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
     CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
-    CROSS JOIN LATERAL (
-        SELECT d.finished_at FROM jobs d
-        WHERE d.tenant_id = t.id AND d.status = %(status)s AND d.strategy = g.strategy
-          AND d.id < planq_first_id(k.since) AND d.finished_at < k.since
-          AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
-          AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
-          AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
-          AND NOT EXISTS (
-              SELECT FROM jobs c WHERE c.parent_job_id = d.id
-                AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-          AND NOT EXISTS (
-              SELECT FROM jobs f WHERE f.forked_from = d.id
-                AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-        ORDER BY d.id LIMIT %(most)s
-    ) d
+    CROSS JOIN LATERAL planq_purgeable_jobs(t.id, %(status)s, g.strategy, k.since, %(after)s, %(most)s) d
     LIMIT %(most)s
+) due
+
+-- name: count_purgeable_batches
+-- How many batches in one status are due, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM batches b JOIN tenants t ON t.id = b.tenant_id
+    WHERE b.status = %(status)s AND b.finished_at IS NOT NULL
+      AND b.finished_at < planq_kept_since(t.config, %(status)s, %(seconds)s)
+    ORDER BY b.finished_at LIMIT %(most)s
+) due
+
+-- name: count_old_deliveries
+-- How many deliveries are due, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM deliveries WHERE finished_at < planq_now() - make_interval(secs => %(seconds)s) LIMIT %(most)s
+) due
+
+-- name: count_old_messages
+-- How many messages are due whose jobs are gone already, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM tenants t
+    CROSS JOIN LATERAL (SELECT planq_first_id(planq_kept_since(t.config, 'conversations', %(seconds)s)) AS first) k
+    CROSS JOIN LATERAL (
+        SELECT FROM conversation_messages m
+        WHERE m.tenant_id = t.id AND m.id < k.first AND m.status IN ('done', 'erased')
+          AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = m.job_id)
+        ORDER BY m.id LIMIT %(most)s
+    ) m
+    LIMIT %(most)s
+) due
+
+-- name: count_old_conversations
+-- How many conversations are due that have no message any more, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM tenants t
+    CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, 'conversations', %(seconds)s) AS since) k
+    CROSS JOIN LATERAL (
+        SELECT FROM conversations c
+        WHERE c.tenant_id = t.id AND c.id < planq_first_id(k.since) AND c.active_job_id IS NULL
+          AND greatest(c.created_at, c.last_inbound_at, c.last_outbound_at) < k.since
+          AND NOT EXISTS (SELECT FROM conversation_messages m WHERE m.conversation_id = c.id)
+        ORDER BY c.id LIMIT %(most)s
+    ) c
+    LIMIT %(most)s
+) due
+
+-- name: count_old_versions
+-- How many versions of agents and skills are due, at most `most`.
+SELECT count(*)::int AS count FROM (
+    SELECT FROM tenants t
+    CROSS JOIN LATERAL planq_old_versions(t.id, planq_kept_since(t.config, 'versions', %(seconds)s), %(most)s) LIMIT %(most)s
 ) due
 
 -- name: tenants_with_purgeable_jobs
@@ -44,30 +80,13 @@ SELECT pg_advisory_xact_lock(hashtext('planq.retention'))
 -- Jobs of a tenant in one status that ended more than `seconds` ago, or longer than the tenant keeps them, oldest first, behind
 -- `after`. At most `limit` jobs, and no more once those found have `most_steps` steps. They are locked until the transaction
 -- ends but for those that somebody holds, which are not `is_held` here.
--- Ids sort by the time they were made and a job ends after that, so only the old ends of ix_jobs_status_listing are
--- looked at, one of each strategy: nothing at all when nothing is due. A child job stays until its parent is gone, a turn
--- until it is settled, the job of a line until its batch is gone.
 WITH sized AS MATERIALIZED (
     SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
     FROM (
         SELECT d.id FROM tenants t
         CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
         CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
-        CROSS JOIN LATERAL (
-            SELECT d.id FROM jobs d
-            WHERE d.tenant_id = t.id AND d.status = %(status)s AND d.strategy = g.strategy
-              AND d.id > %(after)s AND d.id < planq_first_id(k.since) AND d.finished_at < k.since
-              AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
-              AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
-              AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
-              AND NOT EXISTS (
-                  SELECT FROM jobs c WHERE c.parent_job_id = d.id
-                    AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-              AND NOT EXISTS (
-                  SELECT FROM jobs f WHERE f.forked_from = d.id
-                    AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-            ORDER BY d.id LIMIT %(limit)s
-        ) d
+        CROSS JOIN LATERAL planq_purgeable_jobs(t.id, %(status)s, g.strategy, k.since, %(after)s, %(limit)s) d
         WHERE t.id = %(tenant_id)s
         ORDER BY d.id LIMIT %(limit)s
     ) old
@@ -141,7 +160,8 @@ WHERE is_active AND budget IS NOT NULL AND last_job_id = ANY (%(ids)s)
 -- name: delete_old_deliveries
 -- Removes deliveries that ended long enough ago, oldest first.
 DELETE FROM deliveries WHERE id = ANY (ARRAY(  -- see delete_purgeable_batch
-    SELECT id FROM deliveries WHERE finished_at < planq_now() - %(before)s::interval ORDER BY finished_at LIMIT %(limit)s
+    SELECT id FROM deliveries WHERE finished_at < planq_now() - make_interval(secs => %(seconds)s)
+    ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ))
 
@@ -190,3 +210,29 @@ WITH page AS MATERIALIZED (
     DELETE FROM conversations d USING old WHERE d.id = old.id RETURNING d.id
 )
 SELECT id, (SELECT count(*) FROM gone)::int AS removed FROM page ORDER BY page.id DESC LIMIT 1
+
+-- name: tenants_of_versions
+-- The tenants with a version of an agent or a skill that may be old: a later one has been there for so long.
+SELECT DISTINCT t.id FROM (
+    SELECT tenant_id, lead(created_at) OVER (PARTITION BY tenant_id, name ORDER BY version) AS until FROM agents
+    UNION ALL
+    SELECT tenant_id, lead(created_at) OVER (PARTITION BY tenant_id, name ORDER BY version) FROM skills
+) v
+JOIN tenants t ON t.id = v.tenant_id
+WHERE v.until < planq_kept_since(t.config, 'versions', %(seconds)s)
+ORDER BY t.id
+
+-- name: delete_old_versions
+-- Removes some of a tenant's versions of agents and skills that nobody needs any more; yields how many.
+WITH old AS MATERIALIZED (
+    SELECT o.kind, o.name, o.version FROM tenants t
+    CROSS JOIN LATERAL planq_old_versions(t.id, planq_kept_since(t.config, 'versions', %(seconds)s), %(limit)s) o
+    WHERE t.id = %(tenant_id)s
+), agents_gone AS (
+    DELETE FROM agents a USING old o
+    WHERE o.kind = 'agent' AND a.tenant_id = %(tenant_id)s AND a.name = o.name AND a.version = o.version RETURNING a.name
+), skills_gone AS (
+    DELETE FROM skills s USING old o
+    WHERE o.kind = 'skill' AND s.tenant_id = %(tenant_id)s AND s.name = o.name AND s.version = o.version RETURNING s.name
+)
+SELECT ((SELECT count(*) FROM agents_gone) + (SELECT count(*) FROM skills_gone))::int AS removed
