@@ -19,6 +19,7 @@ from api.deps import Services
 from api.http import MAX_DEFECTS, HttpRefusal, decode_body
 from api.schemas import JobRequest, RequestBody
 from api.submission import checked_submission, trace_id
+from shared.computing import off_loop
 from shared.domain.batches.estimate import LineEstimate, line_estimate
 from shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
 from shared.domain.jobs.budget import Price
@@ -84,7 +85,7 @@ async def _validate(services: Services, held: HeldBatch) -> None:
     """Validate the lines of a batch up to the end, unless another process holds it by then."""
     estimate, sizes, after = held.estimate, Sizes(), 0
     while lines := await services.batches.received(held, after):
-        read = await asyncio.to_thread(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
+        read = await off_loop(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
         checked = []
         for line in read:
             one, used = await _checked(services, held, line, sizes)

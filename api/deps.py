@@ -41,6 +41,7 @@ from api.revocation import OngoingRequests
 from api.streams import Streams
 from api.waiting import WAITED, Waiters
 from shared.broker.publisher import CeleryPublisher
+from shared.computing import off_loop
 from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
@@ -265,7 +266,7 @@ class StrictRequest(Request):
         if not hasattr(self, "_json"):
             body = await self.body()
             is_long = len(body) > INLINE_BYTES
-            self._json = await asyncio.to_thread(decode_body, body) if is_long else decode_body(body)
+            self._json = await off_loop(decode_body, body) if is_long else decode_body(body)
         return self._json
 
     @property
@@ -291,7 +292,7 @@ class StrictRoute(APIRoute):
             read = StrictRequest(request.scope, request.receive)
             if model is not None and not read.is_short:
                 with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
-                    await asyncio.to_thread(check_fields, model, await read.json())
+                    await off_loop(check_fields, model, await read.json())
             return await handle(read)
 
         return strict

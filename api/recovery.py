@@ -10,13 +10,13 @@ refusal leaves no trace. `shared.domain.plan.fork` decides by content what a for
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
 from api.submission import allowed_tools, check_object, checked_input, valid_plan
+from shared.computing import off_loop
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
@@ -207,7 +207,7 @@ async def fork_of(
         )
     work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
     is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
-    compiled, reuse, doubts = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
+    compiled, reuse, doubts = await off_loop(_compare, *work) if is_long else _compare(*work)
     if doubts and not (request.repeat_unsafe or request.dry_run):
         raise _refused_fork(job, steps, doubts)
     submission = replace(
@@ -325,7 +325,7 @@ async def verdict_of(
     outcome = Settlement(request.outcome)
     if outcome is Settlement.HAPPENED:
         given = (request.output, step["tool_name"], tools, settings.max_output_bytes)
-        body = await asyncio.to_thread(_checked_output, *given)
+        body = await off_loop(_checked_output, *given)
         found = identify(request.output)
         artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type, found.metadata)
         if len(body) <= settings.inline_output_bytes:
@@ -356,8 +356,8 @@ def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
 async def _keep(tenant_id: str, output: Any, body: bytes, step: Row, payloads: Payloads) -> PayloadRecord:
     """Store a large output as workers do: apart from its step, with the parts that later steps refer to."""
     wanted = [path_of(path) for path in step["wanted"] or ()]
-    excerpts = await asyncio.to_thread(excerpts_json, output, wanted)
-    digest = await payloads.put(tenant_id, body, await asyncio.to_thread(preview_json, output))
+    excerpts = await off_loop(excerpts_json, output, wanted)
+    digest = await payloads.put(tenant_id, body, await off_loop(preview_json, output))
     return PayloadRecord(digest, len(body), excerpts)
 
 

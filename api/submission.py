@@ -9,7 +9,6 @@ A refusal leaves no trace. An execution of an agent is a job too, and comes the 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from api.deps import Services
 from api.http import INLINE_BYTES, MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
 from api.limits import job_headers, too_many, too_many_jobs
 from api.schemas import MAX_METADATA_BYTES, JobRequest
+from shared.computing import off_loop
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.jobs.limits import Limits
@@ -237,7 +237,7 @@ async def _checked(
     if request.loop is not None:
         is_long = is_larger(request.loop, _INLINE_BLOCK_BYTES)
         work = (request, limits, tools)
-        block = await asyncio.to_thread(_block, *work) if is_long else _block(*work)
+        block = await off_loop(_block, *work) if is_long else _block(*work)
     plan = None
     if request.plan is not None:
         checked = await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps)
@@ -381,12 +381,11 @@ async def check_plan(
     """
     steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
     size = len(steps) if isinstance(steps, list) else 0
-    if size > 2 * max_steps:
-        # So far beyond the limit that checking every call would only cost time.
+    if size > max_steps:  # to check each call beside it would take a second
         return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
     if size <= _INLINE_CALLS and not is_larger(raw, INLINE_BYTES):
         return _check_plan(raw, tools, max_steps, agents)
-    return await asyncio.to_thread(_check_plan, raw, tools, max_steps, agents)
+    return await off_loop(_check_plan, raw, tools, max_steps, agents)
 
 
 def _check_plan(
@@ -448,7 +447,7 @@ async def _assigned(services: Services, submission: Submission, request: JobRequ
     agent = await pin_agent(services.agents, services.skills, submission.tenant_id, name)
     work = (submission, request, agent, services.settings)
     # The agent's schema may take seconds to check, which others would wait for.
-    return _pinned(*work) if request.with_ is None else await asyncio.to_thread(_pinned, *work)
+    return _pinned(*work) if request.with_ is None else await off_loop(_pinned, *work)
 
 
 def _pinned(submission: Submission, request: JobRequest, agent: PinnedAgent, settings: Settings) -> Submission:

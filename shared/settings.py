@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest body; up to 200 000 values and keys.")
     max_plan_bytes: int = Field(
-        default=16 << 20, ge=1024, description="The same where a plan (of 10 000 steps, say) or an output is sent."
+        default=4 << 20, ge=1024, description="The same where a plan (of 10 000 steps, say) or an output is sent."
     )
     max_message_bytes: int = Field(
         default=256 * 1024, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."

@@ -5,7 +5,6 @@ A document is put as YAML or JSON and answered as JSON; a skill is Markdown both
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from operator import attrgetter
@@ -21,6 +20,7 @@ from api.deps import Services, Use, no_cursor, page_of, strict_router
 from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from api.http import JsonResponse, decode_body, error_responses
 from api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
+from shared.computing import off_loop
 from shared.domain.agents.checks import AGENT_NAME, parse_skill
 from shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
 from shared.domain.agents.source import MAX_CHARS
@@ -175,7 +175,7 @@ async def put_agent(request: Request, agent_id: NamePath, services: Use, who: Wh
     if request.headers.get("content-type", "").startswith("application/json"):
         decode_body(body, is_unique=False)  # says better what is wrong with JSON that is none
     # Reading YAML with its lines takes seconds for the largest documents: meanwhile the loop serves others.
-    document = await asyncio.to_thread(parse_agent, body)
+    document = await off_loop(parse_agent, body)
     _check_name(document.name, agent_id, "the document")
     content = json_text(document.to_json())
     block = document.loop_block()

@@ -23,6 +23,11 @@ from time import monotonic
 from typing import Any, Final
 
 _SLOTS = 3
+_LONG_SECONDS = 1.0
+_LEAST_PRIORITY = 19
+"""What computes for longer than any page that is well goes behind everything else from then on. It has no way back:
+it ends with this work. The time includes that of its start."""
+
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
 """What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
 
@@ -136,6 +141,9 @@ class Apart:
             except BaseException:
                 self._end(process)
                 raise
+            if process.is_last:
+                self._end(process)
+                return said
             with self._lock:
                 self._idle.append(process)
             return said
@@ -200,11 +208,14 @@ class _Process:
             process_group=0,
         )
         self.end = weakref.finalize(self, _end, self._popen)
+        self.is_last = False
+        """Whether it takes no more work after what it has now."""
 
     def ask(self, asked: _Asked) -> Any:
         """Return what the process says; raises `_Gone`, and `Failed` when the time is over."""
         asked.begin(self)
         deadline = monotonic() + asked.seconds
+        self._computed = _computed_seconds(self._popen.pid)
         sink = self._popen.stdin
         assert sink is not None
         try:
@@ -223,8 +234,12 @@ class _Process:
         ready.register(source, select.POLLIN)
         while len(read) < size:
             try:
-                if not ready.poll(max(0.0, deadline - monotonic()) * 1_000):
-                    raise Failed(f"it takes more than {seconds:g} s", is_late=True)
+                left = deadline - monotonic()
+                if not ready.poll(max(0.0, left if self.is_last else min(left, _LONG_SECONDS)) * 1_000):
+                    if self.is_last or left <= _LONG_SECONDS:
+                        raise Failed(f"it takes more than {seconds:g} s", is_late=True)
+                    self._look()
+                    continue
                 piece = os.read(source.fileno(), min(size - len(read), 1 << 20))
             except (OSError, ValueError):
                 raise _Gone from None
@@ -233,10 +248,26 @@ class _Process:
             read += piece
         return bytes(read)
 
+    def _look(self) -> None:
+        """Let it go last, if it has computed for long."""
+        if _computed_seconds(self._popen.pid) - self._computed >= _LONG_SECONDS:
+            self.is_last = True
+            with contextlib.suppress(OSError):  # it has just ended
+                os.setpriority(os.PRIO_PROCESS, self._popen.pid, _LEAST_PRIORITY)
+
     def kill(self) -> None:
         """End it at once, without waiting for that; the one who asks it then learns that it is gone."""
         with contextlib.suppress(OSError):
             self._popen.kill()
+
+
+def _computed_seconds(pid: int) -> float:
+    """Return what a process has computed; 0 where the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

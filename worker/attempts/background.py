@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shared.computing import off_loop
 from shared.domain.conversations.history import CountTokens, history_messages
 from shared.domain.errors import NotFound
 from shared.domain.models.background import Background
@@ -48,4 +48,4 @@ class Backgrounds:
         if conversation_id is None or claim.parent is not None or not max_tokens:
             return ()
         rows = await persist(lambda: self._store.history(claim.tenant_id, conversation_id, claim.job_id))
-        return await asyncio.to_thread(history_messages, rows, max_tokens, self._count) if rows else ()
+        return await off_loop(history_messages, rows, max_tokens, self._count) if rows else ()

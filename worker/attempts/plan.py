@@ -7,12 +7,12 @@ its own tools; one without any answers at once (1 call).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.computing import off_loop
 from shared.domain.agents.answers import with_answers_as_text
 from shared.domain.errors import (
     BudgetExceeded,
@@ -170,7 +170,7 @@ class PlanStage:
             checked = _check(*work)
         else:
             async with self._recorder.kept(claim.job_id, chain.calls):
-                checked = await asyncio.to_thread(_check, *work)
+                checked = await off_loop(_check, *work)
         body = plan.model_dump(mode="json", exclude_none=True)
         if checked.errors:
             return await self._refuse(planning, body, checked.errors)

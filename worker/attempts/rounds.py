@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shared.computing import off_loop
 from shared.domain.agents.answers import with_answers_as_text
 from shared.domain.errors import (
     Aborted,
@@ -189,13 +190,18 @@ class RoundStage:
         try:
             if _needs_guide(work):
                 return await self._guide(work)
-            reaction = _reaction(work)
+            reaction = await off_loop(_reaction, work) if claim.rounds and work.block.on_error else ErrorReaction()
             if reaction.calls:
                 return await self._call(work, ON_ERROR_SOURCE, reaction.calls, further_round(claim))
             if reaction.abort_reason is not None:
                 return await self.abort(claim, reaction.abort_reason, work.chain)
             stop = limit_reached(claim.strategy, claim.rounds, claim.limits, claim.rounds_time_left)
-            if stop is None and claim.rounds and work.block.until and until_holds(work.block, work.variables):
+            if (
+                stop is None
+                and claim.rounds
+                and work.block.until
+                and await off_loop(lambda: until_holds(work.block, work.variables))
+            ):
                 stop = StopReason.UNTIL
             if stop is not None or not work.tools:
                 return await self._answer(work, stop or StopReason.ANSWERED)
@@ -320,7 +326,7 @@ class RoundStage:
     async def _finish(self, work: _Round, text: str, stop: StopReason) -> Carried:
         """End the job with its answer, or open the round of the calls that follow the last one."""
         claim, chain = work.claim, work.chain
-        calls = after_steps(work.block, work.variables) if work.block.after else ()
+        calls = await off_loop(lambda: after_steps(work.block, work.variables)) if work.block.after else ()
         if work.agent is None:
             if calls:
                 return await self._call(work, AFTER_SOURCE, calls, FollowUp(stop_reason=stop, answer=storable(text)))
@@ -491,13 +497,11 @@ def _narrowed(block: LoopBlock, guard: GuardLimits) -> GuardLimits:
 
 
 def _reaction(work: _Round) -> ErrorReaction:
-    """Return what the rules say about failures that nothing has followed yet.
+    """Return what the rules say about failures that nothing has followed yet; precondition: a round is over.
 
     The calls of `on_error` are a round of their own; once that is over, what is left is whether the job is aborted.
     """
     rounds = work.claim.rounds
-    if not rounds or not work.block.on_error:
-        return ErrorReaction()
     if rounds[-1].source != ON_ERROR_SOURCE:
         return errors_matched(work.block, rounds[-1], work.variables)
     before = loop_variables(rounds[:-1], query=work.claim.input, own=work.block.vars)

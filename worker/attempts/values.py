@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shared.computing import off_loop
 from shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
 from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.retry import Phase
@@ -82,27 +83,27 @@ class Values:
             except InvalidArguments:
                 if not steps.are_spent:
                     raise
-            return await asyncio.to_thread(_resolved, claim, claim.outputs, tool.definition, max_size, ())
+            return await off_loop(_resolved, claim, claim.outputs, tool.definition, max_size, ())
         outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
         for step, paths in lacking.items():
             outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
-        return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size, lacking)
+        return await off_loop(_resolved, claim, outputs, tool.definition, max_size, lacking)
 
     async def ready(self, claim: StepClaim, tool: Tool, answer: Any) -> ReadyOutput:
         """Check and encode an answer; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
         if isinstance(answer, Accompanied):
             ready = await self.ready(claim, tool, answer.output)
-            return await asyncio.to_thread(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
+            return await off_loop(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
         output = answer
         if is_larger(output, self._limits.inline):
-            return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
+            return await off_loop(_ready, tool.definition, output, claim, self._limits)
         steps = Steps(_STEPS_AT_ONCE)
         try:
             return _ready(tool.definition, output, claim, self._limits, steps)
         except InvalidOutput:
             if not steps.are_spent:
                 raise
-        return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
+        return await off_loop(_ready, tool.definition, output, claim, self._limits)
 
     async def put(self, claim: StepClaim, output: ReadyOutput) -> tuple[ArtifactRecord | None, PayloadRecord | None]:
         """Store the bytes of what is large, which its step may then refer to; return what is to be stored with it.
@@ -121,7 +122,7 @@ class Values:
     async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
         async with self._loading:
             body = await persist(lambda: self._payloads.get(tenant_id, known.hash))
-            return await asyncio.to_thread(lambda: known.extended(json.loads(body), paths))
+            return await off_loop(lambda: known.extended(json.loads(body), paths))
 
 
 def output_to_store(output: ReadyOutput) -> JsonText | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from shared.domain.errors import Transient
+from shared.domain.frames import under_its_name
 from shared.ports import Ownership
 
 
@@ -60,7 +62,7 @@ class ToolThreads:
             self.alive += 1
         try:
             with nullcontext() if owner is None else owner.in_thread():
-                return function(**arguments)
+                return under_its_name(partial(function, **arguments))
         finally:
             with self._lock:
                 self.alive -= 1

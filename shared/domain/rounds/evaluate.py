@@ -13,7 +13,7 @@ from typing import Any
 from shared.domain.errors import InvalidArguments, capped
 from shared.domain.rounds.block import BlockDefect, LoopBlock
 from shared.domain.rounds.compile import with_defaults
-from shared.domain.rounds.expressions import ExpressionFailed, holds, rendered, without_expressions
+from shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
 from shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
 from shared.domain.rounds.record import RoundRecord
 from shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
@@ -66,7 +66,8 @@ def loop_variables(rounds: Sequence[RoundRecord], *, query: str, own: Mapping[st
 
 def until_holds(block: LoopBlock, variables: Mapping[str, Any]) -> bool:
     """Return whether the loop ends by its own condition; raises `InvalidArguments` for one that has no value."""
-    return any(_holds(text, variables, f"/until/{number}") for number, text in enumerate(block.until or ()))
+    steps = StepsLeft()
+    return any(_holds(text, variables, f"/until/{number}", steps) for number, text in enumerate(block.until or ()))
 
 
 def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, Any]) -> ErrorReaction:
@@ -79,16 +80,17 @@ def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, 
         return ErrorReaction()
     calls: list[RuleCall] = []
     reason: str | None = None
+    steps = StepsLeft()
     for number, result in enumerate(last.results):
         if result.error is None or result.code in _NOT_RUN:
             continue
         step = _result(last, number)
         known = {**variables, "step": step, "error": step["error"]}
         for place, rule in enumerate(block.on_error):
-            if rule.when is not None and not _holds(rule.when, known, f"/on_error/{place}/when"):
+            if rule.when is not None and not _holds(rule.when, known, f"/on_error/{place}/when", steps):
                 continue
             if rule.tool is not None:
-                calls.append(RuleCall(rule.tool, _rendered(rule.with_, known, f"/on_error/{place}/with")))
+                calls.append(RuleCall(rule.tool, _rendered(rule.with_, known, f"/on_error/{place}/with", steps)))
             if rule.then == "abort" and reason is None:
                 reason = f"step {step['index']} ({step['name']}) failed: {capped(str(step['error']), 500)}"
             break
@@ -97,10 +99,11 @@ def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, 
 
 def after_steps(block: LoopBlock, variables: Mapping[str, Any]) -> list[RuleCall]:
     """Return the calls that follow the last round; raises `InvalidArguments` for an expression that has no value."""
+    steps = StepsLeft()
     return [
-        RuleCall(rule.tool, _rendered(rule.with_, variables, f"/after/{place}/with"))
+        RuleCall(rule.tool, _rendered(rule.with_, variables, f"/after/{place}/with", steps))
         for place, rule in enumerate(block.after)
-        if rule.when is None or _holds(rule.when, variables, f"/after/{place}/when")
+        if rule.when is None or _holds(rule.when, variables, f"/after/{place}/when", steps)
     ]
 
 
@@ -141,16 +144,16 @@ def prompt_text(block: LoopBlock) -> str | None:
     return block.prompt.text
 
 
-def _holds(text: str, variables: Mapping[str, Any], place: str) -> bool:
+def _holds(text: str, variables: Mapping[str, Any], place: str, steps: StepsLeft) -> bool:
     try:
-        return holds(text, variables)
+        return holds(text, variables, steps)
     except ExpressionFailed as error:
         raise InvalidArguments(f"loop{place}: {error}") from error
 
 
-def _rendered(value: Any, variables: Mapping[str, Any], place: str) -> Any:
+def _rendered(value: Any, variables: Mapping[str, Any], place: str, steps: StepsLeft) -> Any:
     try:
-        return rendered(value, variables)
+        return rendered(value, variables, steps)
     except ExpressionFailed as error:
         raise InvalidArguments(f"loop{place}: {error}") from error
 

@@ -31,6 +31,9 @@ MAX_EXPRESSION_BYTES = 1024
 MAX_EXPRESSION_STEPS = 200_000
 """Most steps of one evaluation: about half a second (two-core test machine, 11/2026)."""
 
+MAX_DECISION_STEPS = 5 * MAX_EXPRESSION_STEPS
+"""Most steps of all that the rules of a loop look into between two of its rounds."""
+
 MAX_TEMPLATES = 500
 """Most expressions in the texts of one value; each takes 60 µs to be read."""
 
@@ -86,15 +89,30 @@ def expression_defect(text: Any, names: Collection[str] | None = None) -> str | 
     return None
 
 
-def expression_value(text: str, value: Any, *, max_steps: int = MAX_EXPRESSION_STEPS) -> Any:
+class StepsLeft:
+    """How many steps several evaluations may still take together."""
+
+    def __init__(self, most: int = MAX_DECISION_STEPS) -> None:
+        self._most = self._left = most
+
+    def spend(self, steps: int) -> None:
+        """Take so many; raises `TooManySteps` where there are fewer."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooManySteps(f"the expressions take more than {self._most} steps together; select less")
+
+
+def expression_value(
+    text: str, value: Any, *, max_steps: int = MAX_EXPRESSION_STEPS, shared: StepsLeft | None = None
+) -> Any:
     """Return what an expression selects of `value`, None for nothing; the result may share parts with `value`.
 
     Raises `ExpressionFailed` for what does not parse or is nested too deeply, for functions over the wrong types, and
-    for an evaluation of more than `max_steps`: one for each part that is looked at or built.
+    for an evaluation of more than `max_steps`: one for each part that is looked at or built. So does `shared`.
     """
     tree = _parsed(text)
     try:
-        return _Bounded(max_steps).visit(tree, value)
+        return _Bounded(max_steps, shared).visit(tree, value)
     except ExpressionFailed:
         raise
     except RecursionError:
@@ -104,9 +122,9 @@ def expression_value(text: str, value: Any, *, max_steps: int = MAX_EXPRESSION_S
         raise ExpressionFailed(f"the expression {excerpt(text)} failed: {capped(str(error), 300)}") from error
 
 
-def holds(text: str, value: Any) -> bool:
+def holds(text: str, value: Any, steps: StepsLeft | None = None) -> bool:
     """Return whether an expression selects something true: not false, null, nor an empty text, list or object."""
-    found = expression_value(text, value)
+    found = expression_value(text, value, shared=steps)
     return found is not None and found is not False and found not in ("", [], {})
 
 
@@ -130,14 +148,14 @@ def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[Templ
                 yield path, defect
 
 
-def rendered(value: Any, variables: Mapping[str, Any]) -> Any:
+def rendered(value: Any, variables: Mapping[str, Any], steps: StepsLeft | None = None) -> Any:
     """Return `value` with every `{{ expression }}` in its texts replaced; `\\{{` stands for the braces.
 
     Where the whole text is one expression its value keeps its JSON type; inside a longer text a text is inserted as
     it is, null as nothing, anything else as compact JSON. Raises `ExpressionFailed`, also for more than
     `MAX_RENDERED_CHARS` in all.
     """
-    return _Rendering(variables).value(value)
+    return _Rendering(variables, StepsLeft() if steps is None else steps).value(value)
 
 
 def without_expressions(value: Any, stand_in: Any) -> Any:
@@ -188,8 +206,9 @@ def _parts(text: str) -> Iterator[str | _Expression | _Unclosed]:
 
 
 class _Rendering:
-    def __init__(self, variables: Mapping[str, Any]) -> None:
+    def __init__(self, variables: Mapping[str, Any], steps: StepsLeft) -> None:
         self._variables = variables
+        self._steps = steps
         self._left = MAX_RENDERED_CHARS
 
     def value(self, value: Any) -> Any:
@@ -206,7 +225,7 @@ class _Rendering:
         if whole.startswith("{{") and whole.endswith("}}") and len(whole) >= 4:
             inner = whole[2:-2]
             if "{{" not in inner and "}}" not in inner:
-                found = expression_value(inner.strip(), self._variables)
+                found = expression_value(inner.strip(), self._variables, shared=self._steps)
                 self._spend(found)
                 return found
         return "".join(map(self._inserted, _parts(text)))
@@ -216,7 +235,7 @@ class _Rendering:
             return part
         if isinstance(part, _Unclosed):
             raise ExpressionFailed(f"{excerpt(part.text)} has no closing }}}}")
-        return self._spend(expression_value(part.text, self._variables))
+        return self._spend(expression_value(part.text, self._variables, shared=self._steps))
 
     def _spend(self, value: Any) -> str:
         """Return a value as text; each use of one counts, for a short block can name a large one many times."""
@@ -340,9 +359,10 @@ def _root_names(tree: Any) -> Iterator[str]:
 class _Bounded(TreeInterpreter):
     """The library's interpreter, which counts what it looks at and what it builds."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, shared: StepsLeft | None) -> None:
         super().__init__()
         self._max = self._left = max_steps
+        self._shared = shared
         self._library = Functions()
 
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -393,6 +413,8 @@ class _Bounded(TreeInterpreter):
         self._left -= steps
         if self._left < 0:
             raise TooManySteps(f"the expression takes more than {self._max} steps; select less")
+        if self._shared is not None:
+            self._shared.spend(steps)
 
 
 def _is_ordered(value: Any) -> bool:

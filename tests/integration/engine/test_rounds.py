@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import worker.attempts.rounds
 from shared.domain.errors import ModelRefused, ToolFailed
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Effect, JobStatus, Strategy
@@ -369,6 +371,28 @@ def test_a_rule_follows_a_failure(rounds: Callable[..., Any], ran: list[str], th
     assert ran == ["1:no a"]
     assert job["status"] == ("failed" if then == "abort" else "completed")
     assert (job["error"] or {}).get("code") == ("aborted" if then == "abort" else None)
+
+
+def test_rules_are_looked_into_beside_the_loop(rounds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take half a second of the interpreter, in which no other step of the worker would go on."""
+    threads: dict[str, str] = {}
+    for name in ("errors_matched", "until_holds", "after_steps"):
+        real = getattr(worker.attempts.rounds, name)
+
+        def spied(*given: Any, name: str = name, real: Any = real) -> Any:
+            threads[name] = threading.current_thread().name
+            return real(*given)
+
+        monkeypatch.setattr(worker.attempts.rounds, name, spied)
+    rules = [{"when": "`false`", "tool": "send", "with": {"text": "never"}}]
+    block = {"until": ["length(results) >= `2`"], "on_error": rules, "after": rules}
+
+    job, _, _ = rounds(Strategy.REACT, [said(("note", {"text": "a"})), "done"], loop=block)
+
+    assert job["status"] == "completed"
+    assert {name: thread.rpartition("_")[0] for name, thread in threads.items()} == dict.fromkeys(
+        ("errors_matched", "until_holds", "after_steps"), "computing"
+    )
 
 
 def test_a_block_chooses_tools_prompt_and_guard(rounds: Callable[..., Any], ran: list[str]) -> None:

@@ -78,6 +78,30 @@ def test_what_takes_too_long_is_killed_while_the_loop_goes_on(apart: Apart) -> N
     eventually(lambda: not below(), what="the process is gone")
 
 
+def test_what_computes_for_long_goes_last_and_takes_no_more_work(tmp_path: Path) -> None:
+    """Queries of half a minute each would share every processor with whoever waits for an answer."""
+    go = tmp_path / "go"
+    busy = scripted(
+        tmp_path,
+        "import os, sys\n"
+        "sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), 'big'))\n"
+        f"while not os.path.exists({str(go)!r}): pass\n"
+        "sys.stdout.buffer.write((11).to_bytes(8, 'big') + b'{\"value\":1}')\n"
+        "sys.stdout.buffer.flush()\n"
+        "sys.stdin.buffer.read()\n",
+    )
+
+    async def long() -> object:
+        asked = asyncio.create_task(busy.call("t", "page", b"", None, seconds=600))
+        await asyncio.to_thread(eventually, lambda: [one.nice() for one in below()] == [19], what="it goes last")
+        go.touch()
+        return await asked
+
+    assert asyncio.run(long()) == 1
+    eventually(lambda: not below(), what="the process is gone")
+    busy.close()
+
+
 def test_work_that_nobody_waits_for_is_killed(apart: Apart) -> None:
     async def cancelled() -> None:
         with pytest.raises(TimeoutError):

@@ -258,6 +258,19 @@ def test_any_condition_ends_the_loop() -> None:
         until_holds(parse_block({"until": "length(round)"}), KNOWN)
 
 
+def test_all_rules_of_a_decision_share_their_steps() -> None:
+    """Each expression alone may take half a second: 32 templates took a quarter of a minute."""
+    rows = {"rows": [1] * 1_500}
+    costly = f"{{{{ length([{','.join(['vars.rows[?@ > `0`]'] * 10)}]) }}}}"
+    known = {**KNOWN, "vars": rows}
+    one = parse_block({"after": [{"tool": "a", "with": {"texts": [costly]}}]})
+    assert [call.arguments for call in after_steps(one, known)] == [{"texts": [10]}]
+    many = parse_block({"after": [{"tool": "a", "with": {"texts": [costly] * 32}}]})
+
+    with pytest.raises(InvalidArguments, match="loop/after/0/with: the expressions take more than 1000000 steps"):
+        after_steps(many, known)
+
+
 def test_the_first_rule_that_holds_counts_for_each_failed_step() -> None:
     block = parse_block(
         {
