@@ -1,7 +1,8 @@
 """`python -m deploy.local.freezes`: notes that a loop froze, as one JSON document on standard input tells.
 
-Before it stands a line with the id of the worker. Its lease is renewed once: whoever judges its loss shall know of
-the freeze. The worker itself counts by its own beats, and does nothing that its lease does not allow.
+Before it stands a line with the id of the worker. Then come empty lines for as long as the loop stands still and its
+process could go on. While they come its lease is held: whoever judges its loss shall know of the freeze. The worker
+itself counts by its own beats, and does nothing that its lease does not allow.
 
 A guard starts it (`deploy.local.guard`), and stops the frozen process until this has ended. The whole stack is for
 the operator, in the log. What tenants may see is the place: modules, lines and functions, no path of this machine.
@@ -16,7 +17,9 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import PurePath
+from time import monotonic
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -27,6 +30,9 @@ _NAME = re.compile(r"planq:(?P<job>[0-9a-f-]{36}):(?P<round>\d+):(?P<index>-?\d+
 """The name that `shared.domain.frames` gives to the frame of an attempt."""
 
 _log = logging.getLogger("planq.guard")
+
+_HOLDS_IN_LEASE = 4
+_PIECE_BYTES = 65_536
 
 _MOST_STACK_CHARS = 20_000
 _MOST_FRAMES = 6
@@ -65,14 +71,18 @@ def main() -> int:
     settings = load_settings()
     database_url = settings.require_database()
     configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
-    worker = sys.stdin.readline().strip()
-    if worker.strip("0"):
-        with contextlib.suppress(psycopg.Error):
-            hold_lease(database_url, worker, settings.lease_seconds)
-    told = sys.stdin.read()
-    if not told:
+    every, held_at, told = settings.lease_seconds / _HOLDS_IN_LEASE, -inf, b""
+    while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
+        told += piece
+        worker, ended, document = told.partition(b"\n")
+        if ended and not document.strip() and worker.strip(b"0") and monotonic() - held_at >= every:
+            held_at = monotonic()
+            with contextlib.suppress(psycopg.Error):
+                hold_lease(database_url, worker.decode(), settings.lease_seconds)
+    _, _, document = told.partition(b"\n")
+    if not document.strip():
         return 0
-    noted = json.loads(told)
+    noted = json.loads(document)
     row = row_of(noted, [os.getcwd(), *sys.path])
     _log.critical(
         "froze",

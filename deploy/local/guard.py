@@ -6,10 +6,11 @@ container without an init the process is number 1 of its namespace, which no sig
 
 A beat counts as late only for as long as the process could have beaten: not while it is stopped (SIGSTOP, a debugger,
 a frozen container), nor while this process itself stood still with it, nor while its threads wait for a processor,
-unless it has computed for long without a beat, which no loop does that is well. When one is later than its limit, the
-stacks of all threads are taken, the process is stopped, the freeze is noted
+unless it has computed for a while without a beat, which no loop does that is well. When one is later than its limit,
+the stacks of all threads are taken, the process is stopped, the freeze is noted
 (`deploy.local.freezes`), and then it is killed with all that it has started: whoever takes over what was in flight
-there knows of the note. Everything that this needs comes from the kernel, so it is Linux only.
+there knows of the note, for its lease is held until then. Everything that this needs comes from the kernel, so it is
+Linux only.
 
 Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.
 """
@@ -33,10 +34,11 @@ _TICKS_IN_LIMIT = 10
 
 _WARM_SHARE = 0.6
 """How late a beat is, of its limit, when a recorder is started: it needs a second, more on a busy machine. It keeps
-the lease from ending before the note."""
+the lease from ending before the note, for as long as it is told that the loop could go on and does not."""
 
-_COMPUTED_SHARE = 0.3
-"""Of the limit: what has computed for so long without a beat waits for no processor, however busy the machine is."""
+_COMPUTED_SHARE = 0.1
+"""Of the limit: what has computed for so long without a beat does not just wait for a processor. One that ten share
+gives so much within the limit; no turn of a loop that is well takes a tenth of it."""
 
 _BUSY_SHARE = 0.1
 """Of the limit: a thread that has computed for so long is the one that holds up the others."""
@@ -91,6 +93,53 @@ class _Times:
         return max((at - before.waited.get(thread, at) for thread, at in self.waited.items()), default=0.0)
 
 
+def credited(gap: float, tick: float, waited: float) -> float:
+    """Return how many of the seconds between two looks were everybody's, when `tick` lay between them as a rule.
+
+    What stood still with this process (a machine asleep, a container frozen) has missed no beat. Of a processor that
+    has let this process wait, `waited` says so.
+    """
+    return min(gap, 2 * tick + waited)
+
+
+def _own_wait() -> float:
+    return _Times(os.getpid()).waited.get(os.getpid(), 0.0)
+
+
+class _Handle:
+    """A process that may end at any moment: what is sent by it reaches no other one that has its number by then."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._descriptor = -1
+
+    def __enter__(self) -> _Handle:
+        # Without such a process, or on a kernel that knows no handles, numbers have to do.
+        with contextlib.suppress(OSError):
+            self._descriptor = os.pidfd_open(self._pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def send(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self._descriptor < 0:
+            _kill(self._pid, number)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def send_to(self, thread: int, number: int) -> None:
+        """Send a signal to one of its threads, or to any where that cannot be said on this machine."""
+        import ctypes  # here, since nearly no guard ever needs it
+
+        call = _TGKILL.get(os.uname().machine)
+        if call is None or ctypes.CDLL(None).syscall(call, self._pid, thread, int(number)) != 0:
+            self.send(number)
+
+
 class Watched:
     """One loop of one process: for how long it has owed a beat."""
 
@@ -100,6 +149,8 @@ class Watched:
         self._looks = 0
         self._runnable_seconds = 0.0
         self.late_seconds = 0.0
+        self.could_beat = False
+        """Whether it was able to since the look before, and did not."""
 
     def look(self, slot: Slot, seconds: float) -> float:
         """Take note that `seconds` have gone by, and return how late the beat is, as a share of its limit.
@@ -114,10 +165,11 @@ class Watched:
             return 0.0
         times = _Times(slot.pid)
         state = beats.process_state(slot.pid)
+        self.could_beat = state is not None and state[0] not in "Tt"
         if self._looks == 2:
             self._first = times
             self._runnable_seconds = self.late_seconds = seconds
-        elif state is not None and state[0] not in "Tt":
+        elif self.could_beat:
             self.late_seconds += seconds
             self._runnable_seconds += max(0.0, seconds - times.longest_wait_since(self._last))
         self._last = times
@@ -145,6 +197,11 @@ class FreezeRecorder:
         self._pid = _fork_and_exec(list(_RECORDER), stdin=reader)
         os.close(reader)
         os.write(self._writer, f"{worker}\n".encode())
+
+    def hold(self) -> None:
+        """Have the lease held for a while longer."""
+        with contextlib.suppress(OSError):
+            os.write(self._writer, b"\n")
 
     def note(self, document: dict[str, object]) -> None:
         """Have the freeze noted; returns when that is done, or has taken too long."""
@@ -198,16 +255,16 @@ class LoopGuard:
             if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` keeps its meaning
                 signal.signal(number, lambda *_: None)
         self._start()
-        looked = monotonic()
+        looked, waited = monotonic(), _own_wait()
         while self._code is None:
             if select.select([reader], [], [], self._tick)[0]:
                 for heard in os.read(reader, 64):
                     self._hear(signal.Signals(heard))
             gap = monotonic() - looked
             if gap >= self._tick / 2:
+                before, waited = waited, _own_wait()
                 looked += gap
-                # What stood still with this process (a machine asleep, a container frozen) has missed no beat.
-                self._look(min(gap, 2 * self._tick))
+                self._look(credited(gap, self._tick, waited - before))
         self._end_frozen()
         return self._code
 
@@ -263,6 +320,8 @@ class LoopGuard:
                 near.add(key)
                 if key not in self._recorders:
                     self._recorders[key] = FreezeRecorder(slot.worker)
+                elif watched.could_beat:
+                    self._recorders[key].hold()
             if late >= 1.0:
                 self._end(slot, watched)
                 return  # it has taken seconds, which are no other's delay
@@ -281,14 +340,36 @@ class LoopGuard:
         return is_there
 
     def _end(self, slot: Slot, watched: Watched) -> None:
-        """Note the freeze, end the process, and start it again where it is the child."""
-        stack = self._stack(slot.pid, watched.culprit(slot))
-        _kill(slot.pid, signal.SIGSTOP)
-        sleep(_STOPPED_SECONDS)
-        now = next((one for one in beats.slots(self._table) if self._key(one) == self._key(slot)), None)
-        if now is None or now.beats != slot.beats:  # it has just come to
-            _kill(slot.pid, signal.SIGCONT)
-            return
+        """Note the freeze, end the process, and start it again where it is the child.
+
+        Somebody else may end it meanwhile, as a worker does with a process for suspects: then nothing is noted, and
+        whoever has its number by then is left alone.
+        """
+        with _Handle(slot.pid) as handle:
+            if not self._is_there(slot):
+                return
+            stack = self._stack(handle, watched.culprit(slot))
+            handle.send(signal.SIGSTOP)
+            sleep(_STOPPED_SECONDS)
+            now = next((one for one in beats.slots(self._table) if self._key(one) == self._key(slot)), None)
+            if now is None or now.beats != slot.beats or not self._is_there(slot):  # it has just come to, or gone
+                handle.send(signal.SIGCONT)
+                return
+            self._note(slot, watched, stack)
+            for pid in _in_other_sessions(slot.pid):
+                _kill(pid, signal.SIGKILL)
+            handle.send(signal.SIGKILL)
+        beats.clear(self._table, slot.number)  # it may take a while to be gone
+        if slot.pid == self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(slot.pid, signal.SIGKILL)
+            os.waitpid(slot.pid, 0)
+            if self._is_ending:
+                self._code = 128 + signal.SIGKILL
+            else:
+                self._start()
+
+    def _note(self, slot: Slot, watched: Watched, stack: str) -> None:
         kind = self._kind if slot.pid == self._child else f"{self._kind}-suspects"
         recorder = self._recorders.pop(self._key(slot), None) or FreezeRecorder(slot.worker)
         recorder.note(
@@ -300,22 +381,11 @@ class LoopGuard:
                 "stack": stack,
             }
         )
-        for pid in [*_in_other_sessions(slot.pid), slot.pid]:
-            _kill(pid, signal.SIGKILL)
-        beats.clear(self._table, slot.number)  # it may take a while to be gone
-        if slot.pid == self._child:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(slot.pid, signal.SIGKILL)
-            os.waitpid(slot.pid, 0)
-            if self._is_ending:
-                self._code = 128 + signal.SIGKILL
-            else:
-                self._start()
 
-    def _stack(self, pid: int, thread: int) -> str:
+    def _stack(self, process: _Handle, thread: int) -> str:
         """Return the stacks of all threads of a process, `thread` marked as the current one."""
         self._read_stack()
-        _signal_thread(pid, thread, beats.STACK_SIGNAL)
+        process.send_to(thread, beats.STACK_SIGNAL)
         stack = b""
         until = quiet = monotonic() + _STACK_SECONDS
         while monotonic() < min(until, quiet) and len(stack) < _STACK_BYTES:
@@ -366,15 +436,6 @@ def _fork_and_exec(
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-def _signal_thread(pid: int, thread: int, number: int) -> None:
-    """Send a signal to one thread of another process, or to any of it where that cannot be said on this machine."""
-    import ctypes  # here, since nearly no guard ever needs it
-
-    call = _TGKILL.get(os.uname().machine)
-    if call is None or ctypes.CDLL(None).syscall(call, pid, thread, int(number)) != 0:
-        _kill(pid, number)
 
 
 def _in_other_sessions(pid: int) -> list[int]:

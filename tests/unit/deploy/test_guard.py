@@ -24,12 +24,14 @@ import pytest
 from deploy.local import guard
 from deploy.local.child import has_exited, reap, spawn
 from deploy.local.freezes import StackFrame, row_of, told_place
-from deploy.local.guard import Watched, _Times
+from deploy.local.guard import LoopGuard, Watched, _Times, credited
 from shared.beats import Slot
+from shared.computing import off_loop
 from shared.domain.frames import under_name
 from shared.domain.jobs.ids import StepRef
 from tests.support import beating
 from tests.support.waiting import eventually
+from worker.tools.threads import ToolThreads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a guard needs to know what only Linux tells")
 
@@ -218,8 +220,39 @@ def test_what_waits_for_a_processor_is_not_frozen_and_what_computes_without_a_be
 
     slot = Slot(0, os.getpid(), 0, 1, 10.0, 1, "0" * 32)
     assert late_after(400, computed=0.0, waited=1.0) < 0.5
-    assert late_after(400, computed=0.1, waited=0.9) >= 1.0
+    assert late_after(40, computed=0.02, waited=0.98) < 1.0
+    assert late_after(14, computed=0.1, waited=0.9) >= 1.0, "of a processor that ten share it has had its part"
     assert late_after(12, computed=0.0, waited=0.0) >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("gap", "waited", "is_credited"),
+    [(1.2, 0.0, 1.2), (3600.0, 0.0, 2.0), (3600.0, 0.5, 2.5), (9.0, 8.0, 9.0)],
+    ids=["as a rule", "asleep", "asleep, then busy", "without a processor"],
+)
+def test_what_stood_still_with_the_guard_has_missed_no_beat(gap: float, waited: float, is_credited: float) -> None:
+    """The guard wakes from a machine's sleep before the loop does: an hour without a beat is not its delay."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        slot = Slot(0, process.pid, 0, process.pid, 10.0, 1, "0" * 32)
+        watched = Watched()
+        for _ in range(3):
+            watched.look(slot, 1.0)
+        before = watched.late_seconds
+        late = watched.look(slot, credited(gap, 1.0, waited))
+        process.communicate(b"\n")
+
+    assert watched.late_seconds - before == pytest.approx(is_credited)
+    assert late < 1.0 or gap < 3600.0
+
+
+def test_who_has_the_number_of_a_process_that_has_ended_is_left_alone() -> None:
+    """A worker ends a process for suspects whose job is cancelled, in the moment in which that counts as frozen."""
+    one = LoopGuard("io", ["-c", ""])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        one._end(Slot(0, other.pid, 1, other.pid, 1.0, 1, "0" * 32), Watched())
+        other.communicate(b"\n")
+    assert other.returncode == 0
+    assert not one._recorders
 
 
 def test_a_place_names_modules_and_no_folder_of_the_machine() -> None:
@@ -253,6 +286,20 @@ Current thread 0x0002 (most recent call first):
         "tools:6 parse < frames:47 planq:" + f"{job}:2:3:4 < pool:109 _run_loop",
         None,
     )
+
+
+def test_what_an_attempt_has_done_in_a_thread_runs_below_a_frame_of_its_name() -> None:
+    """A synchronous tool may hold the interpreter as well as the loop may, and so may a check of a large value."""
+
+    def stack() -> str:
+        return "".join(traceback.format_stack())
+
+    async def work() -> list[str]:
+        return [await ToolThreads().call(stack, {}), await off_loop(stack)]
+
+    name = f"in planq:{UUID(int=7)}:1:2:3\n"
+    assert all(name in one for one in asyncio.run(under_name(StepRef(UUID(int=7), 1, 2), 3, work())))
+    assert not any("in planq:" in one for one in asyncio.run(work()))
 
 
 def test_an_attempt_runs_below_a_frame_of_its_name() -> None:
