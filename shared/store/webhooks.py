@@ -11,7 +11,7 @@ from shared.store.database import Database, Row, as_json, query
 from shared.store.ids import new_id
 
 _PIECE = 1_000
-"""Deliveries of an endpoint that are removed in one transaction."""
+"""Deliveries of an endpoint that fail, or are removed, in one transaction."""
 
 
 class WebhookStore:
@@ -69,6 +69,9 @@ class WebhookStore:
         )
         if row is None:
             raise NotFound(f"there is no endpoint {id}")
+        dropped = row["dropped"]
+        while dropped == _PIECE:
+            dropped = await self._database.call("planq_drop_waiting", tenant_id, id)
         return row
 
     async def delete(self, tenant_id: str, id: UUID) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from shared.domain.errors import Conflict, ErrorRecord, NotFound
@@ -25,6 +26,7 @@ from shared.store.requests import RequestStore, Submission
 from shared.store.retention import DELIVERIES, Retention
 from shared.store.webhooks import WebhookStore
 from tests.support.clock import move_clock
+from tests.support.waiting import eventually
 
 LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)
 SENT = DeliveryOutcome(response_status=204)
@@ -242,6 +244,64 @@ def test_a_delivery_is_begun_anew_with_the_whole_ladder_before_it(database_url: 
         assert not (await post.database.call("planq_redeliver", "another", first.id))["found"]
         (again,) = await post.take()
         assert (again.id, again.attempt, again.tries) == (first.id, 2, 1)
+
+    play(database_url, work)
+
+
+WAITING = (
+    "INSERT INTO deliveries (id, tenant_id, endpoint_id, recipient, event, body, run_at)"
+    " SELECT uuidv7(), 'default', %s, 'a', 'job.completed', '', now() - interval '1 hour' + interval '1 second' * n"
+    " FROM generate_series(1, 2400) n"
+)
+
+
+@pytest.mark.parametrize("how", ["disable", "delete"])
+def test_what_waits_for_an_endpoint_fails_in_pieces(database_url: str, how: str) -> None:
+    """One statement held all of it: one row that somebody else held kept the endpoint and all the others."""
+
+    async def work(post: Post) -> None:
+        endpoint = await post.endpoint("job.*")
+        await post.read(WAITING, endpoint)
+        hooks = WebhookStore(post.database)
+        with psycopg.connect(database_url) as holder:
+            holder.execute("SELECT FROM deliveries WHERE run_at = (SELECT max(run_at) FROM deliveries) FOR UPDATE")
+            ending = (
+                hooks.delete("default", endpoint)
+                if how == "delete"
+                else hooks.change("default", endpoint, is_disabled=True)
+            )
+            task = asyncio.create_task(ending)
+            await asyncio.to_thread(
+                eventually, lambda: waits(database_url), what="the last piece to wait for the row"
+            )
+            assert (await post.statuses()).count("failed") == 2000
+            assert (await post.read("SELECT is_disabled FROM endpoints"))[0]["is_disabled"]
+            assert not task.done()
+        await task
+        assert set(await post.statuses()) == (set() if how == "delete" else {"failed"})
+
+    play(database_url, work)
+
+
+def waits(database_url: str) -> bool:
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall()
+    return bool(found)
+
+
+def test_what_is_due_for_a_disabled_endpoint_fails_and_is_not_sent(database_url: str) -> None:
+    """Whoever disabled it may have died before all that waited had failed."""
+
+    async def work(post: Post) -> None:
+        await post.endpoint("job.*")
+        assert await post.add() == 1
+        await post.read("UPDATE endpoints SET is_disabled = true")
+        await post.add("https://callback.example/")
+        assert [one.target for one in await post.take()] == ["https://callback.example/"]
+        assert sorted(await post.statuses()) == ["failed", "sending"]
+        (row,) = await post.read("SELECT error, finished_at FROM deliveries WHERE status = 'failed'")
+        assert row["error"]["code"] == "endpoint_disabled"
+        assert row["finished_at"] is not None
 
     play(database_url, work)
 

@@ -549,12 +549,17 @@ CREATE FUNCTION planq_call_id(p_job uuid, p_index int) RETURNS text LANGUAGE sql
     SELECT replace(p_job::text, '-', '') || '_' || p_index
 $$;
 
--- EraseRequested: removes all texts of a conversation, after its unfinished turns were cancelled; what is counted stays, and
--- so do the ids by which the channel knows its messages. Returns the ids of all jobs that this ended, null where the tenant
--- has no such conversation.
-CREATE FUNCTION planq_erase_conversation(p_conversation uuid, p_tenant text) RETURNS uuid[] LANGUAGE plpgsql AS $$
+-- EraseRequested: removes all texts of a conversation that came up to message `p_until` (null: up to now), after the unfinished
+-- turns of these were cancelled; what is counted stays, and so do the ids by which the channel knows its messages. So
+-- many turns or messages at a time: the caller asks again, with the `until` and `after` of the answer, until it `is_done`.
+-- Returns {until, after, is_done, ended: the ids of all jobs that this ended}, null where the tenant has no such conversation.
+CREATE FUNCTION planq_erase_conversation(
+    p_conversation uuid, p_tenant text, p_until bigint, p_after bigint, p_turns int, p_messages int
+) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     c conversations;
+    v_until bigint;
+    v_last bigint;
     v_jobs uuid[];
     v_ended uuid[] := '{}';
     v_job uuid;
@@ -563,23 +568,40 @@ BEGIN
     IF c.id IS NULL THEN
         RETURN NULL;
     END IF;
+    v_until := coalesce(p_until, c.last_sequence);
     -- What waits to be taken in becomes no job, and those that are held end before the active one: none of them begins.
     UPDATE conversation_messages SET status = 'erased', submission = NULL, turn = c.last_turn
-    WHERE conversation_id = c.id AND tenant_id = p_tenant AND status = 'merging';
-    SELECT array_agg(j.id ORDER BY j.run_at DESC, j.id) INTO v_jobs FROM jobs j
-    WHERE j.conversation_id = c.id AND j.tenant_id = p_tenant AND j.parent_job_id IS NULL
-      AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+    WHERE conversation_id = c.id AND tenant_id = p_tenant AND sequence <= v_until AND status = 'merging';
+    v_jobs := ARRAY(
+        SELECT j.id FROM jobs j
+        WHERE j.conversation_id = c.id AND j.tenant_id = p_tenant AND j.parent_job_id IS NULL
+          AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND EXISTS (SELECT FROM conversation_messages m
+                      WHERE m.job_id = j.id AND m.conversation_id = c.id AND m.sequence <= v_until)
+        ORDER BY j.run_at DESC, j.id LIMIT p_turns);
     PERFORM planq_lock_lineages(v_jobs);
-    FOREACH v_job IN ARRAY coalesce(v_jobs, '{}') LOOP
+    FOREACH v_job IN ARRAY v_jobs LOOP
         v_ended := v_ended || ARRAY(
             SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(v_job, p_tenant)->'ended') e);
         PERFORM planq_settle_turn(v_job);
     END LOOP;
+    IF cardinality(v_jobs) = p_turns THEN
+        RETURN json_build_object('until', v_until, 'after', p_after, 'is_done', false, 'ended', to_json(v_ended));
+    END IF;
     PERFORM planq_settle_turn(c.active_job_id);
-    UPDATE conversation_messages SET text = '', content = NULL, metadata = NULL, user_id = '', request_hash = NULL,
-        status = 'erased'
-    WHERE conversation_id = c.id AND tenant_id = p_tenant;
-    RETURN v_ended;
+    WITH page AS MATERIALIZED (
+        SELECT m.sequence FROM conversation_messages m
+        WHERE m.conversation_id = c.id AND m.tenant_id = p_tenant AND m.sequence > p_after AND (m.sequence <= v_until OR EXISTS (
+            SELECT FROM conversation_messages o
+            WHERE o.job_id = m.job_id AND o.conversation_id = c.id AND o.sequence <= v_until))
+        ORDER BY m.sequence LIMIT p_messages
+    ), gone AS (
+        UPDATE conversation_messages d SET text = '', content = NULL, metadata = NULL, user_id = '', request_hash = NULL,
+            status = 'erased'
+        FROM page p WHERE d.conversation_id = c.id AND d.sequence = p.sequence
+    )
+    SELECT CASE WHEN count(*) = p_messages THEN max(p.sequence) END INTO v_last FROM page p;
+    RETURN json_build_object('until', v_until, 'after', v_last, 'is_done', v_last IS NULL, 'ended', to_json(v_ended));
 END $$;
 
 -- The messages that came before round `p_round` of a turn while it ran, as its planner is shown them: {round, text}.

@@ -102,19 +102,23 @@ CREATE FUNCTION planq_claim_deliveries(
     id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    v_due uuid[];
 BEGIN
     UPDATE deliveries d SET run_at = planq_now()
     WHERE d.status = 'sending' AND d.run_at > planq_now() AND NOT EXISTS (
         SELECT FROM workers w WHERE w.id = d.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease));
-    RETURN QUERY
-    WITH due AS (
+    v_due := ARRAY(
         SELECT d.id FROM deliveries d
         WHERE d.status IN ('pending', 'sending') AND d.run_at <= planq_now() AND d.recipient <> ALL (p_except)
-        ORDER BY d.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
-    ), taken AS (
+        ORDER BY d.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED);
+    PERFORM planq_drop_deliveries(ARRAY(
+        SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id = ANY (v_due) AND e.is_disabled));
+    RETURN QUERY
+    WITH taken AS (
         UPDATE deliveries d SET status = 'sending', attempt = d.attempt + 1, worker_id = p_worker,
             run_at = planq_now() + make_interval(secs => p_hold)
-        FROM due WHERE d.id = due.id
+        WHERE d.id = ANY (v_due) AND d.status IN ('pending', 'sending')
         RETURNING d.*
     )
     SELECT t.id, t.tenant_id, t.endpoint_id, coalesce(e.url, t.target), t.recipient, t.event, t.body, t.attempt, t.earlier
@@ -144,21 +148,30 @@ BEGIN
         UPDATE endpoints SET is_disabled = true, updated_at = planq_now(),
             disabled_reason = 'it answered 410 Gone on ' || planq_shown_time(planq_now())
         WHERE id = d.endpoint_id AND tenant_id = d.tenant_id AND NOT is_disabled;
-        PERFORM planq_drop_deliveries(d.tenant_id, d.endpoint_id);
+        PERFORM planq_drop_waiting(d.tenant_id, d.endpoint_id);
     END IF;
     RETURN true;
 END $$;
 
--- What waits for an endpoint that is told nothing any more has failed; what is being sent ends by itself. Returns how many
--- deliveries that are.
-CREATE FUNCTION planq_drop_deliveries(p_tenant text, p_endpoint uuid) RETURNS int LANGUAGE plpgsql AS $$
+-- What waits for an endpoint that is disabled has failed, up to 1000 of it; what is being sent ends by itself, and the rest fails
+-- when it is due. Returns how many deliveries have.
+CREATE FUNCTION planq_drop_waiting(p_tenant text, p_endpoint uuid) RETURNS int LANGUAGE sql AS $$
+    SELECT planq_drop_deliveries(ARRAY(
+        SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+        WHERE d.tenant_id = p_tenant AND d.endpoint_id = p_endpoint AND d.status IN ('pending', 'sending') AND d.status = 'pending'
+          AND e.is_disabled
+        ORDER BY d.run_at LIMIT 1000))
+$$;
+
+-- These deliveries have failed if they wait: their endpoint is told nothing any more. Returns how many have.
+CREATE FUNCTION planq_drop_deliveries(p_ids uuid[]) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN
     UPDATE deliveries SET status = 'failed', finished_at = planq_clock(), error = json_build_object(
         'code', 'endpoint_disabled', 'message', 'its endpoint was disabled before it could be sent', 'retryable', false,
         'details', json_build_object())
-    WHERE tenant_id = p_tenant AND endpoint_id = p_endpoint AND status = 'pending';
+    WHERE id = ANY (p_ids) AND status = 'pending';
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END $$;

@@ -24,7 +24,7 @@ RETURNING id, url, events, description, is_disabled, disabled_reason, created_at
     (SELECT count(*) FROM endpoints o WHERE o.tenant_id = %(tenant_id)s) AS others
 
 -- name: change_endpoint
--- Replaces what is not null of an endpoint. What waits for one that is disabled has failed (`dropped`).
+-- Replaces what is not null of an endpoint. What waits for one that is disabled has failed, up to 1000 of it (`dropped`).
 WITH changed AS (
     UPDATE endpoints SET url = coalesce(%(url)s, url), events = coalesce(%(events)s::text[], events),
         description = coalesce(%(description)s, description), is_disabled = coalesce(%(is_disabled)s, is_disabled),
@@ -32,7 +32,7 @@ WITH changed AS (
     WHERE tenant_id = %(tenant_id)s AND id = %(id)s
     RETURNING id, url, events, description, is_disabled, disabled_reason, created_at, updated_at
 )
-SELECT c.*, CASE WHEN c.is_disabled THEN planq_drop_deliveries(%(tenant_id)s, c.id) END AS dropped FROM changed c
+SELECT c.*, CASE WHEN c.is_disabled THEN planq_drop_waiting(%(tenant_id)s, c.id) END AS dropped FROM changed c
 
 -- name: purge_endpoint
 -- Removes up to `limit` deliveries of an endpoint that is disabled.
