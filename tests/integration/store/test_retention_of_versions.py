@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 
 from shared.domain.jobs.states import TERMINAL_JOB
 from shared.store import retention as retention_module
+from shared.store.conversations import Arrival, Received
+from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, VERSIONS, Retention
 from tests.integration.store.test_retention import Run, connection, run
 from tests.support.batches import item, stored_batch
+from tests.support.conversations import Thread
 from tests.support.ended import ended
+from tests.support.waiting import eventually
 
 __all__ = ["connection", "run"]
 
@@ -157,3 +162,32 @@ async def removed(retention: Retention) -> list[tuple[str, int]]:
     async for one in retention.remove():
         found[one.kind] += one.count
     return list(found.items())
+
+
+def test_a_message_to_a_conversation_that_is_just_being_removed_begins_a_new_one(
+    connection: psycopg.Connection[Any], database_url: str
+) -> None:
+    """The statement is undone, and repeated: it found no row where it had just found one."""
+
+    async def work() -> Received:
+        async with Database(database_url, max_connections=2) as database:
+            thread = Thread(database)
+            old = await thread.says("once")
+            connection.execute("DELETE FROM conversation_messages")
+            with psycopg.connect(database_url) as remover:
+                remover.execute("DELETE FROM conversations WHERE id = %s", [old.conversation_id])
+                writing = asyncio.create_task(thread.says("again"))
+                await asyncio.to_thread(eventually, waits, what="the message to wait for the conversation")
+                assert not writing.done()
+            received = await writing
+            assert received.conversation_id != old.conversation_id
+            return received
+
+    def waits() -> bool:
+        row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+        return row == (1,)
+
+    received = asyncio.run(work())
+    assert (received.outcome, received.begins, received.sequence) == (Arrival.ACCEPTED, True, 1)
+    kept = connection.execute("SELECT conversation_id, text FROM conversation_messages").fetchall()
+    assert kept == [(received.conversation_id, "again")]
