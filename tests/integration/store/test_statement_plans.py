@@ -30,10 +30,18 @@ LONGER = 100
 GROWING = filling.KEYS.keys() - {"budgets", "messages"}
 """What grows with the jobs; the rest of it, which few jobs have, is too small here to be told by a plan."""
 
+WAITING = {"ix_steps_wake_at", "ix_jobs_wake_at", "ix_jobs_expires_at", "ix_jobs_deadline"}
+"""Indexes of what waits, often for days: of these, too, a statement reads only what its time has come for."""
+
 WHOLE = {
     "broken_invariants": "looks at everything, when an operator asks (`planq doctor --invariants`)",
 }
 """Statements that may read a table from one end to the other, with the reason."""
+
+COUNTING = {
+    "count_unfinished": "counts for `/metrics` all that is unfinished, in indexes of nothing else",
+}
+"""Statements that may read an index of what waits from one end to the other, with the reason."""
 
 FILTERED = {
     "list_jobs": ("statuses", "strategies", "roots", "message_flow"),
@@ -124,12 +132,15 @@ def whole_scans(connection: psycopg.Connection, statement: str, options: str = "
         )
     }
     return [
-        f"{node['Node Type']} of {node['Relation Name']}"
+        f"{node['Node Type']} of {node.get('Relation Name', node.get('Index Name'))}"
         for node in nodes(row[0][0]["Plan"])
-        if node.get("Relation Name") in GROWING
-        and (
-            node["Node Type"] == "Seq Scan"
-            or ("Index Name" in node and "Index Cond" not in node and node["Index Name"] not in partial)
+        if (node.get("Index Name") in WAITING and "Index Cond" not in node)
+        or (
+            node.get("Relation Name") in GROWING
+            and (
+                node["Node Type"] == "Seq Scan"
+                or ("Index Name" in node and "Index Cond" not in node and node["Index Name"] not in partial)
+            )
         )
     ]
 
@@ -146,7 +157,8 @@ def test_no_statement_reads_a_table_that_grows(history: str) -> None:
     with psycopg.connect(history, autocommit=True) as connection:
         for name, statement in database._QUERIES.items():
             if name not in WHOLE and name not in FILTERED:
-                found[name] = whole_scans(connection, marked(statement.decode()), ", GENERIC_PLAN")
+                scans = whole_scans(connection, marked(statement.decode()), ", GENERIC_PLAN")
+                found[name] = [scan for scan in scans if name not in COUNTING or "Index Only Scan" not in scan]
     assert len(found) > 100
     assert {name: scans for name, scans in found.items() if scans} == {}
 
