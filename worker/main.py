@@ -20,6 +20,8 @@ from celery.worker import state
 
 from shared.beats import Beats
 from shared.broker import names
+from shared.broker.celery_config import is_redis
+from shared.broker.transport import Reserve
 from shared.domain.jobs.states import Lane, Priority, WakeQueue
 from shared.failpoints import Failpoints
 from shared.store.ids import new_id
@@ -38,7 +40,7 @@ from worker.container import (
     lane_database,
     process_text,
 )
-from worker.engine.chain import bulk_slots
+from worker.engine.chain import bulk_slots, reserved_slots
 from worker.engine.fence import Fence, Lease
 from worker.engine.in_flight import InFlightWork
 from worker.host import Host
@@ -65,7 +67,7 @@ def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool)
     return app.Worker(
         pool_cls=AsyncioPool if lane is Lane.IO else "prefork",
         concurrency=concurrency,
-        queues=[names.queue(WakeQueue.of(lane, priority)) for priority in Priority],
+        queues=[name for priority in Priority for name in names.lists(WakeQueue.of(lane, priority))],
         hostname=name,
         loglevel="WARNING",
         quiet=True,
@@ -91,6 +93,11 @@ def run(lane: Lane, concurrency: int | None = None, beats: Beats | None = None) 
     )
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
+    if lane is Lane.IO:  # a message has a process of a `cpu` worker for itself
+        few = reserved_slots(capacity)
+        # RabbitMQ bounds the messages of each list and of bulk work, and not those of all but the reserve.
+        bulk = identity.bulk_capacity if few and not is_redis(settings.require_broker()) else 0
+        app.planq_reserve = Reserve(capacity, few, 2 * few + bulk)
     _connect_signals(tracker, runtime, lifecycle, processes)
     lifecycle.start()
     try:

@@ -284,16 +284,15 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
 
     from shared.broker import names
     from shared.broker.celery_config import create_celery
-    from shared.broker.depth import message_count, patient_connection, reply_of, require_service
+    from shared.broker.depth import message_count, patient_connection, reply_of, require_service, waiting_count
 
     connection = patient_connection(create_celery(broker_url), _PATIENCE_SECONDS)
     try:
         with connection:
             require_service(connection, _PATIENCE_SECONDS)
             with connection.channel() as channel:
-                queues = [names.queue(queue) for queue in WakeQueue]
-                counts = [message_count(connection, channel, name) or 0 for name in (*queues, names.DEAD_LETTERS)]
-                return dict(zip(queues, counts, strict=False)), counts[-1]
+                counts = {names.queue(one): waiting_count(connection, channel, one) or 0 for one in WakeQueue}
+                return counts, message_count(connection, channel, names.DEAD_LETTERS) or 0
     except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
         reply = reply_of(error)
         found = f"refuses wake-ups: {reply}" if reply else f"does not answer: {_first_line(error)}"

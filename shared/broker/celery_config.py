@@ -8,6 +8,7 @@ from celery import Celery
 from kombu import Queue
 
 from shared.broker import names
+from shared.broker.lists import TenantLists
 from shared.broker.transport import hardened
 from shared.domain.jobs.states import WakeQueue
 
@@ -59,7 +60,7 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         task_publish_retry=False,  # the sweeper retries
         task_create_missing_queues=False,
         task_default_queue=names.queue(WakeQueue.IO),
-        task_queues=[Queue(names.queue(queue), routing_key=names.queue(queue)) for queue in WakeQueue],
+        task_queues=[Queue(name, routing_key=name) for queue in WakeQueue for name in names.lists(queue)],
         task_queue_max_priority=None,
         task_send_sent_event=False,
         worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs
@@ -77,4 +78,5 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         broker_heartbeat=10,  # until two are missed RabbitMQ hands wake-ups to a consumer that has vanished
         broker_transport_options=transport_options(broker_url),
     )
+    app.planq_lists = TenantLists()
     return app

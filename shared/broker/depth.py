@@ -53,7 +53,7 @@ def require_service(connection: Connection, patience_seconds: float) -> None:
     open_once(connection, patience_seconds)
     channel = connection.default_channel
     if isinstance(channel, Channel):
-        channel.require_writable([names.queue(queue) for queue in WakeQueue])
+        channel.require_writable([name for queue in WakeQueue for name in names.lists(queue)])
 
 
 def reply_of(error: BaseException) -> str | None:
@@ -79,6 +79,13 @@ def message_count(connection: Connection, channel: Any, queue: str) -> int | Non
         return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except connection.channel_errors as error:
         return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
+
+
+def waiting_count(connection: Connection, channel: Any, queue: WakeQueue) -> int | None:
+    """Return how many wake-ups wait in all lists of a queue, as `message_count` does."""
+    counts = [message_count(connection, channel, name) for name in names.lists(queue)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 class BrokerQueues:
@@ -110,7 +117,7 @@ class BrokerQueues:
     def _empty(self, queues: tuple[WakeQueue, ...]) -> Collection[WakeQueue]:
         try:
             connection, channel = self._opened()
-            return [queue for queue in queues if message_count(connection, channel, names.queue(queue)) == 0]
+            return [queue for queue in queues if waiting_count(connection, channel, queue) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
             _log.warning("queues_not_counted", extra={"cause": reply_of(error) or repr(error)})
             self._give_up()

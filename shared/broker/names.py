@@ -17,6 +17,9 @@ RESPOND = "planq.job.respond.v1"
 DEAD_LETTERS = "planq.dead-letters"
 """The list (RabbitMQ: the queue) of messages that are no wake-ups."""
 
+_LISTS = 8
+"""Each costs a command over Redis 1 µs, and an AMQP consumer. See `shared.broker.lists`."""
+
 PROBE = "planq.probe"
 """A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
 
@@ -41,3 +44,9 @@ def label(task: str, subject: str | None) -> str:
 def queue(which: WakeQueue) -> str:
     """Return the name of a queue as Celery knows it."""
     return f"planq.{which}"
+
+
+def lists(which: WakeQueue) -> tuple[str, ...]:
+    """Return the names of a queue's lists, each a queue for Celery: one for bulk work, for which nobody waits."""
+    first = queue(which)
+    return (first,) if which.is_bulk else (first, *(f"{first}.{number}" for number in range(1, _LISTS)))

@@ -181,7 +181,8 @@ class _Producer:
         open_once(self._connection, _OPEN_SECONDS)
         producer = Producer(self._connection.default_channel, auto_declare=False)
         for one in WakeQueue:  # RabbitMQ drops a message to a queue that nobody has declared
-            self._app.amqp.queues[names.queue(one)](producer.channel).declare()
+            for name in names.lists(one):
+                self._app.amqp.queues[name](producer.channel).declare()
         self._producer = producer
         return producer
 
@@ -200,7 +201,7 @@ class _Producer:
             content_type="application/json",
             content_encoding="utf-8",
             exchange="",
-            routing_key=message.queue,
+            routing_key=self._app.planq_lists.choose(message.queue, message.tenant),
             delivery_mode=2,
             headers={
                 **_CONSTANT,

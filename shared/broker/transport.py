@@ -17,8 +17,9 @@ how many a worker takes. What a killed worker had taken is published again by th
 give it back an hour later, and costs two transactions a message for that. With `ack_emulation` on, kombu's own
 bookkeeping in Redis is used as it is.
 
-Nor does it take queues in turn: those with a window, as that of bulk work has one, come last, and are left out while
-so many of their messages are unacknowledged. A wait that leaves one out is ended as soon as there is room again.
+Queues with a window, as that of bulk work has one, come last, and are left out while so many of their messages are
+unacknowledged; the others are taken from in turn. Where most slots are taken, a `Reserve` is left for queues of which
+few messages are unacknowledged. A wait that leaves a queue out is ended as soon as there is room again.
 
 kombu's integration tests for Redis run on this transport: `tests/integration/broker/test_kombu_suite.py`.
 """
@@ -27,8 +28,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Empty
 from types import MappingProxyType
 from typing import Any
@@ -39,7 +42,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 from kombu.utils.objects import cached_property
-from kombu.utils.scheduling import priority_cycle
+from kombu.utils.scheduling import round_robin_cycle
 
 from shared.broker import names
 from shared.broker.messages import NoWakeUp, check_length, check_unpacked
@@ -52,12 +55,21 @@ LONGEST_CHARS = 4_096
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
 
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Beyond `most` unacknowledged messages there are `more`, for queues with fewer than `few` of all."""
+
+    most: int
+    few: int
+    more: int
+
+
 class QoS(virtual.QoS):  # type: ignore[misc]
     """Which messages are unacknowledged; tolerates a connection that is gone. Acknowledge from any thread."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._windowed: dict[Any, str] = {}
+        self._queues: dict[Any, str] = {}
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
         """Put unacknowledged messages back; when Redis is gone, forget them here. Returns no errors: kombu would
@@ -72,28 +84,27 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             except Exception as error:  # whatever redis-py and kombu raise on a torn-down connection
                 _log.warning("unacknowledged_not_restored", extra={"count": 1 + len(delivered), "cause": repr(error)})
                 delivered.clear()
-        self._windowed.clear()
+        self._queues.clear()
         return []
 
     def append(self, message: Any, delivery_tag: Any) -> None:
         """Remember a message that was taken; on the consumer's thread."""
         super().append(message, delivery_tag)
-        if (queue := self.channel.taken_from) in self.channel.windows:
-            self._windowed[delivery_tag] = queue
+        self._queues[delivery_tag] = self.channel.taken_from
 
     def ack(self, delivery_tag: Any) -> None:
         """Acknowledge a message."""
-        self._windowed.pop(delivery_tag, None)
+        self._queues.pop(delivery_tag, None)
         super().ack(delivery_tag)
 
     def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
         """Give a message up, or back."""
-        self._windowed.pop(delivery_tag, None)
+        self._queues.pop(delivery_tag, None)
         super().reject(delivery_tag, requeue)
 
-    def count(self, queue: str) -> int:
-        """Return how many messages of a queue that has a window are unacknowledged."""
-        return tuple(self._windowed.values()).count(queue)
+    def counts(self) -> Counter[str]:
+        """Return how many messages of each queue are unacknowledged."""
+        return Counter(tuple(self._queues.values()))
 
     @property
     def is_about_full(self) -> bool:
@@ -159,8 +170,8 @@ def refuse_hostile(channel: Any) -> None:
     channel.Message = _AmqpMessage
 
 
-class _OpenQueues(priority_cycle):  # type: ignore[misc]
-    """Which queues a channel waits for, in their order: those with a window last, and only while it has room."""
+class _OpenQueues(round_robin_cycle):  # type: ignore[misc]
+    """Which queues a channel waits for: in turns, those with a window last, and none without room for it."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -186,6 +197,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     windows: Mapping[str, int] = MappingProxyType({})
     """How many unacknowledged messages of a queue there may be; queues without come first. Its consumer sets it."""
+
+    reserve: Reserve | None = None
+    """What is taken beyond its `most` only of some queues. Its consumer sets it."""
 
     taken_from = ""
     """The queue of the message that is handed to its consumer."""
@@ -246,8 +260,13 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self._flush_brpop_reauth()
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Wait for a message as kombu does, of the queues whose window is not full."""
-        self._left_out = tuple(queue for queue, most in self.windows.items() if self.qos.count(queue) >= most)
+        """Wait for a message as kombu does, of the queues for which there is room."""
+        counts = self.qos.counts()
+        self._left_out = tuple(
+            queue
+            for queue in self.active_queues
+            if counts[queue] >= self.windows.get(queue, counts.total() + 1) or not self._is_open(queue, counts)
+        )
         if self._left_out:
             self._ask_who_waits()
         super()._brpop_start(timeout)
@@ -259,7 +278,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def look_again(self) -> None:
         """End a wait that leaves a queue out whose window has room by now; on the consumer's thread."""
-        if not self._in_poll or not any(self._has_room(queue) for queue in self._left_out):
+        counts = self.qos.counts()
+        if not self._in_poll or not any(self._has_room(queue, counts) for queue in self._left_out):
             return
         self._left_out = ()
         try:
@@ -268,11 +288,18 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         except redis.ResponseError as error:  # a server may forbid it: the wait ends by itself within a second
             _log.warning("wait_not_ended", extra={"cause": str(error)})
 
-    def _has_room(self, queue: str) -> bool:
+    def _has_room(self, queue: str, counts: Counter[str]) -> bool:
         """Return whether a wait is worth ending for a queue's messages: an eighth of its window is free again."""
-        most = self.windows[queue]
-        taken: int = self.qos.count(queue)
-        return taken <= most - max(1, most // 8)
+        most = self.windows.get(queue)
+        is_worth_it = most is None or counts[queue] <= most - max(1, most // 8)
+        return is_worth_it and self._is_open(queue, counts)
+
+    def _is_open(self, queue: str, counts: Counter[str]) -> bool:
+        """Return whether there is room, or, where only the reserve is left, whether that is for this queue."""
+        reserve = self.reserve
+        if reserve is None or counts.total() < reserve.most:
+            return True
+        return queue not in self.windows and counts[queue] < reserve.few
 
     def _ask_who_waits(self) -> None:
         """Remember under which number the server knows the connection that waits for messages."""

@@ -181,6 +181,7 @@ class Scene:
         strategy: Strategy = Strategy.PLAN,
         priority: Priority = Priority.INTERACTIVE,
         callback_url: str | None = None,
+        tenant: str = "default",
     ) -> UUID:
         """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
         job_id = new_id()
@@ -189,7 +190,7 @@ class Scene:
         )
         submission = Submission(
             job_id,
-            "default",
+            tenant,
             text,
             strategy,
             model,
@@ -201,8 +202,13 @@ class Scene:
         self.caller.do(self.caller.requests.submit(submission))
         if publish:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
-            self.caller.publisher.publish_soon([PlanWake(job_id, priority=priority)])
+            self.caller.publisher.publish_soon([PlanWake(job_id, priority=priority, tenant=tenant)])
         return job_id
+
+    def tenants(self, *names: str) -> None:
+        """Make tenants with no configuration of their own."""
+        for name in names:
+            self.read("INSERT INTO tenants (id, name, config) VALUES (%s, %s, '{}')", name, name)
 
     def schedule(self, text: str, ahead: str) -> UUID:
         """Store a reminder that is due once, an interval such as `1 hour` from now."""

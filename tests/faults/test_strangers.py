@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 BOMB_BYTES = 150_000_000
 """What a compressed message of 146 kB unpacks to; a worker has 80 MB."""
 
-QUEUES = {names.queue(queue) for queue in (WakeQueue.IO, WakeQueue.IO_BULK)}
+QUEUES = {name for queue in (WakeQueue.IO, WakeQueue.IO_BULK) for name in names.lists(queue)}
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = {
     "shutdown": {},

@@ -35,6 +35,7 @@ app.events.dispatcher_cls = "worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
 app.planq_windows = {}
+app.planq_reserve = None
 app.planq_remote_control = frozenset(comma_separated(settings.remote_control))
 app.planq_runner = None
 app.planq_lifecycle = None
@@ -69,6 +70,7 @@ async def _carry_out(wake: AnyWake) -> str:
     """
     if headers := message_headers.get(None):
         wake = replace(wake, links=read_links(headers), tenant=read_tenant(headers))
+        app.planq_lists.note((headers.get("delivery_info") or {}).get("routing_key", ""), wake.tenant)
     carried = await _dispatcher().run(wake)
     if carried.poisoned:
         os._exit(_POISONED_EXIT)

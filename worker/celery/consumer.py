@@ -15,7 +15,7 @@ that lost its exchange.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic, sleep
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from kombu.exceptions import OperationalError
 from shared.broker.dead_letters import DeadLetterWriter
 from shared.broker.depth import reply_of
 from shared.broker.messages import check_message
-from shared.broker.transport import LONGEST_CHARS, Channel, refuse_hostile
+from shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
 from worker.celery.control import GuardedControl, GuardedPidbox
 
 _log = logging.getLogger("planq.consumer")
@@ -43,6 +43,9 @@ _STEADY_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 
 _HEAL_SECONDS = 3.0
+
+_LOOK_AGAIN_SECONDS = 0.01
+"""Ending a wait of a consumer that leaves queues out costs a round trip, so it is not done for each message."""
 
 
 class Backoff:
@@ -78,6 +81,7 @@ class WakeConsumer(Consumer):
 
     planq_mailbox: GuardedPidbox | None = None
     _is_flush_due = False
+    _is_look_due = False
     _is_stopping = False
     _healing: Any = None
 
@@ -88,6 +92,18 @@ class WakeConsumer(Consumer):
         self.connection_errors: tuple[type[BaseException], ...] = (*self.connection_errors, OperationalError)
         self._restart_state = Backoff(_pause)
         self._letters: DeadLetterWriter = self.app.planq_dead_letters
+        self.initial_prefetch_count += self._reserved
+
+    @property
+    def max_prefetch_count(self) -> int:
+        """How many messages this worker holds at most."""
+        most: int = super().max_prefetch_count
+        return most + self._reserved
+
+    @property
+    def _reserved(self) -> int:
+        reserve: Reserve | None = self.app.planq_reserve
+        return 0 if reserve is None else reserve.more
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
         """Return what takes a message: Celery's own handler, for what is a wake-up.
@@ -148,9 +164,14 @@ class WakeConsumer(Consumer):
         p(*args, **kwargs)
         if self.hub is not None and channel.qos.is_about_full:
             self.hub.call_soon(_nothing)  # it may be pausing for want of a slot
-        elif self.hub is not None and channel.leaves_out:
-            self.hub.call_soon(channel.look_again)
+        elif self.hub is not None and channel.leaves_out and not self._is_look_due:
+            self._is_look_due = True
+            self.hub.call_soon(self.hub.call_later, _LOOK_AGAIN_SECONDS, self._look_again, channel)
         return None
+
+    def _look_again(self, channel: Channel) -> None:
+        self._is_look_due = False
+        channel.look_again()
 
     def _restore_prefetch_count_after_connection_restart(self, p: Any, *args: Any) -> None:
         """Do what Celery does where a message is acknowledged after a reconnect, but on the consumer's thread.
@@ -176,6 +197,7 @@ class WakeConsumer(Consumer):
     def on_ready(self) -> None:
         """Do what Celery does, then send what was noted while there was no connection."""
         super().on_ready()
+        self._is_look_due = False  # the connection before had its own timers
         if isinstance(self.task_consumer.channel, Channel):
             self.task_consumer.channel.on_unreadable = self._letters.put
         else:
@@ -206,25 +228,33 @@ class WakeConsumer(Consumer):
 
     def _listen_to(self, queue: str) -> None:
         """Consume from a queue, within its window where it has one (RabbitMQ)."""
-        if queue in self.app.planq_windows and not isinstance(self.task_consumer.channel, Channel):
-            self.task_consumer.channel.basic_qos(0, self.app.planq_windows[queue], False)
+        windows = self._windows
+        if queue in windows and not isinstance(self.task_consumer.channel, Channel):
+            self.task_consumer.channel.basic_qos(0, windows[queue], False)
         self.task_consumer.add_queue(self.app.amqp.queues[queue])
         self.task_consumer.consume()
 
     def _set_windows(self) -> None:
-        """Bound how many messages of some queues this worker holds, `app.planq_windows`."""
+        """Bound how many messages of some queues this worker holds, `app.planq_windows`, and keep its reserve."""
         channel = self.task_consumer.channel
         if isinstance(channel, Channel):
-            channel.windows = self.app.planq_windows
+            channel.windows, channel.reserve = self.app.planq_windows, self.app.planq_reserve
             return
         refuse_hostile(channel)
-        for queue in self.app.planq_windows:
+        for queue in self._windows:
             self.task_consumer.cancel_by_queue(queue)  # RabbitMQ bounds only what is consumed from then on
 
     def _open_windows(self) -> None:
         """Consume from the queues that have a window, within it and the one of all queues together (RabbitMQ)."""
-        for queue in self.app.planq_windows:
+        for queue in self._windows:
             self._listen_to(queue)
+
+    @property
+    def _windows(self) -> Mapping[str, int]:
+        """How many messages of a queue this worker holds at most (RabbitMQ): no list gets what is kept for others."""
+        reserve: Reserve | None = self.app.planq_reserve
+        lists = {} if reserve is None or not reserve.few else dict.fromkeys(self._own_queues, reserve.most)
+        return {**lists, **self.app.planq_windows}
 
     def _flush_due(self) -> None:
         self._is_flush_due = False

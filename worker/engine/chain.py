@@ -306,7 +306,7 @@ class Slots:
 
     def __init__(self, count: int, bulk: int | None = None) -> None:
         self._count = count
-        self._few = count // 8
+        self._few = reserved_slots(count)
         self._held = 0
         self._slow = 0
         self._bulk_free = count if bulk is None else bulk
@@ -410,6 +410,11 @@ class Slots:
         party = self._next()
         if party is not None and not (turn := self._waiting[party][0]).done():
             turn.set_result(None)
+
+
+def reserved_slots(slots: int) -> int:
+    """Return half of how many slots a worker keeps beyond its own, above all for who holds next to none (`Slots`)."""
+    return slots // 8
 
 
 def bulk_slots(slots: int, share: float) -> int:

@@ -183,6 +183,11 @@ class WakeQueue(StrEnum):
         """Return the queue of a lane and a priority."""
         return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.bulk")
 
+    @property
+    def is_bulk(self) -> bool:
+        """True for work that nobody waits for."""
+        return self in (WakeQueue.IO_BULK, WakeQueue.CPU_BULK)
+
 
 class Effect(StrEnum):
     """What a tool does to the world, which decides order, retries and recovery."""

@@ -9,7 +9,7 @@ import pytest
 from kombu.common import QoS as PrefetchWindow
 from kombu.transport.virtual import Message
 
-from shared.broker.transport import Channel, QoS
+from shared.broker.transport import Channel, QoS, Reserve
 from worker.celery.consumer import Backoff, WakeConsumer
 
 
@@ -77,12 +77,13 @@ def test_a_rejection_and_other_brokers_go_through_the_consumers_thread() -> None
 
 def test_the_prefetch_window_is_widened_after_a_reconnect_on_the_consumers_thread() -> None:
     (taking, hub), asked = consumer(), list[int]()
-    taking.app = SimpleNamespace(conf=SimpleNamespace(worker_enable_prefetch_count_reduction=True))
+    conf = SimpleNamespace(worker_enable_prefetch_count_reduction=True)
+    taking.app = SimpleNamespace(conf=conf, planq_reserve=Reserve(8, 1, 2))
     taking.pool = SimpleNamespace(num_processes=8)
     taking.prefetch_multiplier = 1
     taking.qos = PrefetchWindow(lambda prefetch_count: asked.append(prefetch_count), 6)
     taking._maximum_prefetch_restored = False
-    for number in (7, 8):
+    for number in (7, 8, 9, 10):
         taking._restore_prefetch_count_after_connection_restart(None)
         assert number not in asked, "the answer would be read from the socket that the consumer reads"
         [(restore, args)] = hub.called

@@ -85,6 +85,7 @@ def test_a_cancelled_consumer_is_begun_again_unless_cancelling_is_allowed(allowe
         consumer.app = SimpleNamespace(
             planq_remote_control=allowed,
             planq_windows={"planq.io.bulk": 3},
+            planq_reserve=None,
             amqp=SimpleNamespace(queues=queues),
         )
         consumer._own_queues = tuple(queues)
