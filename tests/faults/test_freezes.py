@@ -22,12 +22,12 @@ def freezes(scene: Scene) -> list[dict[str, object]]:
     return scene.read("SELECT * FROM freezes ORDER BY noted_at")
 
 
-def is_given_up_the_second_time(stage: Stage, how: str) -> None:
+def is_given_up_the_second_time(stage: Stage, how: str, tool: str = "freeze") -> None:
     with stage(env=LONG) as scene:
         name = scene.guarded()
         innocents = scene.submit(*[("fault_hold", {"until": "go"})] * INNOCENTS)
         scene.eventually_running("fault_hold", INNOCENTS)
-        guilty = scene.submit(("fault_freeze", {"how": how}))
+        guilty = scene.submit((f"fault_{tool}", {"how": how}))
         job, (step,) = scene.ends(guilty)
 
         first, second = freezes(scene)
@@ -36,7 +36,7 @@ def is_given_up_the_second_time(stage: Stage, how: str) -> None:
         place = step["error"]["details"]["place"]
         assert "tests.support.beating:" in place
         assert " < tests.faults.tools:" in place
-        assert place.endswith(" freeze")
+        assert place.endswith(f" {tool}")
         assert "/" not in place
         assert [row["place"] for row in (first, second)] == [place, place]
         assert [(row["job_id"], row["index"], row["attempt"]) for row in (first, second)] == [
@@ -62,6 +62,62 @@ def what_holds_the_interpreter_is_given_up_the_second_time(stage: Stage) -> None
 def what_blocks_the_loop_is_given_up_the_second_time(stage: Stage) -> None:
     """The worker beats, so its lease goes on, and nothing else does."""
     is_given_up_the_second_time(stage, "block")
+
+
+def a_synchronous_tool_that_holds_the_interpreter_is_given_up_the_second_time(stage: Stage) -> None:
+    """Its thread has no loop, and it holds up the one of its worker all the same."""
+    is_given_up_the_second_time(stage, "hold", "freeze_thread")
+
+
+def a_stage_that_freezes_is_given_up_the_second_time(stage: Stage, name: str) -> None:
+    with stage(env=LONG) as scene:
+        worker = ("-m", "tests.support.freezing_worker", "io", "--concurrency", "100")
+        scene.guarded("io", *worker, FAULT_STAGE=name)
+        innocent = scene.submit(("fault_hold", {"until": "go"}))
+        scene.eventually_running("fault_hold", 1)
+        guilty = scene.submit(text="calculate 1 + 2, then calculate it + 3")
+        job, steps = scene.ends(guilty)
+
+        assert (job["status"], job["error"]["code"]) == ("failed", "froze")
+        assert "tests.support.freezing_worker:" in job["error"]["details"]["place"]
+        assert [step["status"] for step in steps] == ([] if name == "plan" else ["succeeded"] * 2)
+        noted = [(row["job_id"], row["index"], row["attempt"]) for row in freezes(scene)]
+        assert [(job_id, index) for job_id, index, _ in noted] == [(guilty, -1)] * 2
+        assert noted[0][2] < noted[1][2], "two attempts, and the second one apart from all others"
+
+        (scene.folder / "go").touch()
+        _, (step,) = scene.ends(innocent)
+        assert (step["status"], step["worker_losses"]) == ("succeeded", 0)
+        scene.sound()
+
+
+def a_planning_that_freezes_is_given_up_the_second_time(stage: Stage) -> None:
+    a_stage_that_freezes_is_given_up_the_second_time(stage, "plan")
+
+
+def an_answering_that_freezes_is_given_up_the_second_time(stage: Stage) -> None:
+    a_stage_that_freezes_is_given_up_the_second_time(stage, "respond")
+
+
+def a_job_that_is_cancelled_while_its_suspect_freezes_is_cancelled(stage: Stage) -> None:
+    """The frozen process hears nothing of the cancel: the guard ends it, and nobody begins the step again."""
+    with stage(env=LONG) as scene:
+        scene.guarded()
+        innocents = scene.submit(*[("fault_hold", {"until": "go"})] * INNOCENTS)
+        scene.eventually_running("fault_hold", INNOCENTS)
+        guilty = scene.submit(("fault_freeze", {"how": "hold"}))
+        eventually(lambda: scene.began(guilty, 2), PATIENCE, what="it runs apart from all others")
+        scene.caller.do(scene.caller.requests.cancel("default", guilty))
+        job, (step,) = scene.ends(guilty)
+
+        assert (job["status"], step["status"]) == ("cancelled", "cancelled")
+        eventually(lambda: len(freezes(scene)) == 2, PATIENCE, what="the frozen process is ended")
+        (scene.folder / "go").touch()
+        _, steps = scene.ends(innocents)
+        assert {(step["status"], step["worker_losses"]) for step in steps} == {("succeeded", 0)}
+        assert not scene.began(guilty, 3)
+        scene.completes(scene.submit(("fault_note", {"text": "b"})), "<b>")
+        scene.sound()
 
 
 def an_api_whose_loop_is_held_is_started_again(stage: Stage) -> None:
@@ -103,6 +159,10 @@ def readiness_tells_of_freezes(stage: Stage) -> None:
 PLAYS = (
     what_holds_the_interpreter_is_given_up_the_second_time,
     what_blocks_the_loop_is_given_up_the_second_time,
+    a_synchronous_tool_that_holds_the_interpreter_is_given_up_the_second_time,
+    a_planning_that_freezes_is_given_up_the_second_time,
+    an_answering_that_freezes_is_given_up_the_second_time,
+    a_job_that_is_cancelled_while_its_suspect_freezes_is_cancelled,
     an_api_whose_loop_is_held_is_started_again,
     readiness_tells_of_freezes,
 )

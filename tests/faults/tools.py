@@ -95,6 +95,14 @@ async def freeze(how: str, context: ToolContext) -> dict[str, str]:
     return {"text": how}
 
 
+@tool(name="fault_freeze_thread", effect="read", lane="io", output_schema=OUTPUT)
+def freeze_thread(how: str, context: ToolContext) -> dict[str, str]:
+    """As `fault_freeze`, from a thread of the `io` lane: to block there holds up nobody."""
+    entered(context)
+    {"hold": beating.hold}[how]()
+    return {"text": how}
+
+
 @tool(name="fault_pay", effect="unsafe", output_schema=OUTPUT, timeout_seconds=PATIENT)
 async def pay(text: str, context: ToolContext, until: str | None = None) -> dict[str, str]:
     """Do what must happen once; with `until` the answer comes only when a file of this name exists."""
