@@ -13,6 +13,7 @@ from typing import Any
 from tests.chaos import ledger
 from tests.chaos.batches import Batches
 from tests.chaos.client import Client
+from tests.chaos.neighbours import Neighbour
 from tests.chaos.observer import Observer
 from tests.chaos.recovery import (
     Happened,
@@ -35,7 +36,8 @@ _SHOWN = 20
 class Phase:
     """The findings of one phase. Lists name what is wrong and are empty in a good run.
 
-    `messages` came in conversations, `wrong_talks` and `wrong_batches` say what is wrong with those and with batches.
+    `messages` came in conversations, `wrong_talks` and `wrong_batches` say what is wrong with those and with batches,
+    `wrong_neighbours` with the jobs of the tenant that floods and fetches hostile pages (`neighbours`).
     `lost` were accepted and do not exist, `stuck` exist and did not end, `doubled` exist and nobody submitted them.
     `repeated` are finished steps that ran again, by idempotency key. `recovery` is of interrupted attempts (see
     `recovery`), `unrecovered` those that never went on; `gap` is of attempts that were given back by a stopping
@@ -51,6 +53,7 @@ class Phase:
     jobs_by_kind: Mapping[str, int]
     messages: int
     batch_lines: int
+    neighbours: int
     job_seconds: Spread
     lost: Sequence[str]
     stuck: Sequence[str]
@@ -58,6 +61,7 @@ class Phase:
     wrong: Sequence[str]
     wrong_talks: Sequence[str]
     wrong_batches: Sequence[str]
+    wrong_neighbours: Sequence[str]
     refused: Sequence[str]
     duplicate_unsafe_effects: Sequence[str]
     repeated_finished_steps: Sequence[str]
@@ -85,6 +89,7 @@ class Phase:
             "wrong": self.wrong,
             "wrong conversation": self.wrong_talks,
             "wrong batch": self.wrong_batches,
+            "wrong neighbour": self.wrong_neighbours,
             "refused": self.refused,
             "duplicate unsafe effect": self.duplicate_unsafe_effects,
             "repeated finished step": self.repeated_finished_steps,
@@ -116,6 +121,7 @@ async def audit(
     seconds: float,
     lease: float,
     jobs_before: int,
+    neighbour: Neighbour | None = None,
     interruptions: Sequence[Interruption] = (),
     outages: Sequence[tuple[float, float]] = (),
     faults: Mapping[str, int] | None = None,
@@ -124,6 +130,8 @@ async def audit(
     """Hold everything that happened to the client's jobs, messages and batches against what should have happened."""
     histories = await observer.histories(client.accepted)
     known = {job for job, history in histories.items() if history}
+    neighbours = 0 if neighbour is None else neighbour.jobs
+    submitted = len(client.accepted) + len(talks.sent) + batches.lines + neighbours
     return Phase(
         name=name,
         seconds=round(seconds, 1),
@@ -132,12 +140,14 @@ async def audit(
         jobs_by_kind=dict(sorted(Counter(recipe.kind for recipe in client.accepted.values()).items())),
         messages=len(talks.sent),
         batch_lines=batches.lines,
+        neighbours=neighbours,
         wrong_batches=batches.defects,
+        wrong_neighbours=[] if neighbour is None else neighbour.defects,
         job_seconds=Spread.of(client.seconds),
         wrong_talks=await talks.defects(observer),
         lost=sorted(set(client.accepted) - known),
         stuck=[f"{job} ({client.accepted[job].kind})" for job in client.unfinished if job in known],
-        doubled=await observer.count_jobs() - jobs_before - len(client.accepted) - len(talks.sent) - batches.lines,
+        doubled=await observer.count_jobs() - jobs_before - submitted,
         refused=list(client.refused),
         broken_invariants=await _lasting_defects(observer, lease),
         outcome_unknown=sum(len(ended.unknown) for ended in client.ended.values()),
@@ -228,12 +238,14 @@ def shown(phase: Phase) -> str:
         ("steps", phase.steps),
         ("messages", phase.messages),
         ("lines of batches", phase.batch_lines),
+        ("jobs of the neighbour", phase.neighbours),
         ("lost", len(phase.lost)),
         ("stuck", len(phase.stuck)),
         ("doubled", phase.doubled),
         ("wrong answers", len(phase.wrong)),
         ("wrong conversations", len(phase.wrong_talks)),
         ("wrong batches", len(phase.wrong_batches)),
+        ("wrong jobs of the neighbour", len(phase.wrong_neighbours)),
         ("refused or 5xx other than 503", len(phase.refused)),
         ("duplicate unsafe effects", len(phase.duplicate_unsafe_effects)),
         ("repeated finished steps", len(phase.repeated_finished_steps)),

@@ -28,7 +28,7 @@ ASKED_WAIT_SECONDS = 2
 
 _PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 2.0
-_TERMINAL = frozenset({"completed", "failed", "cancelled"})
+TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 
 class Client:
@@ -108,7 +108,7 @@ class Client:
             document = response.json()
             if document["status"] == "input_required":
                 await self._answer(document)
-            if document["status"] in _TERMINAL:
+            if document["status"] in TERMINAL:
                 await self._fetch_outputs(document)
                 self.ended[job] = Ended(recipe, document, cancelled)
                 self.seconds.append(time.monotonic() - begun)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos import ledger
+from tests.chaos.neighbours import Neighbour
 from tests.chaos.observer import Observer
 from tests.chaos.processes import Processes
 from tests.chaos.recovery import Interruption
@@ -57,6 +58,7 @@ class Dealer:
         servers: Servers,
         processes: Processes,
         observer: Observer,
+        neighbour: Neighbour,
         *,
         ledger_path: Path,
         objects: Path,
@@ -87,6 +89,8 @@ class Dealer:
             Kind.DATABASE_RESTART: lambda _: servers.restart_database(),
             Kind.DATABASE_TERMINATE: lambda _: servers.terminate_backends(),
             Kind.DATABASE_HALF_OPEN: lambda _: self._half_open(servers.database_proxy),
+            Kind.FLOOD: lambda fault: neighbour.flood(fault.tick),
+            Kind.HOSTILE_PAGE: lambda fault: neighbour.fetch(fault.tick),
             Kind.STORAGE_HARM: lambda _: self._harm(objects),
         }
         self._harming = asyncio.Lock()

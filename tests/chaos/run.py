@@ -18,6 +18,7 @@ from tests.chaos.batches import Batches
 from tests.chaos.client import Client
 from tests.chaos.faults import Dealer, Dealt
 from tests.chaos.memory import Growth, Memory
+from tests.chaos.neighbours import LEAST_RATE_SECONDS, Neighbour, Pages
 from tests.chaos.observer import Observer
 from tests.chaos.processes import End, Processes
 from tests.chaos.recipes import KINDS, PEACEFUL, recipes
@@ -61,6 +62,7 @@ class Options:
             "PLANQ_FREEZE_SECONDS": str(self.lease / 2),
             # Workers are killed on purpose here: a step may be alone in several of them. Only what was alone counts.
             "PLANQ_MAX_WORKER_LOSSES": "12",
+            "PLANQ_HTTP_FETCH_LEAST_RATE_SECONDS": str(LEAST_RATE_SECONDS),
             "PLANQ_LOG_LEVEL": "INFO",
         }
 
@@ -107,6 +109,8 @@ class Run:
         self._objects = folder / "objects"
         self._say = say
         self._servers = Servers(folder)
+        self._pages = ""
+        self._neighbours_key = ""
         self._folder = folder
         self._memory = Memory()
         self._report = Report(options)
@@ -129,17 +133,20 @@ class Run:
     async def _everything(self) -> AsyncIterator[Processes]:
         try:
             self._servers.start()
-            environment = {
-                **self._options.environment,
-                LEDGER_VARIABLE: str(self._ledger),
-                "PLANQ_PAYLOADS": f"file://{self._objects}",
-            }
-            processes = Processes(self._folder, self._servers, environment)
-            try:
-                processes.start()
-                yield processes
-            finally:
-                await processes.stop()
+            self._neighbours_key = await Neighbour.create(self._servers.postgres.url)
+            async with Pages().serving() as self._pages:
+                environment = {
+                    **self._options.environment,
+                    LEDGER_VARIABLE: str(self._ledger),
+                    "PLANQ_PAYLOADS": f"file://{self._objects}",
+                    "PLANQ_HTTP_FETCH_ALLOW_HOSTS": self._pages,
+                }
+                processes = Processes(self._folder, self._servers, environment)
+                try:
+                    processes.start()
+                    yield processes
+                finally:
+                    await processes.stop()
         finally:
             self._servers.stop()
 
@@ -174,10 +181,13 @@ class Run:
 
     async def _chaos(self, processes: Processes, observer: Observer) -> Phase:
         options = self._options
+        client = self._client(processes)
+        neighbour = Neighbour(client, self._neighbours_key, self._pages, run=str(options.seed))
         dealer = Dealer(
             self._servers,
             processes,
             observer,
+            neighbour,
             ledger_path=self._ledger,
             objects=self._objects,
             lease=options.lease,
@@ -190,7 +200,6 @@ class Run:
                 dealer.deal(fault)
             await asyncio.sleep(max(0.0, begun + options.seconds - time.monotonic()))
 
-        client = self._client(processes)
         talks, batches = Talks(client, run=str(options.seed)), Batches(client, run=str(options.seed))
         try:
             await self._load(client, talks, batches, 0, strike)
@@ -199,7 +208,9 @@ class Run:
             await client.drain(options.drain_patience)
             await talks.drain(options.drain_patience)
             await batches.drain(options.drain_patience)
+            await neighbour.drain(options.drain_patience)
         finally:
+            await neighbour.close()
             await talks.close()
             await batches.close()
             await client.close()
@@ -214,6 +225,7 @@ class Run:
             seconds=time.monotonic() - begun,
             lease=options.lease,
             jobs_before=0,
+            neighbour=neighbour,
             interruptions=dealer.interruptions,
             outages=self._servers.outages,
             faults=dealer.by_kind,

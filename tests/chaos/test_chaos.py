@@ -31,6 +31,7 @@ CLEAN = {
     "wrong": [],
     "wrong_talks": [],
     "wrong_batches": [],
+    "wrong_neighbours": [],
     "refused": [],
     "duplicate_unsafe_effects": [],
     "repeated_finished_steps": [],
@@ -80,6 +81,7 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
     assert min(faults["faults"].values()) > 0
     assert rolling["outcome_unknown"] == 0, told
     assert faults["freezes"] > 0, told
+    assert faults["neighbours"] > 0
     assert found["is_good"], told
     # What a fault strikes depends on the machine: on a slow one most of them find workers idle.
     assert faults["recovery"]["count"] + faults["given_back"] > 0, told

@@ -90,7 +90,7 @@ def a_stage_that_freezes_is_given_up_the_second_time(stage: Stage, name: str) ->
         assert [step["status"] for step in steps] == ([] if name == "plan" else ["succeeded"] * 2)
         noted = [(row["job_id"], row["index"], row["attempt"]) for row in freezes(scene)]
         assert [(job_id, index) for job_id, index, _ in noted] == [(guilty, -1)] * 2
-        assert len({attempt for _, _, attempt in noted}) == 2, "two attempts, and the second one apart from all others"
+        assert len({attempt for _, _, attempt in noted}) == 2, "once among others, and once apart"
 
         (scene.folder / "go").touch()
         _, (step,) = scene.ends(innocent)

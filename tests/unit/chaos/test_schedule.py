@@ -29,8 +29,12 @@ def test_faults_strike_whom_their_kind_allows_and_in_the_end_everybody() -> None
     faults = schedule(5, 50 * len(Kind))
 
     for fault in faults:
-        assert fault.target in TARGETS.get(fault.kind, ("broker", "database", "storage"))
-    assert {fault.target for fault in faults} == {*WORKERS, *APIS, "broker", "database", "storage"}
+        assert fault.target in TARGETS.get(fault.kind, ("broker", "database", "storage", "flood", "hostile"))
+    assert {fault.target for fault in faults} == {
+        *WORKERS,
+        *APIS,
+        *("broker", "database", "storage", "flood", "hostile"),
+    }
 
 
 def test_the_short_run_strikes_io_workers_and_leaves_each_lane_somebody_to_go_on() -> None:
