@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from math import inf
 from pathlib import PurePath
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -30,6 +30,10 @@ _NAME = re.compile(r"planq:(?P<job>[0-9a-f-]{36}):(?P<round>\d+):(?P<index>-?\d+
 """The name that `shared.domain.frames` gives to the frame of an attempt."""
 
 _log = logging.getLogger("planq.guard")
+
+_NOTING_SECONDS = 3.0
+_AGAIN_SECONDS = 0.5
+"""The guard waits for five seconds."""
 
 _HOLDS_IN_LEASE = 4
 _PIECE_BYTES = 65_536
@@ -96,12 +100,17 @@ def main() -> int:
             "stack": capped(noted["stack"], _MOST_STACK_CHARS),
         },
     )
-    try:
-        note_freeze(database_url, row)
-    except psycopg.Error as error:
-        _log.error("freeze_not_noted", extra={"cause": str(error)})
-        return 1
-    return 0
+    until = monotonic() + _NOTING_SECONDS
+    while True:
+        try:
+            note_freeze(database_url, row)
+            return 0
+        except psycopg.Error as error:  # a database that is just restarted is there again in a moment
+            if monotonic() >= until:
+                _log.error("freeze_not_noted", extra={"cause": str(error)})
+                return 1
+            _log.warning("freeze_not_noted_yet", extra={"cause": str(error)})
+        sleep(_AGAIN_SECONDS)
 
 
 def current_stack(dump: str) -> list[StackFrame]:

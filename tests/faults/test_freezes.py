@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -158,6 +159,27 @@ def a_lease_is_held_for_as_long_as_a_loop_may_have_frozen(stage: Stage) -> None:
         scene.signal(name, signal.SIGCONT)
 
 
+def a_freeze_is_noted_once_the_database_takes_it(stage: Stage) -> None:
+    with stage() as scene:
+        scene.read("ALTER TABLE freezes RENAME TO away")
+        env = {**os.environ, "DATABASE_URL": scene.database_url, "PLANQ_LOG_JSON": "true"}
+        command = [sys.executable, "-m", "deploy.local.freezes"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=ROOT
+        ) as recorder:
+            assert recorder.stdin is not None
+            assert recorder.stdout is not None
+            noted = {"process": "p", "kind": "io", "worker": "0" * 32, "late_seconds": 1, "stack": ""}
+            recorder.stdin.write(f"{'0' * 32}\n{json.dumps(noted)}".encode())
+            recorder.stdin.close()
+            assert b'"froze"' in recorder.stdout.readline()
+            assert b'"freeze_not_noted_yet"' in recorder.stdout.readline()
+            scene.read("ALTER TABLE away RENAME TO freezes")
+            recorder.stdout.read()
+        assert recorder.returncode == 0
+        assert [row["process"] for row in freezes(scene)] == ["p"]
+
+
 def an_api_whose_loop_is_held_is_started_again(stage: Stage) -> None:
     with stage() as scene:
         name = scene.guarded("api", "-m", "tests.support.freezing_api")
@@ -202,6 +224,7 @@ PLAYS = (
     an_answering_that_freezes_is_given_up_the_second_time,
     a_job_that_is_cancelled_while_its_suspect_freezes_is_cancelled,
     a_lease_is_held_for_as_long_as_a_loop_may_have_frozen,
+    a_freeze_is_noted_once_the_database_takes_it,
     an_api_whose_loop_is_held_is_started_again,
     readiness_tells_of_freezes,
 )
