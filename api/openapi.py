@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -50,7 +51,7 @@ def _bound_limits(document: dict[str, Any], limits: Limits) -> None:
     Of what they bound, say it of the calls of a plan.
     """
     described = document["components"]["schemas"]["LimitsRequest"]["properties"]
-    for name, most in limits.to_json().items():
+    for name, most in asdict(limits).items():
         if name in described:
             described[name]["maximum"] = most
             if isinstance(most, int):

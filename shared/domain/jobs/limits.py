@@ -82,14 +82,29 @@ class Limits:
         return self if own is None else replace(self, **own)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form."""
-        return asdict(self)
+        """Return the stored form, without what it implies."""
+        return {name: value for name, value in asdict(self).items() if _IMPLIED.get(name) != value}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the stored form; a missing name gets its default, one of a newer release is not ours to enforce."""
+        """Read the stored form; what it neither has nor implies gets its default, an unknown name is not ours."""
         known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        return cls(**{**_IMPLIED, **{name: value for name, value in stored.items() if name in known}})
+
+
+_IMPLIED: Mapping[str, Any] = {
+    "max_tool_steps": 10,
+    "max_plan_steps": 10_000,
+    "step_timeout_seconds": 300.0,
+    "max_rounds": 20,
+    "loop_timeout_seconds": 900.0,
+    "orchestrate_max_depth": 3,
+    "orchestrate_max_steps": 12,
+    "orchestrate_max_parallel": 4,
+    "agent_timeout_seconds": 60.0,
+}
+"""What the stored form leaves out: 220 bytes of every job. They stay as they are when a default changes, for they say
+what is stored already. SQL reads the four that are not among them."""
 
 
 def read_tenant_limits(raw: Any) -> TenantLimits:

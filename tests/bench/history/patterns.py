@@ -238,6 +238,8 @@ def carry_out(stack: Stack, database_url: str) -> Iterator[None]:
     ):
         document = {"name": AGENT, "description": "You say what you are asked to say.", "model": "offline"}
         client.put(f"/agents/{AGENT}", json=document).raise_for_status()
+        # A worker is there, and so the API ready, a moment before its tools are.
+        eventually(lambda: "calculate" in client.get("/tools").text, 30, what="the tools to be published")
         database.execute("SET enable_seqscan = off")  # who counts those of planq does not want to count these
         maker = _Maker(client, receiver)
         for kind in SHARES:

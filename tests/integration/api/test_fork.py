@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from shared.domain.jobs.limits import Limits
 from shared.ports import PlanWake, Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import Story, begun, call, failed_job, plan
@@ -256,8 +257,8 @@ def test_an_unsafe_call_that_succeeded_is_made_again_from_that_step_on(api: Api,
 def test_limits_are_those_of_the_source_unless_named(api: Api, source: Story) -> None:
     def limits(body: dict[str, Any]) -> Any:
         story = forked(api, source, {"limits": body})
-        found = api.jobs.execute("SELECT limits FROM jobs WHERE id = %s", story.id)[0]["limits"]
-        return found["plan_timeout_seconds"], found["step_timeout_seconds"]
+        found = Limits.from_json(api.jobs.execute("SELECT limits FROM jobs WHERE id = %s", story.id)[0]["limits"])
+        return found.plan_timeout_seconds, found.step_timeout_seconds
 
     assert limits({}) == (20.0, 300.0)
     assert limits({"step_timeout_seconds": 5}) == (20.0, 5.0)

@@ -11,6 +11,7 @@ from typing import Any
 import kombu
 import pytest
 
+from shared.domain.jobs.limits import Limits
 from tests.integration.api.conftest import JSON, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -175,9 +176,8 @@ def test_limits_tools_and_model_are_stored(api: Api) -> None:
     (row,) = api.jobs.execute("SELECT model, tools, limits FROM jobs WHERE id = %s", job["id"])
     assert row["model"] == "openai:gpt-5"
     assert row["tools"] == ["text_search"]
-    assert row["limits"]["max_tool_steps"] == 3
-    assert row["limits"]["step_timeout_seconds"] == 1.5
-    assert row["limits"]["max_plan_steps"] == 10_000
+    limits = Limits.from_json(row["limits"])
+    assert (limits.max_tool_steps, limits.step_timeout_seconds, limits.max_plan_steps) == (3, 1.5, 10_000)
 
 
 def test_a_context_is_kept_with_its_job_and_with_a_fork(api: Api) -> None:

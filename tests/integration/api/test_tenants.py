@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from shared.domain.jobs.limits import Limits
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 
@@ -106,9 +107,9 @@ def test_jobs_that_name_no_model_get_the_tenants_and_its_limits(make_api: MakeAp
         api.submit(body, **own)
     api.submit({"input": "d"})
 
-    rows = api.jobs.execute("SELECT model, limits->>'max_rounds' AS rounds FROM jobs ORDER BY input")
+    rows = api.jobs.execute("SELECT model, limits FROM jobs ORDER BY input")
     assert [row["model"] for row in rows] == ["openai:house", "openai:house", "offline", "offline"]
-    assert [row["rounds"] for row in rows] == ["3", "3", "3", "20"]
+    assert [Limits.from_json(row["limits"]).max_rounds for row in rows] == [3, 3, 3, 20]
 
 
 def test_only_the_scope_admin_opens_them_for_all_tenants(make_api: MakeApi) -> None:

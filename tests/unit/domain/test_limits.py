@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -41,6 +42,21 @@ def test_what_is_stored_is_read_again_even_beside_names_of_a_newer_release() -> 
     stored = Limits(max_tool_steps=4).to_json() | {"max_of_tomorrow": 1}
     del stored["plan_timeout_seconds"]
     assert Limits.from_json(stored) == Limits(max_tool_steps=4)
+
+
+def test_the_stored_form_leaves_out_what_it_implies_whatever_the_defaults_are() -> None:
+    """Of 360 bytes of every job, mostly the same ones."""
+    stored = Limits().to_json()
+    assert set(stored) == {
+        f"{name}_seconds" for name in ("plan_timeout", "queue_timeout", "job_timeout", "human_wait")
+    }
+
+    @dataclass(frozen=True, slots=True)
+    class Later(Limits):
+        max_rounds: int = 50
+
+    assert Later.from_json(stored).max_rounds == 20
+    assert Later.from_json(Later().to_json()).max_rounds == 50
 
 
 def test_a_tenant_may_be_given_more_or_less_than_everybody() -> None:
