@@ -1,4 +1,4 @@
-"""`python -m api`: the API process on PLANQ_HOST and PLANQ_PORT.
+"""`python -m planq.api`: the API process on PLANQ_HOST and PLANQ_PORT.
 
 Exit codes: 0 after SIGTERM or Ctrl-C, 2 with one sentence on standard error when it cannot start as configured. A
 stop answers every waiting client and ends every stream at once, finishes the requests under way, and closes what is
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from shared.beats import Beats
-    from shared.settings import Settings
+    from planq.shared.beats import Beats
+    from planq.shared.settings import Settings
 
 _log = logging.getLogger("planq.api")
 
@@ -39,8 +39,8 @@ def main() -> int:
     """Serve until a signal stops the process; return the exit code."""
     # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
     signal.signal(signal.SIGTERM, _leave)
-    from shared.beats import Beats
-    from shared.domain.errors import PlanqError
+    from planq.shared.beats import Beats
+    from planq.shared.domain.errors import PlanqError
 
     beats = Beats.inherited()
     try:
@@ -62,10 +62,10 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
 
     import uvicorn
 
-    from api.app import create_api
-    from shared.environment import load_settings
-    from shared.memory import bound_arenas, settle_heap
-    from shared.telemetry.logs import configure_logging
+    from planq.api.app import create_api
+    from planq.shared.environment import load_settings
+    from planq.shared.memory import bound_arenas, settle_heap
+    from planq.shared.telemetry.logs import configure_logging
 
     settings = load_settings()
     configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
@@ -101,7 +101,7 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
 
     No more connections are taken than there are file descriptors for, less some for all else.
     """
-    from api.protocol import BoundedProtocol, Bounds
+    from planq.api.protocol import BoundedProtocol, Bounds
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max_connections if soft == resource.RLIM_INFINITY else min(max_connections, max(1, soft - _OTHER_FILES))
@@ -122,8 +122,8 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
 
 def _check_schema(database_url: str) -> None:
     """Raise `Misconfigured` for a foreign schema; a database that does not answer yet is only reported."""
-    from shared.domain.errors import DatabaseUnavailable
-    from shared.store.schema import require_schema
+    from planq.shared.domain.errors import DatabaseUnavailable
+    from planq.shared.store.schema import require_schema
 
     try:
         require_schema(database_url)
@@ -133,7 +133,7 @@ def _check_schema(database_url: str) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; raises `Misconfigured` when the address cannot be had."""
-    from shared.domain.errors import Misconfigured
+    from planq.shared.domain.errors import Misconfigured
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from api.callers import CALLER, LOCAL, Caller
-from api.http import HttpRefusal
-from shared.domain.errors import Unauthorized
-from shared.domain.jobs.ids import TENANT
-from shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
-from shared.store.api_keys import KnownKey
+from planq.api.callers import CALLER, LOCAL, Caller
+from planq.api.http import HttpRefusal
+from planq.shared.domain.errors import Unauthorized
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
+from planq.shared.store.api_keys import KnownKey
 
 _ADMIN = frozenset({KeyScope.ADMIN})
 

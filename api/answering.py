@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.callers import Caller
-from api.deps import Services
-from api.recovery import verdict_of
-from api.schemas import AnswerRequest, SettleRequest
-from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
-from shared.domain.questions.answering import checked_action, content_defects
-from shared.domain.tenants.keys import KeyScope
-from shared.domain.values.encoding import encode
-from shared.store.database import Row
-from shared.store.requests import AnsweredBy, Asked, Verdict
+from planq.api.callers import Caller
+from planq.api.deps import Services
+from planq.api.recovery import verdict_of
+from planq.api.schemas import AnswerRequest, SettleRequest
+from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.domain.questions.answering import checked_action, content_defects
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.domain.values.encoding import encode
+from planq.shared.store.database import Row
+from planq.shared.store.requests import AnsweredBy, Asked, Verdict
 
 MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""

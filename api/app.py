@@ -20,64 +20,64 @@ from uuid import UUID
 
 from fastapi import FastAPI
 
-from api import http
-from api.access import Access
-from api.batch_validation import validate_batches
-from api.deps import Services
-from api.documents import job_document
-from api.limits import RateLimits, UnfinishedJobs, open_windows
-from api.metrics import Metrics
-from api.middleware import Guard, GuardMiddleware
-from api.openapi import describe_api
-from api.places import LEASE_SECONDS, Places
-from api.readiness import BrokerProbe, ReadinessChecks
-from api.revocation import OngoingRequests
-from api.routes.agents import agent_routes
-from api.routes.batch_control import batch_control_routes
-from api.routes.batches import batch_routes
-from api.routes.catalogue import catalogue_routes
-from api.routes.control import control_routes
-from api.routes.conversations import conversation_routes
-from api.routes.elicitations import elicitation_routes
-from api.routes.events import event_routes
-from api.routes.executions import execution_routes
-from api.routes.jobs import job_routes
-from api.routes.message_flow import message_flow_routes
-from api.routes.messages import message_routes
-from api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
-from api.routes.outputs import artifact_routes, output_routes
-from api.routes.schedules import schedule_routes
-from api.routes.tenants import tenant_routes
-from api.routes.webhooks import webhook_routes
-from api.streams import Streams
-from api.waiting import Waiters
-from shared.broker.celery_config import create_celery
-from shared.broker.publisher import CeleryPublisher
-from shared.data_folder import serves
-from shared.failpoints import Failpoints, methods
-from shared.settings import VERSION, Settings
-from shared.store.agents import DocumentStore
-from shared.store.api_keys import ApiKeyStore, KnownKeys
-from shared.store.batch_control import BatchControl
-from shared.store.batches import BatchStore
-from shared.store.catalogue import Catalogue, list_tools
-from shared.store.conversations import ConversationStore
-from shared.store.database import Database
-from shared.store.elicitations import ElicitationStore
-from shared.store.event_log import EventLog
-from shared.store.ids import new_id
-from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.objects import open_objects
-from shared.store.payloads import PayloadStore
-from shared.store.places import PlaceStore
-from shared.store.requests import RequestStore
-from shared.store.schedules import Schedules
-from shared.store.signing import SigningSecrets
-from shared.store.streams import StreamStore
-from shared.store.tenants import TenantDirectory, TenantStore
-from shared.store.webhooks import WebhookStore
-from shared.telemetry.logs import hide
+from planq.api import http
+from planq.api.access import Access
+from planq.api.batch_validation import validate_batches
+from planq.api.deps import Services
+from planq.api.documents import job_document
+from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
+from planq.api.metrics import Metrics
+from planq.api.middleware import Guard, GuardMiddleware
+from planq.api.openapi import describe_api
+from planq.api.places import LEASE_SECONDS, Places
+from planq.api.readiness import BrokerProbe, ReadinessChecks
+from planq.api.revocation import OngoingRequests
+from planq.api.routes.agents import agent_routes
+from planq.api.routes.batch_control import batch_control_routes
+from planq.api.routes.batches import batch_routes
+from planq.api.routes.catalogue import catalogue_routes
+from planq.api.routes.control import control_routes
+from planq.api.routes.conversations import conversation_routes
+from planq.api.routes.elicitations import elicitation_routes
+from planq.api.routes.events import event_routes
+from planq.api.routes.executions import execution_routes
+from planq.api.routes.jobs import job_routes
+from planq.api.routes.message_flow import message_flow_routes
+from planq.api.routes.messages import message_routes
+from planq.api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
+from planq.api.routes.outputs import artifact_routes, output_routes
+from planq.api.routes.schedules import schedule_routes
+from planq.api.routes.tenants import tenant_routes
+from planq.api.routes.webhooks import webhook_routes
+from planq.api.streams import Streams
+from planq.api.waiting import Waiters
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.data_folder import serves
+from planq.shared.failpoints import Failpoints, methods
+from planq.shared.settings import VERSION, Settings
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.batch_control import BatchControl
+from planq.shared.store.batches import BatchStore
+from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.database import Database
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.event_log import EventLog
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.objects import open_objects
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.places import PlaceStore
+from planq.shared.store.requests import RequestStore
+from planq.shared.store.schedules import Schedules
+from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.streams import StreamStore
+from planq.shared.store.tenants import TenantDirectory, TenantStore
+from planq.shared.store.webhooks import WebhookStore
+from planq.shared.telemetry.logs import hide
 
 _log = logging.getLogger("planq.api")
 
@@ -96,7 +96,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "batch_control": frozenset({"cancel", "pause", "resume", "retry"}),
     "batches": methods(BatchStore) - {"errors", "get", "intake", "is_due", "page", "received"},
 }
-"""What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
+"""What an API process does to the world, by port, reading apart: see `planq.shared.failpoints`."""
 
 _STATEMENT_SECONDS = 4.0
 """More than any statement of the API takes, beside the wait for a connection: what takes longer waits for a lock, or

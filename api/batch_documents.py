@@ -9,12 +9,12 @@ from uuid import UUID
 
 from pydantic import Field
 
-from api.http import json_bytes
-from api.schemas import Answer, ErrorDocument, Id, RequestBody, Time
-from shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
-from shared.domain.jobs.states import Priority
-from shared.domain.plan.document import WHOLE
-from shared.store.database import Row, shown_time
+from planq.api.http import json_bytes
+from planq.api.schemas import Answer, ErrorDocument, Id, RequestBody, Time
+from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.store.database import Row, shown_time
 
 _PIECE_BYTES = 64 * 1024
 

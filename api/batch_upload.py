@@ -16,11 +16,11 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 from uuid import UUID
 
-from api.deps import Services
-from api.http import HttpRefusal
-from shared.domain.batches.lines import FileLine, LineSplitter
-from shared.domain.errors import InvalidRequest, TooLarge, Unavailable
-from shared.store.batches import NewBatch
+from planq.api.deps import Services
+from planq.api.http import HttpRefusal
+from planq.shared.domain.batches.lines import FileLine, LineSplitter
+from planq.shared.domain.errors import InvalidRequest, TooLarge, Unavailable
+from planq.shared.store.batches import NewBatch
 
 _WRITTEN_AT_ONCE = 1024 * 1024
 _READ_AT_ONCE = 256 * 1024

@@ -15,23 +15,23 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from api.deps import Services
-from api.http import MAX_DEFECTS, HttpRefusal, decode_body
-from api.schemas import JobRequest, RequestBody
-from api.submission import checked_submission, trace_id
-from shared.computing import off_loop
-from shared.domain.batches.estimate import LineEstimate, line_estimate
-from shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
-from shared.domain.jobs.budget import Price
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.estimate import wanted_for
-from shared.domain.models.exchange import Ask, Findings
-from shared.domain.models.names import parse_model_name
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import measure
-from shared.prices import price_of
-from shared.store.batches import CheckedLine, HeldBatch
-from shared.store.requests import Submission
+from planq.api.deps import Services
+from planq.api.http import MAX_DEFECTS, HttpRefusal, decode_body
+from planq.api.schemas import JobRequest, RequestBody
+from planq.api.submission import checked_submission, trace_id
+from planq.shared.computing import off_loop
+from planq.shared.domain.batches.estimate import LineEstimate, line_estimate
+from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.estimate import wanted_for
+from planq.shared.domain.models.exchange import Ask, Findings
+from planq.shared.domain.models.names import parse_model_name
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import measure
+from planq.shared.prices import price_of
+from planq.shared.store.batches import CheckedLine, HeldBatch
+from planq.shared.store.requests import Submission
 
 _log = logging.getLogger("planq.api")
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from fastapi import Depends
 from starlette.requests import Request
 
-from shared.domain.jobs.ids import TENANT
-from shared.domain.tenants.keys import KeyScope
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.tenants.keys import KeyScope
 
 CALLER = "planq.caller"
 """Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""

@@ -22,9 +22,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.access import Access, digest_behind
-from api.callers import Caller, caller_of
-from api.http import (
+from planq.api.access import Access, digest_behind
+from planq.api.callers import Caller, caller_of
+from planq.api.http import (
     INLINE_BYTES,
     HttpRefusal,
     JsonResponse,
@@ -33,35 +33,35 @@ from api.http import (
     error_response,
     error_responses,
 )
-from api.limits import RateLimits, UnfinishedJobs
-from api.metrics import Metrics
-from api.places import Kind, Places
-from api.readiness import ReadinessChecks
-from api.revocation import OngoingRequests
-from api.streams import Streams
-from api.waiting import WAITED, Waiters
-from shared.broker.publisher import CeleryPublisher
-from shared.computing import off_loop
-from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
-from shared.settings import Settings
-from shared.store.agents import DocumentStore
-from shared.store.api_keys import ApiKeyStore, KnownKeys
-from shared.store.batch_control import BatchControl
-from shared.store.batches import BatchStore
-from shared.store.catalogue import Catalogue
-from shared.store.conversations import ConversationStore
-from shared.store.elicitations import ElicitationStore
-from shared.store.event_log import EventLog
-from shared.store.jobs.signals import Notifier
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.payloads import PayloadStore
-from shared.store.requests import RequestStore
-from shared.store.schedules import Schedules
-from shared.store.signing import SigningSecrets
-from shared.store.streams import StreamStore
-from shared.store.tenants import TenantDirectory, TenantStore
-from shared.store.views import JobView
-from shared.store.webhooks import WebhookStore
+from planq.api.limits import RateLimits, UnfinishedJobs
+from planq.api.metrics import Metrics
+from planq.api.places import Kind, Places
+from planq.api.readiness import ReadinessChecks
+from planq.api.revocation import OngoingRequests
+from planq.api.streams import Streams
+from planq.api.waiting import WAITED, Waiters
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.computing import off_loop
+from planq.shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
+from planq.shared.settings import Settings
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.batch_control import BatchControl
+from planq.shared.store.batches import BatchStore
+from planq.shared.store.catalogue import Catalogue
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.event_log import EventLog
+from planq.shared.store.jobs.signals import Notifier
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.requests import RequestStore
+from planq.shared.store.schedules import Schedules
+from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.streams import StreamStore
+from planq.shared.store.tenants import TenantDirectory, TenantStore
+from planq.shared.store.views import JobView
+from planq.shared.store.webhooks import WebhookStore
 
 T = TypeVar("T")
 

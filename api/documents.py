@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.agents.document import read_agent
-from shared.domain.agents.warnings import Warned, job_warning
-from shared.domain.errors import AGENT_TIMEOUTS, TimedOut
-from shared.domain.jobs.states import Effect, JobStatus, StepStatus
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.values.encoding import JsonText
-from shared.store.agents import StoredDocument
-from shared.store.database import Row, shown_time
-from shared.store.requests import Submission
-from shared.store.views import JobView, parsed
+from planq.shared.domain.agents.document import read_agent
+from planq.shared.domain.agents.warnings import Warned, job_warning
+from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
+from planq.shared.domain.jobs.states import Effect, JobStatus, StepStatus
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.store.agents import StoredDocument
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.requests import Submission
+from planq.shared.store.views import JobView, parsed
 
 _Document = dict[str, Any]
 

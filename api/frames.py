@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import orjson
 
-from shared.ports.streams import TextPiece
-from shared.store.database import shown_time
-from shared.store.event_log import LoggedEvent
+from planq.shared.ports.streams import TextPiece
+from planq.shared.store.database import shown_time
+from planq.shared.store.event_log import LoggedEvent
 
 MEDIA_TYPE = "text/event-stream"
 

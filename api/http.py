@@ -36,10 +36,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.domain import errors as domain
-from shared.domain.errors import InvalidRequest, PlanqError, TooLarge, capped
-from shared.domain.values import strict_json
-from shared.domain.values.encoding import JsonText, count_nodes, has_long_integer
+from planq.shared.domain import errors as domain
+from planq.shared.domain.errors import InvalidRequest, PlanqError, TooLarge, capped
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.encoding import JsonText, count_nodes, has_long_integer
 
 _log = logging.getLogger("planq.api")
 
@@ -291,7 +291,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     ),
 }
 STATUS_OF = {kind: status for status, kinds in _BY_STATUS.items() for kind in kinds}
-"""The HTTP status of every error of the tree in `shared.domain.errors` that is raised itself; a test compares."""
+"""The HTTP status of every error of the tree in `planq.shared.domain.errors` that is raised; a test compares."""
 
 _CODES = {
     400: "bad_request",

@@ -15,16 +15,16 @@ from http import HTTPStatus
 from time import monotonic, time
 from typing import Protocol
 
-from api.http import HttpRefusal
-from shared.broker.celery_config import is_redis
-from shared.broker.rates import ValkeyWindows
-from shared.domain.errors import Misconfigured, Unavailable
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates, RateVerdict
-from shared.settings import Settings
-from shared.store.database import Database
-from shared.store.jobs.batching import Batcher
-from shared.store.rates import PostgresWindows
+from planq.api.http import HttpRefusal
+from planq.shared.broker.celery_config import is_redis
+from planq.shared.broker.rates import ValkeyWindows
+from planq.shared.domain.errors import Misconfigured, Unavailable
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates, RateVerdict
+from planq.shared.settings import Settings
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.rates import PostgresWindows
 
 _log = logging.getLogger("planq.limits")
 

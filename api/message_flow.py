@@ -15,16 +15,16 @@ from uuid import UUID
 
 from pydantic import Field
 
-from api.documents import shown_id
-from api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
-from shared.domain.conversations.failure import told_of_call
-from shared.domain.errors import NotFound, capped
-from shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
-from shared.domain.plan.document import WHOLE
-from shared.domain.rounds.guide import GUIDE_SOURCE
-from shared.domain.values.encoding import JsonText
-from shared.store.database import shown_time
-from shared.store.views import JobView, parsed
+from planq.api.documents import shown_id
+from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
+from planq.shared.domain.conversations.failure import told_of_call
+from planq.shared.domain.errors import NotFound, capped
+from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.domain.rounds.guide import GUIDE_SOURCE
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.store.database import shown_time
+from planq.shared.store.views import JobView, parsed
 
 _VERSION_BITS = 0xF << 76
 _JOB_VERSION, _PLAN_VERSION = 7 << 76, 8 << 76

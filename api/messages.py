@@ -22,8 +22,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.callers import Caller
-from api.deps import (
+from planq.api.callers import Caller
+from planq.api.deps import (
     Services,
     announce_ended,
     answer_to_nobody,
@@ -31,27 +31,27 @@ from api.deps import (
     job_when_ended,
     place_to_wait,
 )
-from api.documents import elicitation_document
-from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
-from api.message_flow import task_document
-from api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
-from api.submission import check_key, check_object, trace_id
-from shared.domain import errors
-from shared.domain.conversations.failure import told
-from shared.domain.conversations.inbound import CanonicalMessage, checked_text
-from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
-from shared.domain.conversations.wording import injection_kinds
-from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.elicitations import Addressee
-from shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
-from shared.domain.questions.answering import ACTIONS
-from shared.ports.tenants import Tenant
-from shared.settings import Settings
-from shared.store.conversations import Arrival, Inbound, Received, erased
-from shared.store.database import Row, shown_time
-from shared.store.ids import new_id
-from shared.store.requests import Submission
-from shared.store.views import JobView, parsed
+from planq.api.documents import elicitation_document
+from planq.api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
+from planq.api.message_flow import task_document
+from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from planq.api.submission import check_key, check_object, trace_id
+from planq.shared.domain import errors
+from planq.shared.domain.conversations.failure import told
+from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
+from planq.shared.domain.conversations.wording import injection_kinds
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.jobs.elicitations import Addressee
+from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
+from planq.shared.domain.questions.answering import ACTIONS
+from planq.shared.ports.tenants import Tenant
+from planq.shared.settings import Settings
+from planq.shared.store.conversations import Arrival, Inbound, Received, erased
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
+from planq.shared.store.views import JobView, parsed
 
 _LIMITED_SECONDS = 30
 """What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""

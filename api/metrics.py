@@ -15,15 +15,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
-from api.readiness import FREEZES_WITHIN
-from api.streams import Streams
-from api.waiting import Waiters
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
-from shared.domain.tools.definition import LATENCIES_SECONDS
-from shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
-from shared.store.database import Row
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.api.readiness import FREEZES_WITHIN
+from planq.api.streams import Streams
+from planq.api.waiting import Waiters
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
+from planq.shared.domain.tools.definition import LATENCIES_SECONDS
+from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
+from planq.shared.store.database import Row
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 

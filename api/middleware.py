@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access import Access
-from api.callers import CALLER
-from api.http import GUARDING_FIELDS, HttpRefusal, error_response
-from api.metrics import Metrics, route_of
-from api.waiting import WAITED
-from shared.domain.errors import PlanqError, TooLarge, capped
-from shared.settings import Settings
+from planq.api.access import Access
+from planq.api.callers import CALLER
+from planq.api.http import GUARDING_FIELDS, HttpRefusal, error_response
+from planq.api.metrics import Metrics, route_of
+from planq.api.waiting import WAITED
+from planq.shared.domain.errors import PlanqError, TooLarge, capped
+from planq.shared.settings import Settings
 
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.http import Problem
-from api.middleware import OPEN_PATHS
-from shared.domain.jobs.limits import Limits
+from planq.api.http import Problem
+from planq.api.middleware import OPEN_PATHS
+from planq.shared.domain.jobs.limits import Limits
 
 
 def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:

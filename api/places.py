@@ -19,10 +19,10 @@ from http import HTTPStatus
 from time import monotonic
 from typing import NamedTuple
 
-from api.http import RETRY_AFTER_SECONDS, HttpRefusal
-from shared.domain.errors import DatabaseUnavailable
-from shared.store.jobs.batching import Batcher
-from shared.store.places import PlaceKey, PlaceStore
+from planq.api.http import RETRY_AFTER_SECONDS, HttpRefusal
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.places import PlaceKey, PlaceStore
 
 _log = logging.getLogger("planq.api")
 

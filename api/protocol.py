@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from api.http import GUARDING_FIELDS, PROBLEM_TYPE, problem
+from planq.api.http import GUARDING_FIELDS, PROBLEM_TYPE, problem
 
 _log = logging.getLogger("planq.api")
 

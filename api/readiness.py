@@ -14,13 +14,13 @@ from typing import Any
 
 from celery import Celery
 
-from shared.broker.depth import patient_connection, reply_of, require_service
-from shared.data_folder import LEAST_FREE_BYTES, lacks_space
-from shared.domain.errors import DatabaseUnavailable, capped
-from shared.domain.jobs.states import Lane
-from shared.store.database import Database, Row
-from shared.store.event_log import EventLog
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.broker.depth import patient_connection, reply_of, require_service
+from planq.shared.data_folder import LEAST_FREE_BYTES, lacks_space
+from planq.shared.domain.errors import DatabaseUnavailable, capped
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.store.database import Database, Row
+from planq.shared.store.event_log import EventLog
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
 FREEZES_WITHIN = timedelta(hours=1)
 """Which freezes are told."""

@@ -5,7 +5,7 @@
     verdict_of      what a person's answer about a call that was cut off means for its step
 
 Nothing `unsafe` is done twice unless a person says so. Nothing is stored here but a large output of an answer, and a
-refusal leaves no trace. `shared.domain.plan.fork` decides by content what a fork need not run again.
+refusal leaves no trace. `planq.shared.domain.plan.fork` decides by content what a fork need not run again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
-from api.submission import allowed_tools, check_object, checked_input, valid_plan
-from shared.computing import off_loop
-from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
-from shared.domain.jobs.states import (
+from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
+from planq.api.submission import allowed_tools, check_object, checked_input, valid_plan
+from planq.shared.computing import off_loop
+from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
+from planq.shared.domain.jobs.states import (
     Effect,
     ElicitationKind,
     JobStatus,
@@ -31,23 +31,23 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.plan.fork import SourceStep, in_doubt, reusable
-from shared.domain.references.excerpts import excerpts_json, path_of
-from shared.domain.results.artifacts import identify
-from shared.domain.rounds.ending import time_for_steps
-from shared.domain.rounds.guide import GUIDE_SOURCE
-from shared.domain.schema.schemas import violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import encode
-from shared.domain.values.preview import preview_json
-from shared.ports import ArtifactRecord, PayloadRecord, Payloads
-from shared.settings import Settings
-from shared.store.database import Row
-from shared.store.ids import new_id
-from shared.store.requests import Submission, Verdict
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
+from planq.shared.domain.references.excerpts import excerpts_json, path_of
+from planq.shared.domain.results.artifacts import identify
+from planq.shared.domain.rounds.ending import time_for_steps
+from planq.shared.domain.rounds.guide import GUIDE_SOURCE
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import encode
+from planq.shared.domain.values.preview import preview_json
+from planq.shared.ports import ArtifactRecord, PayloadRecord, Payloads
+from planq.shared.settings import Settings
+from planq.shared.store.database import Row
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission, Verdict
 
 _INLINE_STEPS = 100
 """Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""

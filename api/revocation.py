@@ -11,9 +11,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from api.access import caller_by
-from shared.domain.errors import DatabaseUnavailable
-from shared.store.api_keys import KnownKey
+from planq.api.access import caller_by
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.api_keys import KnownKey
 
 _log = logging.getLogger("planq.keys")
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from api.plan_schemas import GuideDocument, PlanDocument
-from shared.domain.jobs.budget import LIMITS, read_budget
-from shared.domain.jobs.states import (
+from planq.api.plan_schemas import GuideDocument, PlanDocument
+from planq.shared.domain.jobs.budget import LIMITS, read_budget
+from planq.shared.domain.jobs.states import (
     AskedOf,
     Effect,
     ElicitationKind,
@@ -26,11 +26,11 @@ from shared.domain.jobs.states import (
     StopReason,
     Strategy,
 )
-from shared.domain.models.names import MODEL_PATTERN
-from shared.domain.plan.document import WHOLE, Plan
-from shared.domain.plan.forms import PlanForm
-from shared.domain.rounds.block import LoopBlock
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.models.names import MODEL_PATTERN
+from planq.shared.domain.plan.document import WHOLE, Plan
+from planq.shared.domain.plan.forms import PlanForm
+from planq.shared.domain.rounds.block import LoopBlock
+from planq.shared.domain.tools.definition import ToolDefinition
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_PAGE = 100

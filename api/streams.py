@@ -20,15 +20,15 @@ from time import monotonic
 from typing import NamedTuple
 from uuid import UUID
 
-from api.frames import HEARTBEAT, event_frame, job_frame, text_frame
-from api.http import RETRY_AFTER_SECONDS, HttpRefusal
-from shared.domain.errors import DatabaseUnavailable, NotFound
-from shared.domain.jobs.states import TERMINAL_JOB
-from shared.domain.streams.position import BEGINNING, Position
-from shared.ports.streams import TextPiece
-from shared.store.event_log import EventLog, FreshEvents, Horizon, LoggedEvent
-from shared.store.ids import new_id
-from shared.store.streams import StreamStore
+from planq.api.frames import HEARTBEAT, event_frame, job_frame, text_frame
+from planq.api.http import RETRY_AFTER_SECONDS, HttpRefusal
+from planq.shared.domain.errors import DatabaseUnavailable, NotFound
+from planq.shared.domain.jobs.states import TERMINAL_JOB
+from planq.shared.domain.streams.position import BEGINNING, Position
+from planq.shared.ports.streams import TextPiece
+from planq.shared.store.event_log import EventLog, FreshEvents, Horizon, LoggedEvent
+from planq.shared.store.ids import new_id
+from planq.shared.store.streams import StreamStore
 
 _log = logging.getLogger("planq.api")
 

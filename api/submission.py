@@ -17,35 +17,35 @@ from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
-from api.deps import Services
-from api.http import INLINE_BYTES, MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
-from api.limits import job_headers, too_many, too_many_jobs
-from api.schemas import MAX_METADATA_BYTES, JobRequest
-from shared.computing import off_loop
-from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
-from shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Priority, Strategy
-from shared.domain.models.exchange import CONTEXT
-from shared.domain.models.names import check_model_name
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.plan.document import Plan
-from shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form, readable_part_of
-from shared.domain.plan.validation import further_errors, validate_plan
-from shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
-from shared.domain.rounds.evaluate import rule_defects
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import NameIndex, resolve_name, suggestion
-from shared.domain.values.describe import is_deeper_than
-from shared.domain.values.encoding import JsonText, is_larger
-from shared.domain.webhooks.endpoints import checked_url
-from shared.ports import PlanWake, Tenant
-from shared.settings import Settings
-from shared.store.agents import PinnedAgent, pin_agent, with_prompt
-from shared.store.ids import new_id
-from shared.store.requests import Submission
+from planq.api.deps import Services
+from planq.api.http import INLINE_BYTES, MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
+from planq.api.limits import job_headers, too_many, too_many_jobs
+from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
+from planq.shared.computing import off_loop
+from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
+from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Priority, Strategy
+from planq.shared.domain.models.exchange import CONTEXT
+from planq.shared.domain.models.names import check_model_name
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
+from planq.shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form, readable_part_of
+from planq.shared.domain.plan.validation import further_errors, validate_plan
+from planq.shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
+from planq.shared.domain.rounds.evaluate import rule_defects
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import NameIndex, resolve_name, suggestion
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.domain.values.encoding import JsonText, is_larger
+from planq.shared.domain.webhooks.endpoints import checked_url
+from planq.shared.ports import PlanWake, Tenant
+from planq.shared.settings import Settings
+from planq.shared.store.agents import PinnedAgent, pin_agent, with_prompt
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
 
 _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from starlette.types import Receive
 
-from shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.errors import DatabaseUnavailable
 
 WAITED = "planq.waited_seconds"
 """Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""

@@ -17,7 +17,7 @@ class BuildWithHandbook(build_py):
         """Copy the packages, and the handbook into the folder `deploy/handbook`."""
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "deploy", "handbook")
+            target = Path(self.build_lib, "planq", "deploy", "handbook")
             target.mkdir(parents=True, exist_ok=True)
             for pattern in SOURCES:
                 for path in Path().glob(pattern):

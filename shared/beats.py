@@ -1,4 +1,4 @@
-"""The beats of event loops, in memory that they share with the process that watches them (`deploy.local.guard`).
+"""The beats of event loops, in memory shared with the process that watches them (`planq.deploy.local.guard`).
 
 A regular expression holds the interpreter's lock from its first character to its last: nothing in the same process
 can tell that its loop stands still, and no time-out of it fires. So each loop writes into a slot of a table that the

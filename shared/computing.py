@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from shared.domain.frames import under_its_name
+from planq.shared.domain.frames import under_its_name
 
 P = ParamSpec("P")
 T = TypeVar("T")

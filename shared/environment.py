@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import AliasChoices, ValidationError
 
-from shared.domain.errors import Misconfigured, capped
-from shared.settings import Settings
+from planq.shared.domain.errors import Misconfigured, capped
+from planq.shared.settings import Settings
 
 ELSEWHERE = frozenset(
     {
@@ -19,7 +19,7 @@ ELSEWHERE = frozenset(
         *("PLANQ_URL", "PLANQ_API_KEY", "PLANQ_CASES", "PLANQ_FAILPOINT"),
     }
 )
-"""Variables that are no settings of a process: the command line, the tests and `shared.failpoints` read them."""
+"""No settings of a process: the command line, the tests and `planq.shared.failpoints` read them."""
 
 _OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
 

@@ -15,6 +15,10 @@ import signal
 import sys
 import warnings  # noqa: F401 - os.execvp() imports it, and who we are by then may not reach the standard library
 
+PYTHON = (sys.executable, "-P")
+"""How planq starts a module of its own: a file or a folder of the present folder never stands in for what it imports.
+Only modules that users name are looked for there (`planq.worker.tools.registry`)."""
+
 # <linux/prctl.h>, <linux/securebits.h>, <linux/sched.h>, <linux/capability.h>
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.domain.jobs.budget import Price
-from shared.domain.models.names import ModelName
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.models.names import ModelName
 
 _REPLY_TOKENS = 1_000
 """The price of a reply is that of so many tokens, divided by them."""

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.models.names import check_model_name
-from shared.domain.redact import LEAST_KEY_CHARS
-from shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.models.names import check_model_name
+from planq.shared.domain.redact import LEAST_KEY_CHARS
+from planq.shared.domain.tenants.master_keys import read_master_keys
 
 _MAX_DAYS = 36_500
 

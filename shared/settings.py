@@ -23,14 +23,14 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
-from shared.domain.jobs.states import JobStatus
-from shared.domain.redact import secrets_of
-from shared.domain.rounds.guard import GuardLimits
-from shared.domain.tenants.master_keys import MasterKey, read_master_keys
-from shared.domain.tools.policy import read_tool_policy
-from shared.setting_kinds import (
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.redact import secrets_of
+from planq.shared.domain.rounds.guard import GuardLimits
+from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
+from planq.shared.domain.tools.policy import read_tool_policy
+from planq.shared.setting_kinds import (
     Days,
     FilePath,
     ModelKey,

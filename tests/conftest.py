@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import TestPostgres, server_folder

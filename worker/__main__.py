@@ -1,4 +1,4 @@
-"""`python -m worker io|cpu`: one worker process (and, for `cpu`, its children)."""
+"""`python -m planq.worker io|cpu`: one worker process (and, for `cpu`, its children)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from shared.beats import Beats
-from shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
-from shared.domain.jobs.states import Lane
+from planq.shared.beats import Beats
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
+from planq.shared.domain.jobs.states import Lane
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
+    from planq.shared.settings import Settings
 
 _MISCONFIGURED = 2
 
@@ -32,23 +32,23 @@ def main() -> int:
     given = parser.parse_args()
     beats = Beats.inherited()
     try:
-        from shared.environment import load_settings
-        from shared.memory import bound_arenas
-        from shared.telemetry.logs import configure_logging
+        from planq.shared.environment import load_settings
+        from planq.shared.memory import bound_arenas
+        from planq.shared.telemetry.logs import configure_logging
 
         settings = load_settings()
         if given.health:
             return 0 if _is_alive(settings, given.lane) else 1
         if given.check:
-            from worker.container import Tools, check_settings
-            from worker.tools.services import NoDatabase
+            from planq.worker.container import Tools, check_settings
+            from planq.worker.tools.services import NoDatabase
 
             check_settings(settings, given.lane)
             Tools.load(settings, NoDatabase(), NoDatabase())
             return 0
         configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
         bound_arenas()
-        from worker.main import run
+        from planq.worker.main import run
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
@@ -62,7 +62,7 @@ def _is_alive(settings: Settings, lane: Lane) -> bool:
     """Return whether a worker of this lane on this host holds a live lease; raises `DatabaseUnavailable`."""
     import psycopg
 
-    from shared.store.database import query
+    from planq.shared.store.database import query
 
     try:
         with psycopg.connect(settings.require_database(), connect_timeout=5) as connection:

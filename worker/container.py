@@ -21,17 +21,17 @@ from uuid import UUID
 
 from celery import Celery
 
-from shared.beats import Beat
-from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import AuthFailed, Misconfigured, PlanqError
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Lane
-from shared.domain.models.estimate import CHARS_PER_TOKEN
-from shared.domain.models.names import Provider, parse_model_name
-from shared.domain.tenants.offers import may_name_model
-from shared.failpoints import Failpoints, methods
-from shared.memory import settle_heap
-from shared.ports import (
+from planq.shared.beats import Beat
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.models.estimate import CHARS_PER_TOKEN
+from planq.shared.domain.models.names import Provider, parse_model_name
+from planq.shared.domain.tenants.offers import may_name_model
+from planq.shared.failpoints import Failpoints, methods
+from planq.shared.memory import settle_heap
+from planq.shared.ports import (
     FindsOut,
     Gathers,
     JobStore,
@@ -49,44 +49,44 @@ from shared.ports import (
     Tracker,
     TurnPlanner,
 )
-from shared.ports.deliveries import DeliveryStore
-from shared.setting_kinds import comma_separated
-from shared.settings import VERSION, Settings
-from shared.store.catalogue import Catalogue, list_tools
-from shared.store.database import Database
-from shared.store.deliveries import PostgresDeliveries
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.objects import open_objects
-from shared.store.orchestrations import PostgresOrchestrations
-from shared.store.payloads import PayloadStore
-from shared.store.secrets import SecretStore
-from shared.store.signing import SigningSecrets
-from shared.store.tenants import TenantDirectory
-from shared.store.texts import PostgresTexts
-from shared.telemetry.logs import hide
-from shared.vocabulary import count_tokens
-from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
-from worker.apart import Apart
-from worker.attempts import Attempts, AttemptSettings
-from worker.attempts.background import Backgrounds
-from worker.egress import HostPlaces, LeastRate
-from worker.engine import Dispatcher, DispatcherSettings
-from worker.engine.in_flight import InFlightWork
-from worker.engine.persist import persist
-from worker.host import Host
-from worker.llm.gateway import ModelGateway
-from worker.llm.live import LiveTexts
-from worker.llm.planners import InstalledPlanners, load_planners
-from worker.llm.settings import ModelSettings
-from worker.tools.builtin.web import read_web_access
-from worker.tools.registry import Registry, load_registry
-from worker.tools.services import ToolServices
-from worker.webhooks.posting import Poster
-from worker.webhooks.sender import DeliverySender, SendsDeliveries, hold_for
+from planq.shared.ports.deliveries import DeliveryStore
+from planq.shared.setting_kinds import comma_separated
+from planq.shared.settings import VERSION, Settings
+from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.database import Database
+from planq.shared.store.deliveries import PostgresDeliveries
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.objects import open_objects
+from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.secrets import SecretStore
+from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.tenants import TenantDirectory
+from planq.shared.store.texts import PostgresTexts
+from planq.shared.telemetry.logs import hide
+from planq.shared.vocabulary import count_tokens
+from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from planq.worker.apart import Apart
+from planq.worker.attempts import Attempts, AttemptSettings
+from planq.worker.attempts.background import Backgrounds
+from planq.worker.egress import HostPlaces, LeastRate
+from planq.worker.engine import Dispatcher, DispatcherSettings
+from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.persist import persist
+from planq.worker.host import Host
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.live import LiveTexts
+from planq.worker.llm.planners import InstalledPlanners, load_planners
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.builtin.web import read_web_access
+from planq.worker.tools.registry import Registry, load_registry
+from planq.worker.tools.services import ToolServices
+from planq.worker.webhooks.posting import Poster
+from planq.worker.webhooks.sender import DeliverySender, SendsDeliveries, hold_for
 
 if TYPE_CHECKING:
-    from worker.tools.mcp import McpToolbox
+    from planq.worker.tools.mcp import McpToolbox
 
 _log = logging.getLogger("planq.worker")
 
@@ -109,7 +109,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     - methods(SweepStore)
     - {"live", "unfinished", "broken_invariants", "planners", "freezes"},
 }
-"""What a worker process does to the world, by port: see `shared.failpoints`."""
+"""What a worker process does to the world, by port: see `planq.shared.failpoints`."""
 
 _SILENT_SECONDS = 5.0
 """What a statement of the engine may take before its connection is taken for dead, and it is repeated over a new one.
@@ -123,9 +123,9 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 class WorkerIdentity:
     """Who this worker process is; the pool of a `cpu` worker shares its parent's.
 
-    `process` says to its peers on its host which process it is (`shared.domain.jobs.processes`), None says nothing.
-    Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else, and takes
-    no messages.
+    `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
+    nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else,
+    and takes no messages.
     """
 
     id: UUID
@@ -149,7 +149,7 @@ def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
     worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
     """
     if lane is Lane.IO and mcp_file is not None:
-        from worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+        from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         if any(server.transport == "stdio" for server in read_mcp_file(mcp_file)):
             return None
@@ -228,7 +228,7 @@ def check_settings(settings: Settings, lane: Lane) -> None:
     Tools are checked when they are loaded. Nothing is connected to.
     """
     if settings.mcp_file is not None and lane is Lane.IO:
-        from worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+        from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         with _said_of("PLANQ_MCP_FILE"):
             read_mcp_file(settings.mcp_file)
@@ -415,7 +415,7 @@ class LaneRuntime:
         )
 
     async def _connect_mcp(self, path: Path) -> None:
-        from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
+        from planq.worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
 
         worker_registry = WorkerRegistry(self._database, self._settings.lease, self._settings.lease_margin)
 

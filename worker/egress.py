@@ -1,4 +1,4 @@
-"""Requests to addresses that others have named: a transport that obeys the guard (`shared.domain.addresses`).
+"""Requests to addresses that others have named: a transport that obeys the guard (`planq.shared.domain.addresses`).
 
 A host is resolved once, every address found is checked, and the connection goes to a checked address: the name is
 not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
@@ -26,8 +26,8 @@ from typing import Any
 import httpx
 import psutil
 
-from shared.domain.addresses import DEFAULT_PORTS, IPAddress, carried, why_refused
-from shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
+from planq.shared.domain.addresses import DEFAULT_PORTS, IPAddress, carried, why_refused
+from planq.shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
 
 _log = logging.getLogger("planq.egress")
 

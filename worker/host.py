@@ -1,6 +1,6 @@
 """What this process knows of the machine that it runs on: which process it is, and which others there have gone.
 
-Only what the kernel says for certain counts (`shared.domain.jobs.processes`). Where /proc is not that of this
+Only what the kernel says for certain counts (`planq.shared.domain.jobs.processes`). Where /proc is not that of this
 process's own pid namespace, or hides processes of others, or is not there at all, nobody is ever seen to have gone.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
+from planq.shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
 
 _DEAD = frozenset("ZXx")
 """States of a thread that runs no more (proc_pid_stat(5))."""

@@ -1,7 +1,7 @@
 """Starts a worker: composes the process, then hands it to Celery.
 
-`celery -A worker.main inspect …` finds the application here; workers are started by `planq worker io|cpu`, because
-they need a lease before they take their first message.
+`celery -A planq.worker.main inspect …` finds the application here; workers are started by `planq worker io|cpu`,
+because they need a lease before they take their first message.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from uuid import UUID
 from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
 
-from shared.beats import Beats
-from shared.broker import names
-from shared.broker.celery_config import is_redis
-from shared.broker.transport import Reserve
-from shared.domain.jobs.states import Lane, Priority, WakeQueue
-from shared.failpoints import Failpoints
-from shared.store.ids import new_id
-from shared.store.knowledge import PostgresKnowledge
-from shared.store.memory import PostgresMemory
-from shared.store.schema import require_schema
-from worker.celery.app import app, settings
-from worker.celery.events import CeleryTracker, SilentTracker
-from worker.celery.pool import AsyncioPool, new_loop
-from worker.container import (
+from planq.shared.beats import Beats
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import is_redis
+from planq.shared.broker.transport import Reserve
+from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.failpoints import Failpoints
+from planq.shared.store.ids import new_id
+from planq.shared.store.knowledge import PostgresKnowledge
+from planq.shared.store.memory import PostgresMemory
+from planq.shared.store.schema import require_schema
+from planq.worker.celery.app import app, settings
+from planq.worker.celery.events import CeleryTracker, SilentTracker
+from planq.worker.celery.pool import AsyncioPool, new_loop
+from planq.worker.container import (
     CRASH_POINTS,
     LaneRuntime,
     Tools,
@@ -40,14 +40,14 @@ from worker.container import (
     lane_database,
     process_text,
 )
-from worker.engine.chain import bulk_slots, reserved_slots
-from worker.engine.fence import Fence, Lease
-from worker.engine.in_flight import InFlightWork
-from worker.host import Host
-from worker.runtime.lifecycle import HeartbeatParts, Lifecycle
-from worker.runtime.prefork import PreforkProcesses
-from worker.runtime.quarantine import carry_out_suspects, fork_zygote
-from worker.runtime.reconcile import LoopInFlight
+from planq.worker.engine.chain import bulk_slots, reserved_slots
+from planq.worker.engine.fence import Fence, Lease
+from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.host import Host
+from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
+from planq.worker.runtime.prefork import PreforkProcesses
+from planq.worker.runtime.quarantine import carry_out_suspects, fork_zygote
+from planq.worker.runtime.reconcile import LoopInFlight
 
 _STALLED_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""

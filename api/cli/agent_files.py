@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from api.cli.reading import FoundFile, find_files
-from shared.domain.agents.checks import parse_skill
-from shared.domain.agents.document import parse_agent
-from shared.domain.errors import InvalidRequest
+from planq.api.cli.reading import FoundFile, find_files
+from planq.shared.domain.agents.checks import parse_skill
+from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.errors import InvalidRequest
 
 _MAX_BYTES = 2 * 1024 * 1024
 """Read of a file; what is valid is far shorter."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, out, plain, print_columns, print_json
-from api.cli.outcome import NOT_OK, end, reported
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, out, plain, print_columns, print_json
+from planq.api.cli.outcome import NOT_OK, end, reported
 
 _AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent.")]
 _Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
@@ -100,7 +100,7 @@ def retire_documents(
 
 
 def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: bool) -> list[dict[str, Any]]:
-    from api.cli.agent_files import prepare
+    from planq.api.cli.agent_files import prepare
 
     ready, defects = prepare(paths)
     if defects:

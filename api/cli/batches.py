@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more, write_pieces
-from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from shared.domain.batches.states import BatchStatus, LineStatus
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
+from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more, write_pieces
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from planq.shared.domain.batches.states import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from api.cli.client import Client, Json
+    from planq.api.cli.client import Client, Json
 
 _POLL_SECONDS = 0.5
 _PIECE_BYTES = 256 * 1024
@@ -294,14 +294,14 @@ def _print_lines(
 
 
 def _documents(defaults: str | None, metadata: list[str] | None) -> dict[str, str]:
-    from api.cli.inputs import json_or_file, pairs_of
+    from planq.api.cli.inputs import json_or_file, pairs_of
 
     given = {} if defaults is None else {"defaults": json.dumps(json_or_file(defaults, "--defaults"))}
     return given | ({"metadata": json.dumps(dict(pairs_of(metadata, "--metadata")))} if metadata else {})
 
 
 def _limits(budget: list[str] | None) -> dict[str, str]:
-    from api.cli.inputs import number, pairs_of
+    from planq.api.cli.inputs import number, pairs_of
 
     known = ("max_cost_usd", "max_tokens")
     pairs = pairs_of(budget or (), "--budget")
@@ -314,8 +314,8 @@ def _limits(budget: list[str] | None) -> dict[str, str]:
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
     """Lend a file and its size, standard input without one; raises `Misconfigured` where it cannot be read."""
-    from api.cli.inputs import STANDARD_INPUT
-    from shared.domain.errors import Misconfigured
+    from planq.api.cli.inputs import STANDARD_INPUT
+    from planq.shared.domain.errors import Misconfigured
 
     if file == STANDARD_INPUT:
         yield sys.stdin.buffer, None

@@ -1,7 +1,7 @@
 """A thin client of planq's HTTP API, for the command line: one method per endpoint, JSON in and out.
 
-Refusals (problem+json) come back as the errors of `shared.domain.errors`, so that the command line prints the API's
-own message. Nothing is retried here: `submit` carries an idempotency key, and the caller decides.
+Refusals (problem+json) come back as the errors of `planq.shared.domain.errors`, so that the command line prints the
+API's own message. Nothing is retried here: `submit` carries an idempotency key, and the caller decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
@@ -25,7 +25,7 @@ from shared.domain.errors import (
     Unauthorized,
     Unavailable,
 )
-from shared.domain.streams.frames import Frame, read_frames
+from planq.shared.domain.streams.frames import Frame, read_frames
 
 Json = dict[str, Any]
 

@@ -13,12 +13,12 @@ from uuid import UUID
 
 import typer
 
-from api.cli import runtime
-from shared.domain.errors import Misconfigured
+from planq.api.cli import runtime
+from planq.shared.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from api.cli.client import Client
-    from shared.settings import Settings
+    from planq.api.cli.client import Client
+    from planq.shared.settings import Settings
 
 DEFAULT_PORT = "8000"
 
@@ -39,7 +39,7 @@ def connect(url: str | None, api_key: str | None) -> Client:
     """Return a client of the API; raises `Misconfigured` when the URL or the key cannot be one."""
     import httpx
 
-    from api.cli.client import Client
+    from planq.api.cli.client import Client
 
     place = url or default_url()
     try:
@@ -68,7 +68,7 @@ def located_settings() -> Settings:
     """
     from pydantic import SecretStr
 
-    from shared.environment import load_settings
+    from planq.shared.environment import load_settings
 
     settings = load_settings()
     if settings.database_url and settings.broker_url:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, JobId, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, shown_status
-from api.cli.outcome import reported
-from api.cli.submit import show_submitted, watch_job
+from planq.api.cli.connection import ApiKey, AsJson, JobId, Url, connect
+from planq.api.cli.console import as_line, err, out, print_columns, print_json, shown_status
+from planq.api.cli.outcome import reported
+from planq.api.cli.submit import show_submitted, watch_job
 
 
 class CallOutcome(StrEnum):
@@ -89,7 +89,7 @@ def fork(
 
     Prints the new job's id. Exit code 1 when it is refused, or with --wait when the new job fails.
     """
-    from api.cli.inputs import read_json
+    from planq.api.cli.inputs import read_json
 
     with reported(as_json=as_json):
         if dry_run and wait:
@@ -126,7 +126,7 @@ def settle(
 
     happened: the step succeeds with --output. did-not-happen: it runs again. unknown: it fails.
     """
-    from api.cli.inputs import json_or_file
+    from planq.api.cli.inputs import json_or_file
 
     with reported(as_json=as_json):
         body: dict[str, Any] = {"outcome": outcome.replace("-", "_")}

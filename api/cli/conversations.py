@@ -9,9 +9,9 @@ from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
-from api.cli.console import as_line, err, print_columns, print_page, tell_of_more
-from api.cli.outcome import reported
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from planq.api.cli.console import as_line, err, print_columns, print_page, tell_of_more
+from planq.api.cli.outcome import reported
 
 _SHOWN = 400
 """Characters that are shown of a row."""

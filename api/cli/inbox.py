@@ -8,11 +8,11 @@ from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, print_page, shown_json, tell_of_more
-from api.cli.outcome import reported
-from shared.domain.errors import InvalidRequest
-from shared.domain.values.pointers import to_pointer
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, shown_json, tell_of_more
+from planq.api.cli.outcome import reported
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.values.pointers import to_pointer
 
 _CHANNEL = "cli"
 _LONGEST_DEFAULT = 1_000
@@ -65,7 +65,7 @@ def answer(
     Without --content each answer is asked for, as the question's schema wants it, and again after a wrong entry. Exit
     code 1 when somebody was faster, or the content breaks the schema; then the question stays open.
     """
-    from api.cli.inputs import json_or_file
+    from planq.api.cli.inputs import json_or_file
 
     with reported(as_json=as_json):
         if decline + cancel + (content is not None) > 1:
@@ -128,7 +128,7 @@ def _shown_default(default: Any) -> str:
 
 def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:
     """Return one answer as it is; raises `InvalidRequest` where it breaks what the question's schema says of it."""
-    from shared.domain.questions.answering import content_defects
+    from planq.shared.domain.questions.answering import content_defects
 
     place = "/content" + to_pointer((None, name))
     # References in the schema of one property may lead anywhere in the whole; that others are missing is not meant.
@@ -141,7 +141,7 @@ def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:
 
 def _value(typed: Any, wanted: Mapping[str, Any], name: str) -> Any:
     """Return what was typed as the schema wants it: a text as it stands, all else as JSON."""
-    from api.cli.inputs import parse_json
+    from planq.api.cli.inputs import parse_json
 
     choices = wanted.get("enum") or [None]
     if not isinstance(typed, str) or wanted.get("type") == "string" or all(isinstance(one, str) for one in choices):

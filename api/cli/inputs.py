@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.values import strict_json
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.values import strict_json
 
 STANDARD_INPUT = "-"
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from api.cli.agent_files import FileDefect
-from api.cli.inputs import pairs_of, read_text
-from shared.domain.agents.source import read_source
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.rounds.block import prompt_defects, read_block
-from shared.domain.values.describe import excerpt
+from planq.api.cli.agent_files import FileDefect
+from planq.api.cli.inputs import pairs_of, read_text
+from planq.shared.domain.agents.source import read_source
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.rounds.block import prompt_defects, read_block
+from planq.shared.domain.values.describe import excerpt
 
 
 def read_loop_file(name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def imported(name: str, given: Sequence[str]) -> dict[str, Any]:
 
     Raises as `read_loop_file`, for each thing that cannot be said as a loop block.
     """
-    from shared.domain.rounds.workflow import import_workflow
+    from planq.shared.domain.rounds.workflow import import_workflow
 
     variables = {
         key: read_text(value[1:], f"--var {key}") if value.startswith("@") else value

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from api.cli.connection import AsJson
-from api.cli.console import err, out, plain, print_json
-from api.cli.outcome import reported
+from planq.api.cli.connection import AsJson
+from planq.api.cli.console import err, out, plain, print_json
+from planq.api.cli.outcome import reported
 
 _File = Annotated[str, typer.Argument(metavar="FILE|-", help="YAML or JSON; - reads standard input.")]
 
@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 def check_loop(file: _File, as_json: AsJson = False) -> None:
     """Check a loop block: every defect with its line."""
-    from api.cli.loop_files import read_loop_file
+    from planq.api.cli.loop_files import read_loop_file
 
     with reported(as_json=as_json):
         block = read_loop_file(file)
@@ -46,8 +46,8 @@ def import_loop(
 
     What cannot be said as one is named with its line, and nothing is written.
     """
-    from api.cli.agents import document_yaml
-    from api.cli.loop_files import imported, write_file
+    from planq.api.cli.agents import document_yaml
+    from planq.api.cli.loop_files import imported, write_file
 
     with reported(as_json=as_json):
         block = imported(file, var or [])

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from api.cli.console import as_line, err, print_json
-from shared.domain.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
+from planq.api.cli.console import as_line, err, print_json
+from planq.shared.domain.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
 
 OK = 0
 NOT_OK = 1
@@ -48,7 +48,7 @@ def report(error: PlanqError, *, as_json: bool) -> None:
 
 def describe_defect(defect: Any) -> str:
     """Return one line for one entry of a problem's `errors`: its place, then what is wrong."""
-    from shared.domain.plan.errors import PlanError
+    from planq.shared.domain.plan.errors import PlanError
 
     if isinstance(defect, Mapping):
         try:

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.panel import Panel
 
-from api.cli.client import Client, Json
-from api.cli.console import as_line, plain, shown_status
-from shared.domain.jobs.states import JobStatus, StepStatus, StopReason
+from planq.api.cli.client import Client, Json
+from planq.api.cli.console import as_line, plain, shown_status
+from planq.shared.domain.jobs.states import JobStatus, StepStatus, StopReason
 
 POLL_SECONDS = 0.15
 LONGEST_VALUE = 100

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, AtMost, JobId, To, Url, connect
-from api.cli.console import (
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, JobId, To, Url, connect
+from planq.api.cli.console import (
     as_line,
     err,
     out,
@@ -19,9 +19,9 @@ from api.cli.console import (
     tell_of_more,
     write_pieces,
 )
-from api.cli.outcome import describe_defect, end, reported
-from api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
-from shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
+from planq.api.cli.outcome import describe_defect, end, reported
+from planq.api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
+from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -60,7 +60,7 @@ def status(
 
 
 def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:
-    from api.cli.tree import with_children
+    from planq.api.cli.tree import with_children
 
     while wait and not JobStatus(job["status"]).is_terminal:
         job = client.job(job["id"], wait=LONG_POLL_SECONDS)
@@ -68,7 +68,7 @@ def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str,
 
 
 def _show_tree(job: dict[str, Any]) -> None:
-    from api.cli.tree import print_tree, tree_totals
+    from planq.api.cli.tree import print_tree, tree_totals
 
     print_tree(job, out)
     out.print(tree_totals(job), style="dim")
@@ -103,7 +103,7 @@ def _amount(amount: float, unit: str) -> str:
 
 def show_job(job: dict[str, Any]) -> None:
     """Print a job as it stands."""
-    from api.cli.progress import print_outcome, questions
+    from planq.api.cli.progress import print_outcome, questions
 
     out.print(f"job {job['id']} {shown_status(job)}", style="bold")
     _show_origin(job)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import err, out, print_json
-from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from shared.domain.jobs.states import JobStatus, Priority
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import err, out, print_json
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from planq.shared.domain.jobs.states import JobStatus, Priority
 
 LONG_POLL_SECONDS = 20.0
 ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
@@ -135,7 +135,7 @@ def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
 
     Progress goes to standard error, the answer to standard output; as JSON nothing but the finished job is printed.
     """
-    from api.cli.progress import follow_job, print_outcome
+    from planq.api.cli.progress import follow_job, print_outcome
 
     try:
         if as_json:
@@ -158,7 +158,7 @@ def code_of(job: dict[str, Any]) -> int:
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
-    from api.cli.inputs import STANDARD_INPUT, read_json, read_text
+    from planq.api.cli.inputs import STANDARD_INPUT, read_json, read_text
 
     if text is None and plan is None and not is_complete:
         raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
@@ -177,7 +177,7 @@ def _require_one_input(*places: str | None) -> None:
 
 
 def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
-    from api.cli.inputs import json_or_file
+    from planq.api.cli.inputs import json_or_file
 
     body: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
     if with_ is not None:
@@ -186,7 +186,7 @@ def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
 
 
 def _told(context: str | None) -> dict[str, str]:
-    from api.cli.inputs import read_text
+    from planq.api.cli.inputs import read_text
 
     if context is None:
         return {}
@@ -198,8 +198,8 @@ def _names(tools: str | None) -> list[str]:
 
 
 def _rounds(loop: str | None, prompt_template: str | None, policy: list[str] | None) -> dict[str, Any]:
-    from api.cli.inputs import pairs_of
-    from api.cli.loop_files import read_loop_file, read_prompt_file
+    from planq.api.cli.inputs import pairs_of
+    from planq.api.cli.loop_files import read_loop_file, read_prompt_file
 
     block = {} if loop is None else read_loop_file(loop)
     if prompt_template is not None:
@@ -212,7 +212,7 @@ def _rounds(loop: str | None, prompt_template: str | None, policy: list[str] | N
 def _bounds(
     tools: list[str] | None, limits: list[str] | None, budget: list[str] | None, metadata: list[str] | None
 ) -> dict[str, Any]:
-    from api.cli.inputs import budget_of, number, pairs_of
+    from planq.api.cli.inputs import budget_of, number, pairs_of
 
     body: dict[str, Any] = {}
     if tools:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, out, plain, print_columns, print_json
-from api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
-from shared.domain.errors import NotFound
-from shared.domain.values.pointers import array_index, from_pointer
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, out, plain, print_columns, print_json
+from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.values.pointers import array_index, from_pointer
 
 if TYPE_CHECKING:
-    from shared.domain.agents.source import DocumentSource
+    from planq.shared.domain.agents.source import DocumentSource
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,7 +47,7 @@ def tools(
 
 def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the tool that a name stands for, in any accepted spelling (docs/decisions.md, D24)."""
-    from shared.domain.tools.names import resolve_name, suggestion
+    from planq.shared.domain.tools.names import resolve_name, suggestion
 
     known = {tool["name"]: tool for tool in found}
     registered = resolve_name(name, known)
@@ -115,10 +115,10 @@ def validate(
 
 def _read(name: str) -> DocumentSource:
     """Return the plan in a file, of YAML with its lines; raises `InvalidRequest` with the place of what is none."""
-    from api.cli.agent_files import FileDefect
-    from api.cli.inputs import read_json, read_text
-    from api.cli.loop_files import files_refused
-    from shared.domain.agents.source import DocumentSource, read_source
+    from planq.api.cli.agent_files import FileDefect
+    from planq.api.cli.inputs import read_json, read_text
+    from planq.api.cli.loop_files import files_refused
+    from planq.shared.domain.agents.source import DocumentSource, read_source
 
     if not name.lower().endswith((".yaml", ".yml")):
         return DocumentSource(read_json(name, "the plan"))

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from api.cli.client import Client, Json
-from api.cli.console import PlainConsole, as_line, plain
-from api.cli.progress import round_heading
+from planq.api.cli.client import Client, Json
+from planq.api.cli.console import PlainConsole, as_line, plain
+from planq.api.cli.progress import round_heading
 
 STYLES = {"completed": "green", "succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 MAX_JOBS = 1_000

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, JobId, Url, connect
-from api.cli.console import as_line, err, out, plain, print_json_line
-from api.cli.outcome import INTERRUPTED, end, reported
-from api.cli.submit import code_of
-from shared.domain.errors import Unavailable
-from shared.domain.streams.frames import Frame, SpokenText
+from planq.api.cli.connection import ApiKey, JobId, Url, connect
+from planq.api.cli.console import as_line, err, out, plain, print_json_line
+from planq.api.cli.outcome import INTERRUPTED, end, reported
+from planq.api.cli.submit import code_of
+from planq.shared.domain.errors import Unavailable
+from planq.shared.domain.streams.frames import Frame, SpokenText
 
 if TYPE_CHECKING:
-    from api.cli.client import Client
+    from planq.api.cli.client import Client
 
 _PAUSE_SECONDS = 1.0
 _AWAY_SECONDS = 120.0
@@ -58,7 +58,7 @@ def watch(
         err.print(f"\njob {job_id} goes on; `planq watch {job_id}` follows it, `planq cancel` ends it")
         end(INTERRUPTED)
     if not as_json:
-        from api.cli.progress import print_outcome
+        from planq.api.cli.progress import print_outcome
 
         print_outcome(job, out)
     end(code_of(job))

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json
-from api.cli.outcome import reported
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, out, print_columns, print_json
+from planq.api.cli.outcome import reported
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq endpoints list` shows.")]
 _Events = Annotated[

@@ -15,19 +15,19 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.callers import Who
-from api.deps import Services, Use, no_cursor, page_of, strict_router
-from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
-from api.http import JsonResponse, decode_body, error_responses
-from api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
-from shared.computing import off_loop
-from shared.domain.agents.checks import AGENT_NAME, parse_skill
-from shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
-from shared.domain.agents.source import MAX_CHARS
-from shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
-from shared.domain.errors import InvalidRequest
-from shared.store.agents import Kept
-from shared.store.database import json_text
+from planq.api.callers import Who
+from planq.api.deps import Services, Use, no_cursor, page_of, strict_router
+from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
+from planq.api.http import JsonResponse, decode_body, error_responses
+from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
+from planq.shared.computing import off_loop
+from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
+from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
+from planq.shared.domain.agents.source import MAX_CHARS
+from planq.shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.store.agents import Kept
+from planq.shared.store.database import json_text
 
 agent_routes = strict_router("agents")
 

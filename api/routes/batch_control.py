@@ -11,17 +11,17 @@ from uuid import UUID
 from fastapi import Query
 from starlette.responses import Response, StreamingResponse
 
-from api.batch_documents import BatchDocument, BatchResumeRequest, json_lines, result_line
-from api.callers import Who
-from api.deps import Services, Use, announce_ended, strict_router
-from api.documents import job_document
-from api.http import error_responses
-from api.routes.batches import JSON_LINES, LINES, BatchPath, answer_with_batch, batch_id_of
-from shared.domain.batches.states import LineStatus
-from shared.domain.errors import Conflict, NotFound
-from shared.store.batch_control import Moved
-from shared.store.database import Row
-from shared.store.views import JobView
+from planq.api.batch_documents import BatchDocument, BatchResumeRequest, json_lines, result_line
+from planq.api.callers import Who
+from planq.api.deps import Services, Use, announce_ended, strict_router
+from planq.api.documents import job_document
+from planq.api.http import error_responses
+from planq.api.routes.batches import JSON_LINES, LINES, BatchPath, answer_with_batch, batch_id_of
+from planq.shared.domain.batches.states import LineStatus
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.store.batch_control import Moved
+from planq.shared.store.database import Row
+from planq.shared.store.views import JobView
 
 batch_control_routes = strict_router("batches")
 

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from api.batch_documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
-from api.batch_upload import upload
-from api.batch_validation import defects_of
-from api.callers import Caller, Who
-from api.deps import (
+from planq.api.batch_documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
+from planq.api.batch_upload import upload
+from planq.api.batch_validation import defects_of
+from planq.api.callers import Caller, Who
+from planq.api.deps import (
     Services,
     Use,
     answer_to_nobody,
@@ -25,16 +25,16 @@ from api.deps import (
     page_of,
     strict_router,
 )
-from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
-from api.routes.jobs import CursorQuery, KeyHeader
-from api.schemas import MAX_METADATA_BYTES, MAX_PAGE, JobRequest
-from api.submission import callback_of, check_key, check_object
-from shared.domain.batches.states import BatchStatus
-from shared.domain.errors import InvalidRequest, NotFound, capped
-from shared.domain.jobs.states import Priority
-from shared.domain.values.describe import excerpt
-from shared.store.batches import NewBatch
-from shared.store.ids import new_id
+from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.routes.jobs import CursorQuery, KeyHeader
+from planq.api.schemas import MAX_METADATA_BYTES, MAX_PAGE, JobRequest
+from planq.api.submission import callback_of, check_key, check_object
+from planq.shared.domain.batches.states import BatchStatus
+from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.domain.values.describe import excerpt
+from planq.shared.store.batches import NewBatch
+from planq.shared.store.ids import new_id
 
 batch_routes = strict_router("batches")
 

@@ -6,16 +6,16 @@ from typing import Any
 
 from starlette.responses import Response
 
-from api.callers import Who
-from api.deps import Services, Use, strict_router
-from api.http import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
-from api.schemas import ToolList, ValidationRequest, ValidationResult
-from api.submission import allowed_tools, check_plan, known_names
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.orchestration.validation import read_plan
-from shared.domain.plan.errors import PlanError, invalid_plan
-from shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
+from planq.api.callers import Who
+from planq.api.deps import Services, Use, strict_router
+from planq.api.http import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
+from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
+from planq.api.submission import allowed_tools, check_plan, known_names
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import read_plan
+from planq.shared.domain.plan.errors import PlanError, invalid_plan
+from planq.shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
 
 catalogue_routes = strict_router("catalogue")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.answering import answered_by
-from api.callers import Who
-from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
-from api.documents import fork_preview
-from api.http import JsonResponse, error_responses, json_bytes
-from api.recovery import asks_nothing, doubts_about, fork_of, seconds_again, verdict_of
-from api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted, answer_with
-from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
-from api.submission import Submitted, sender_of, store_job
-from shared.domain.errors import Conflict, NotFound, capped
-from shared.domain.jobs.states import JobStatus, Settlement, StepStatus
+from planq.api.answering import answered_by
+from planq.api.callers import Who
+from planq.api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
+from planq.api.documents import fork_preview
+from planq.api.http import JsonResponse, error_responses, json_bytes
+from planq.api.recovery import asks_nothing, doubts_about, fork_of, seconds_again, verdict_of
+from planq.api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted, answer_with
+from planq.api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
+from planq.api.submission import Submitted, sender_of, store_job
+from planq.shared.domain.errors import Conflict, NotFound, capped
+from planq.shared.domain.jobs.states import JobStatus, Settlement, StepStatus
 
 control_routes = strict_router("jobs")
 

@@ -10,8 +10,8 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from api.callers import Who
-from api.deps import (
+from planq.api.callers import Who
+from planq.api.deps import (
     Services,
     Use,
     announce_ended,
@@ -23,14 +23,14 @@ from api.deps import (
     page_of,
     strict_router,
 )
-from api.documents import shown_id
-from api.http import JsonResponse, error_responses
-from api.routes.jobs import CursorQuery, JobPath
-from api.schemas import MAX_PAGE, Answer, Id, Time
-from shared.domain.conversations.failure import said
-from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
-from shared.store.database import Row, shown_time
-from shared.vocabulary import count_tokens
+from planq.api.documents import shown_id
+from planq.api.http import JsonResponse, error_responses
+from planq.api.routes.jobs import CursorQuery, JobPath
+from planq.api.schemas import MAX_PAGE, Answer, Id, Time
+from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
+from planq.shared.store.database import Row, shown_time
+from planq.shared.vocabulary import count_tokens
 
 conversation_routes = strict_router("messages")
 

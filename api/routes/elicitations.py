@@ -8,9 +8,9 @@ from uuid import UUID
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from api.answering import answer_elicitation, is_closed
-from api.callers import Caller, Who
-from api.deps import (
+from planq.api.answering import answer_elicitation, is_closed
+from planq.api.callers import Caller, Who
+from planq.api.deps import (
     Services,
     Use,
     check_job_is_open_to,
@@ -21,13 +21,13 @@ from api.deps import (
     page_of,
     strict_router,
 )
-from api.documents import elicitation_document
-from api.http import JsonResponse, error_responses
-from api.routes.jobs import CursorQuery, JobPath
-from api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
-from shared.domain.errors import NotFound, capped
-from shared.domain.jobs.states import ElicitationStatus
-from shared.store.database import Row
+from planq.api.documents import elicitation_document
+from planq.api.http import JsonResponse, error_responses
+from planq.api.routes.jobs import CursorQuery, JobPath
+from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
+from planq.shared.domain.errors import NotFound, capped
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.store.database import Row
 
 elicitation_routes = strict_router("jobs")
 

@@ -20,22 +20,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.access import digest_behind
-from api.callers import Caller, Who
-from api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
-from api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
-from api.http import HttpRefusal, error_responses
-from api.middleware import IS_HEAD
-from api.places import Kind
-from api.protocol import ABORT_CONNECTION
-from api.routes.conversations import ConversationPath
-from api.routes.jobs import JobPath
-from api.streams import Followed, Stream, Topic
-from api.waiting import WAITED
-from shared.domain.errors import DatabaseUnavailable, capped
-from shared.domain.streams.position import BEGINNING, END, Position
-from shared.ports.streams import TextPiece
-from shared.store.event_log import LoggedEvent
+from planq.api.access import digest_behind
+from planq.api.callers import Caller, Who
+from planq.api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
+from planq.api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
+from planq.api.http import HttpRefusal, error_responses
+from planq.api.middleware import IS_HEAD
+from planq.api.places import Kind
+from planq.api.protocol import ABORT_CONNECTION
+from planq.api.routes.conversations import ConversationPath
+from planq.api.routes.jobs import JobPath
+from planq.api.streams import Followed, Stream, Topic
+from planq.api.waiting import WAITED
+from planq.shared.domain.errors import DatabaseUnavailable, capped
+from planq.shared.domain.streams.position import BEGINNING, END, Position
+from planq.shared.ports.streams import TextPiece
+from planq.shared.store.event_log import LoggedEvent
 
 event_routes = strict_router("jobs")
 

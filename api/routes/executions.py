@@ -13,13 +13,13 @@ from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.callers import Who, caller_of
-from api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, place_to_wait, strict_router
-from api.documents import execution_document
-from api.http import JsonResponse, error_responses
-from api.routes.agents import NamePath
-from api.routes.jobs import ACCEPTED, KeyHeader, TraceHeader, WaitQuery
-from api.schemas import (
+from planq.api.callers import Who, caller_of
+from planq.api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, place_to_wait, strict_router
+from planq.api.documents import execution_document
+from planq.api.http import JsonResponse, error_responses
+from planq.api.routes.agents import NamePath
+from planq.api.routes.jobs import ACCEPTED, KeyHeader, TraceHeader, WaitQuery
+from planq.api.schemas import (
     SAYS_SOMETHING,
     AgentReference,
     Answer,
@@ -38,12 +38,12 @@ from api.schemas import (
     WarningDocument,
     object_with,
 )
-from api.submission import Submitted, submit_job
-from shared.domain.errors import InvalidRequest, NotFound
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import JobStatus, StopReason
-from shared.domain.plan.document import WHOLE
-from shared.store.views import JobView
+from planq.api.submission import Submitted, submit_job
+from planq.shared.domain.errors import InvalidRequest, NotFound
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import JobStatus, StopReason
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.store.views import JobView
 
 execution_routes = strict_router("agents")
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api.callers import Caller, Who, caller_of
-from api.deps import (
+from planq.api.callers import Caller, Who, caller_of
+from planq.api.deps import (
     DirectRoute,
     Services,
     StrictRequest,
@@ -27,12 +27,12 @@ from api.deps import (
     page_of,
     strict_router,
 )
-from api.documents import job_document, job_summary, new_job_document, steps_document
-from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
-from api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from api.submission import Submitted, submit_job
-from shared.domain.errors import Conflict
-from shared.domain.jobs.states import JobStatus, Strategy
+from planq.api.documents import job_document, job_summary, new_job_document, steps_document
+from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
+from planq.api.submission import Submitted, submit_job
+from planq.shared.domain.errors import Conflict
+from planq.shared.domain.jobs.states import JobStatus, Strategy
 
 job_routes = strict_router("jobs")
 

@@ -11,8 +11,8 @@ from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.callers import Caller, Who
-from api.deps import (
+from planq.api.callers import Caller, Who
+from planq.api.deps import (
     Services,
     Use,
     check_job_is_open_to,
@@ -22,8 +22,8 @@ from api.deps import (
     no_cursor,
     strict_router,
 )
-from api.http import JsonResponse, error_responses
-from api.message_flow import (
+from planq.api.http import JsonResponse, error_responses
+from planq.api.message_flow import (
     FlowPlan,
     FlowPlanPage,
     FlowTask,
@@ -37,14 +37,14 @@ from api.message_flow import (
     task_document,
     task_status,
 )
-from api.routes.control import resume_job
-from api.routes.jobs import CursorQuery, KeyHeader, TraceHeader, cancel_job
-from api.schemas import MAX_PAGE, JobRequest
-from api.submission import submit_job
-from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Row
-from shared.store.views import JobView
+from planq.api.routes.control import resume_job
+from planq.api.routes.jobs import CursorQuery, KeyHeader, TraceHeader, cancel_job
+from planq.api.schemas import MAX_PAGE, JobRequest
+from planq.api.submission import submit_job
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Row
+from planq.shared.store.views import JobView
 
 message_flow_routes = strict_router("message flow")
 

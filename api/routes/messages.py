@@ -10,11 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api.callers import Caller, Who, caller_of
-from api.deps import DirectRoute, Services, StrictRequest, Use, job_id_of, strict_router
-from api.http import HttpRefusal, decode_body, error_response, error_responses
-from api.limits import too_many
-from api.messages import (
+from planq.api.callers import Caller, Who, caller_of
+from planq.api.deps import DirectRoute, Services, StrictRequest, Use, job_id_of, strict_router
+from planq.api.http import HttpRefusal, decode_body, error_response, error_responses
+from planq.api.limits import too_many
+from planq.api.messages import (
     InboundRequest,
     MessageAnswer,
     PendingAnswer,
@@ -25,9 +25,9 @@ from api.messages import (
     receive_message,
     stored_message,
 )
-from api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
-from shared.domain.errors import PlanqError
-from shared.store.conversations import Arrival
+from planq.api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
+from planq.shared.domain.errors import PlanqError
+from planq.shared.store.conversations import Arrival
 
 message_routes = strict_router("messages", 401, 402, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
 

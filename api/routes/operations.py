@@ -14,9 +14,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from api.deps import Use, strict_router
-from api.http import RETRY_AFTER_SECONDS, JsonResponse, error_responses
-from api.schemas import Answer
+from planq.api.deps import Use, strict_router
+from planq.api.http import RETRY_AFTER_SECONDS, JsonResponse, error_responses
+from planq.api.schemas import Answer
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)
 

@@ -15,15 +15,15 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from api.callers import Who
-from api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
-from api.documents import artifact_record
-from api.http import JsonResponse, error_responses
-from api.routes.jobs import JobPath
-from api.schemas import Answer, Id, Time
-from shared.domain.errors import NotFound
-from shared.store.payloads import PayloadStore
-from shared.store.requests import StoredJson
+from planq.api.callers import Who
+from planq.api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
+from planq.api.documents import artifact_record
+from planq.api.http import JsonResponse, error_responses
+from planq.api.routes.jobs import JobPath
+from planq.api.schemas import Answer, Id, Time
+from planq.shared.domain.errors import NotFound
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.requests import StoredJson
 
 output_routes = strict_router("jobs")
 artifact_routes = strict_router("catalogue")

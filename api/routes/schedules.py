@@ -10,13 +10,13 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from api.callers import Who
-from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from api.documents import schedule_document
-from api.http import error_responses
-from api.schemas import MAX_PAGE, Answer, Id, Time
-from shared.domain.errors import NotFound, capped
-from shared.store.database import Row
+from planq.api.callers import Who
+from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.documents import schedule_document
+from planq.api.http import error_responses
+from planq.api.schemas import MAX_PAGE, Answer, Id, Time
+from planq.shared.domain.errors import NotFound, capped
+from planq.shared.store.database import Row
 
 schedule_routes = strict_router("agents")
 

@@ -11,17 +11,17 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from api.http import JsonResponse, error_responses
-from api.schemas import MAX_PAGE, Answer, Id, Time
-from shared.domain.errors import InvalidRequest, NotFound, capped
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tenants.config import TenantConfig, check_storable, checked_tenant_config, read_tenant_id
-from shared.domain.tenants.keys import read_scopes
-from shared.domain.values.describe import is_deeper_than
-from shared.domain.values.merge_patch import merge_patch
-from shared.store.api_keys import StoredKey
-from shared.store.tenants import StoredTenant, no_tenant
+from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.http import JsonResponse, error_responses
+from planq.api.schemas import MAX_PAGE, Answer, Id, Time
+from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tenants.config import TenantConfig, check_storable, checked_tenant_config, read_tenant_id
+from planq.shared.domain.tenants.keys import read_scopes
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.domain.values.merge_patch import merge_patch
+from planq.shared.store.api_keys import StoredKey
+from planq.shared.store.tenants import StoredTenant, no_tenant
 
 tenant_routes = strict_router("tenants")
 

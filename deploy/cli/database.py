@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from api.cli.connection import require_database
+from planq.api.cli.connection import require_database
 
 if TYPE_CHECKING:
-    from shared.store.database import Database
+    from planq.shared.store.database import Database
 
 T = TypeVar("T")
 
 
 def with_database(use: Callable[[Database], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
-    from shared.store.database import Database
-    from shared.store.schema import require_schema
+    from planq.shared.store.database import Database
+    from planq.shared.store.schema import require_schema
 
     url = require_database()
     require_schema(url)

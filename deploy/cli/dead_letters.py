@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from api.cli.connection import AsJson, located_settings
-from api.cli.console import as_line, out, print_json
-from api.cli.outcome import reported
-from shared.domain.errors import BrokerUnavailable
-from shared.domain.redact import without_password
+from planq.api.cli.connection import AsJson, located_settings
+from planq.api.cli.console import as_line, out, print_json
+from planq.api.cli.outcome import reported
+from planq.shared.domain.errors import BrokerUnavailable
+from planq.shared.domain.redact import without_password
 
 if TYPE_CHECKING:
-    from shared.broker.dead_letters import DeadLetters
+    from planq.shared.broker.dead_letters import DeadLetters
 
 T = TypeVar("T")
 
@@ -60,9 +60,9 @@ def drop(as_json: AsJson = False) -> None:
 
 def _with_letters(use: Callable[[DeadLetters], T]) -> T:
     """Run `use` on the list; raises `Misconfigured` or `BrokerUnavailable` when there is no broker."""
-    from shared.broker.celery_config import create_celery
-    from shared.broker.dead_letters import DeadLetters
-    from shared.broker.depth import reply_of
+    from planq.shared.broker.celery_config import create_celery
+    from planq.shared.broker.dead_letters import DeadLetters
+    from planq.shared.broker.depth import reply_of
 
     url = located_settings().require_broker()
     dead_letters = DeadLetters(create_celery(url))

@@ -6,10 +6,8 @@ A check never raises for what it looks for: a server that does not answer is a f
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -18,19 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli import runtime
-from api.cli.connection import ApiKey, AsJson, Url, connect, located_settings
-from api.cli.console import as_line, out, print_json
-from api.cli.outcome import NOT_OK, OK, end, reported
-from deploy.local.parts import import_path
-from shared.data_folder import free_space, lacks_space, serves
-from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
-from shared.domain.jobs.states import Lane, WakeQueue
-from shared.domain.redact import redacted, without_password
+from planq.api.cli import runtime
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect, located_settings
+from planq.api.cli.console import as_line, out, print_json
+from planq.api.cli.outcome import NOT_OK, OK, end, reported
+from planq.shared.data_folder import free_space, lacks_space, serves
+from planq.shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
+from planq.shared.domain.jobs.states import Lane, WakeQueue
+from planq.shared.domain.redact import redacted, without_password
+from planq.shared.launcher import PYTHON
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
-    from shared.store.database import Database, Row
+    from planq.shared.settings import Settings
+    from planq.shared.store.database import Database, Row
 
 _PATIENCE_SECONDS = 3
 _CHECK_SECONDS = 60
@@ -128,12 +126,11 @@ def _python() -> Finding:
 
 def _worker_settings(settings: Settings) -> Finding:
     """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
-    command = [sys.executable, "-m", "worker", Lane.IO, "--check"]
+    command = [*PYTHON, "-m", "planq.worker", Lane.IO, "--check"]
     # A worker asks for the broker's URL before anything else; whether there is one is found further below.
-    env = {**os.environ, **import_path()}
     try:
         done = subprocess.run(  # noqa: S603 - our own command
-            command, env=env, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
+            command, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         found = f"not known: no answer within {_CHECK_SECONDS} s"
@@ -155,8 +152,8 @@ def _space(settings: Settings) -> Iterator[Finding]:
 
 def _embedded(settings: Settings) -> Iterator[Finding]:
     """Look for the embedded servers' programs; they are needed only where no URL names a server."""
-    from deploy.local.postgres import installed_binaries
-    from deploy.local.valkey import installed_binary
+    from planq.deploy.local.postgres import installed_binaries
+    from planq.deploy.local.valkey import installed_binary
 
     finders: Sequence[tuple[str, Callable[[], Path], str]] = (
         ("embedded PostgreSQL", installed_binaries, settings.database_url),
@@ -196,7 +193,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
 
 def _payloads(settings: Settings) -> Finding:
     """Write, read and remove an object where large outputs lie."""
-    from shared.store.objects import open_objects
+    from planq.shared.store.objects import open_objects
 
     try:
         objects = open_objects(settings.payloads)
@@ -231,7 +228,7 @@ def _database(settings: Settings) -> Finding:
 
 
 def _schema(settings: Settings) -> Finding:
-    from shared.store.schema import current, needed
+    from planq.shared.store.schema import current, needed
 
     try:
         have = current(settings.database_url)
@@ -282,9 +279,9 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
     """
     from kombu.exceptions import OperationalError
 
-    from shared.broker import names
-    from shared.broker.celery_config import create_celery
-    from shared.broker.depth import message_count, patient_connection, reply_of, require_service, waiting_count
+    from planq.shared.broker import names
+    from planq.shared.broker.celery_config import create_celery
+    from planq.shared.broker.depth import message_count, patient_connection, reply_of, require_service, waiting_count
 
     connection = patient_connection(create_celery(broker_url), _PATIENCE_SECONDS)
     try:
@@ -301,7 +298,7 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
 
 def _event_log(settings: Settings) -> Finding:
     """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
-    from shared.store.event_log import EventLog, OpenTransaction
+    from planq.shared.store.event_log import EventLog, OpenTransaction
 
     async def ask(database: Database) -> tuple[int, OpenTransaction | None]:
         log = EventLog(database)
@@ -326,7 +323,7 @@ def _event_log(settings: Settings) -> Finding:
 def _master_keys(settings: Settings) -> Finding:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
-    from shared.store.secrets import SecretStore
+    from planq.shared.store.secrets import SecretStore
 
     try:
         used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
@@ -342,8 +339,8 @@ def _master_keys(settings: Settings) -> Finding:
 
 
 def _worker_registry(settings: Settings) -> Iterator[Finding]:
-    from shared.store.catalogue import list_tools
-    from shared.store.jobs.worker_registry import WorkerRegistry
+    from planq.shared.store.catalogue import list_tools
+    from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
     async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
@@ -365,7 +362,7 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
 
 def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
     """Return what `ask` returns of the database; raises `DatabaseUnavailable`."""
-    from shared.store.database import Database
+    from planq.shared.store.database import Database
 
     async def run() -> T:
         database = Database(settings.require_database(), max_connections=1, timeout_seconds=_PATIENCE_SECONDS)
@@ -426,7 +423,7 @@ def _jobs(unfinished: Sequence[Row]) -> Finding:
 
 
 def _invariants(settings: Settings) -> Finding:
-    from shared.store.jobs.worker_registry import WorkerRegistry
+    from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
     async def ask(database: Database) -> Sequence[Row]:
         return await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()

@@ -8,15 +8,15 @@ from uuid import UUID
 
 import typer
 
-from api.cli.connection import AsJson
-from api.cli.console import as_line, err, out, print_columns, print_json
-from api.cli.outcome import reported
-from deploy.cli.database import with_database
-from deploy.cli.tenants import TenantId
+from planq.api.cli.connection import AsJson
+from planq.api.cli.console import as_line, err, out, print_columns, print_json
+from planq.api.cli.outcome import reported
+from planq.deploy.cli.database import with_database
+from planq.deploy.cli.tenants import TenantId
 
 if TYPE_CHECKING:
-    from shared.store.api_keys import StoredKey
-    from shared.store.database import Database
+    from planq.shared.store.api_keys import StoredKey
+    from planq.shared.store.database import Database
 
 _PAGE = 100
 
@@ -47,8 +47,8 @@ def create_key(
     A tenant may have several at once: to rotate one, make another, give it to those who use the old one, and revoke
     that when its last use has gone by.
     """
-    from shared.domain.tenants.keys import read_scopes
-    from shared.store.api_keys import ApiKeyStore
+    from planq.shared.domain.tenants.keys import read_scopes
+    from planq.shared.store.api_keys import ApiKeyStore
 
     lifetime = None if days is None else timedelta(days=days)
     with reported(as_json=as_json):
@@ -63,8 +63,8 @@ def create_key(
 
 def list_keys(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """List the keys of a tenant, the oldest first: its beginning, scopes, last use, and whether it is good."""
-    from shared.store.api_keys import ApiKeyStore
-    from shared.store.tenants import TenantStore
+    from planq.shared.store.api_keys import ApiKeyStore
+    from planq.shared.store.tenants import TenantStore
 
     async def everyone(database: Database) -> list[StoredKey]:
         await TenantStore(database).get(tenant_id)  # raises where there is none
@@ -87,7 +87,7 @@ def revoke_key(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key for ever: every API process refuses it within a second."""
-    from shared.store.api_keys import ApiKeyStore
+    from planq.shared.store.api_keys import ApiKeyStore
 
     with reported(as_json=as_json):
         revoked = with_database(lambda database: ApiKeyStore(database).revoke(tenant_id, key_id))

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli.connection import AsJson
-from api.cli.console import as_line, err, out, print_json
-from api.cli.outcome import NOT_OK, end, reported
-from deploy.cli.database import with_database
-from shared.domain.jobs.ids import TENANT
+from planq.api.cli.connection import AsJson
+from planq.api.cli.console import as_line, err, out, print_json
+from planq.api.cli.outcome import NOT_OK, end, reported
+from planq.deploy.cli.database import with_database
+from planq.shared.domain.jobs.ids import TENANT
 
 if TYPE_CHECKING:
-    from api.cli.reading import FoundFile
-    from shared.ports import Passage
-    from shared.store.knowledge import PostgresKnowledge
+    from planq.api.cli.reading import FoundFile
+    from planq.shared.ports import Passage
+    from planq.shared.store.knowledge import PostgresKnowledge
 
 T = TypeVar("T")
 
@@ -108,9 +108,9 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
 
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
     """
-    from shared.store.database import Database
-    from shared.store.knowledge import PostgresKnowledge
-    from shared.store.tenants import TenantStore
+    from planq.shared.store.database import Database
+    from planq.shared.store.knowledge import PostgresKnowledge
+    from planq.shared.store.tenants import TenantStore
 
     async def run(database: Database) -> T:
         if tenant is not None:
@@ -121,7 +121,7 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
 
 
 async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, tenant_id: str) -> Loaded:
-    from api.cli.reading import UnreadableFile, find_files
+    from planq.api.cli.reading import UnreadableFile, find_files
 
     result = Loaded()
     for found in find_files(paths, prefix):
@@ -133,8 +133,8 @@ async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, te
 
 
 async def _load_file(knowledge: PostgresKnowledge, tenant_id: str, found: FoundFile, result: Loaded) -> None:
-    from api.cli.reading import UnreadableFile, read_file
-    from deploy.cli import passages
+    from planq.api.cli.reading import UnreadableFile, read_file
+    from planq.deploy.cli import passages
 
     if found.reason is not None:
         raise UnreadableFile(found.reason)

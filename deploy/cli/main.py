@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import (
+from planq.api.cli import (
     agents,
     batches,
     control,
@@ -25,11 +25,11 @@ from api.cli import (
     watching,
     webhooks,
 )
-from api.cli.console import out
-from api.cli.outcome import exit_code, report
-from deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
-from deploy.local import sample, up
-from shared.domain.errors import PlanqError
+from planq.api.cli.console import out
+from planq.api.cli.outcome import exit_code, report
+from planq.deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
+from planq.deploy.local import sample, up
+from planq.shared.domain.errors import PlanqError
 
 GROUPS = (
     up,
@@ -60,7 +60,7 @@ GROUPS = (
 def show_version(wanted: bool) -> None:
     """Print `planq VERSION` and end, where that is wanted."""
     if wanted:
-        from shared.settings import VERSION
+        from planq.shared.settings import VERSION
 
         out.print(f"planq {VERSION}")
         raise typer.Exit

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from api.cli.reading import Form
-from shared.store.knowledge import Piece
+from planq.api.cli.reading import Form
+from planq.shared.store.knowledge import Piece
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser

@@ -2,7 +2,7 @@
 
 `planq up` starts its children with these commands and the container image does too, so that both run the same thing.
 A command that becomes another program does so by exec: signals reach the program itself. Only workers and the API
-have a parent (`deploy.local.guard`), which ends them when they freeze.
+have a parent (`planq.deploy.local.guard`), which ends them when they freeze.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from api.cli.connection import require_database
-from api.cli.console import out
-from deploy.local.child import bare_environment
-from deploy.local.flower import FLOWER_USER, flower_password
-from shared.domain.jobs.states import Lane
+from planq.api.cli.connection import require_database
+from planq.api.cli.console import out
+from planq.deploy.local.child import bare_environment
+from planq.deploy.local.flower import FLOWER_USER, flower_password
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.launcher import PYTHON
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 def api() -> None:
     """Serve the HTTP API on PLANQ_HOST and PLANQ_PORT."""
-    _become(_guarded("api", "-m", "api"))
+    _become(_guarded("api", "-m", "planq.api"))
 
 
 def worker(
@@ -43,12 +44,12 @@ def worker(
 ) -> None:
     """Run a Celery worker for one lane."""
     size = ["--concurrency", str(concurrency)] if concurrency else []
-    _become(_guarded(lane.value, "-m", "worker", lane.value, *size))
+    _become(_guarded(lane.value, "-m", "planq.worker", lane.value, *size))
 
 
 def migrate() -> None:
     """Bring the database to this release's schema; finds nothing to do the second time."""
-    from shared.store.migrate import upgrade
+    from planq.shared.store.migrate import upgrade
 
     before, after = upgrade(require_database())
     if before == after:
@@ -62,7 +63,7 @@ def flower(
     port: Annotated[int, typer.Option(envvar="PLANQ_FLOWER_PORT", min=1, max=65_535, help="Port.")] = 5555,
 ) -> None:
     """Watch the broker with Flower: read only, with a password (user planq, PLANQ_FLOWER_PASSWORD)."""
-    from shared.environment import load_settings
+    from planq.shared.environment import load_settings
 
     settings = load_settings()
     data = Path(os.environ.get("PLANQ_DATA", ".planq"))
@@ -81,14 +82,14 @@ def flower(
         "--max_tasks=10000",
         "--purge_offline_workers=60",
     ]
-    _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"], env)
+    _become(["-m", "planq.shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"], env)
 
 
 def _guarded(kind: str, *arguments: str) -> list[str]:
     """Return the command that has a process watched; only Linux tells a guard what it needs to know."""
-    return ["-m", "deploy.local.guard", kind, *arguments] if sys.platform == "linux" else list(arguments)
+    return ["-m", "planq.deploy.local.guard", kind, *arguments] if sys.platform == "linux" else list(arguments)
 
 
 def _become(arguments: list[str], env: Mapping[str, str] | None = None) -> NoReturn:
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *arguments], dict(os.environ if env is None else env))  # noqa: S606 - becoming the program is the purpose
+    os.execve(sys.executable, [*PYTHON, *arguments], dict(os.environ if env is None else env))  # noqa: S606 - becoming the program is the purpose

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from api.cli.connection import AsJson, located_settings
-from api.cli.console import err, out, print_columns, print_json
-from api.cli.outcome import NOT_OK, end, reported
-from deploy.cli.database import with_database
-from deploy.cli.tenants import TenantId
+from planq.api.cli.connection import AsJson, located_settings
+from planq.api.cli.console import err, out, print_columns, print_json
+from planq.api.cli.outcome import NOT_OK, end, reported
+from planq.deploy.cli.database import with_database
+from planq.deploy.cli.tenants import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.store.secrets import SecretStore, StoredSecret
+    from planq.shared.store.secrets import SecretStore, StoredSecret
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def rotate_secrets(as_json: AsJson = False) -> None:
 
 def _with_secrets(use: Callable[[SecretStore], Awaitable[T]]) -> T:
     """Run `use` on the database's secrets; raises as `with_database` does."""
-    from shared.store.secrets import SecretStore
+    from planq.shared.store.secrets import SecretStore
 
     masters = located_settings().master_keys
     return with_database(lambda database: use(SecretStore(database, masters)))

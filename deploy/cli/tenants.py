@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.connection import AsJson, located_settings
-from api.cli.console import as_line, out, print_columns, print_json
-from api.cli.outcome import reported
-from deploy.cli.database import with_database
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.values import strict_json
+from planq.api.cli.connection import AsJson, located_settings
+from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.outcome import reported
+from planq.deploy.cli.database import with_database
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.values import strict_json
 
 if TYPE_CHECKING:
-    from shared.domain.tenants.config import TenantConfig
-    from shared.store.tenants import StoredTenant
+    from planq.shared.domain.tenants.config import TenantConfig
+    from planq.shared.store.tenants import StoredTenant
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 
@@ -53,8 +53,8 @@ def create_tenant(
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant. `planq keys create` makes keys that speak for it."""
-    from shared.domain.tenants.config import checked_tenant_config, read_tenant_id
-    from shared.store.tenants import TenantStore
+    from planq.shared.domain.tenants.config import checked_tenant_config, read_tenant_id
+    from planq.shared.store.tenants import TenantStore
 
     with reported(as_json=as_json):
         given = checked_tenant_config({} if config is None else _decoded(config))
@@ -68,8 +68,8 @@ def create_tenant(
 
 def list_tenants(as_json: AsJson = False) -> None:
     """List all tenants."""
-    from shared.store.database import Database
-    from shared.store.tenants import TenantStore
+    from planq.shared.store.database import Database
+    from planq.shared.store.tenants import TenantStore
 
     async def everyone(database: Database) -> list[StoredTenant]:
         found: list[StoredTenant] = []
@@ -87,8 +87,8 @@ def list_tenants(as_json: AsJson = False) -> None:
 
 def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """Show a tenant: what its configuration says, and the limits of its jobs that follow."""
-    from shared.domain.tenants.config import read_tenant_config
-    from shared.store.tenants import TenantStore, with_given_limits
+    from planq.shared.domain.tenants.config import read_tenant_config
+    from planq.shared.store.tenants import TenantStore, with_given_limits
 
     with reported(as_json=as_json):
         settings = located_settings()
@@ -117,9 +117,9 @@ def set_tenant(
 
     `FIELD=` takes a field back, so that its default counts. docs/tenants.md lists the fields.
     """
-    from shared.domain.tenants.config import checked_tenant_config
-    from shared.store.database import Database
-    from shared.store.tenants import TenantStore
+    from planq.shared.domain.tenants.config import checked_tenant_config
+    from planq.shared.store.database import Database
+    from planq.shared.store.tenants import TenantStore
 
     async def change(database: Database) -> StoredTenant:
         store = TenantStore(database)
@@ -148,7 +148,7 @@ def enable_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
 
 def _switch(tenant_id: str, *, is_disabled: bool, as_json: bool) -> None:
-    from shared.store.tenants import TenantStore
+    from planq.shared.store.tenants import TenantStore
 
     with reported(as_json=as_json):
         changed = with_database(lambda database: TenantStore(database).change(tenant_id, is_disabled=is_disabled))

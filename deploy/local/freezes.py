@@ -1,11 +1,12 @@
-"""`python -m deploy.local.freezes`: notes that a loop froze, as one JSON document on standard input tells.
+"""`python -m planq.deploy.local.freezes`: notes that a loop froze, as one JSON document on standard input tells.
 
 Before it stands a line with the id of the worker. Then come empty lines for as long as the loop stands still and its
 process could go on. While they come its lease is held: whoever judges its loss shall know of the freeze. The worker
 itself counts by its own beats, and does nothing that its lease does not allow.
 
-A guard starts it (`deploy.local.guard`), and stops the frozen process until this has ended. The whole stack is for
-the operator, in the log. What tenants may see is the place: modules, lines and functions, no path of this machine.
+A guard starts it (`planq.deploy.local.guard`), and stops the frozen process until this has ended. The whole stack is
+for the operator, in the log. What tenants may see is the place: modules, lines and functions, no path of this
+machine.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from shared.domain.errors import capped
+from planq.shared.domain.errors import capped
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _NAME = re.compile(r"planq:(?P<job>[0-9a-f-]{36}):(?P<round>\d+):(?P<index>-?\d+):(?P<attempt>\d+)")
-"""The name that `shared.domain.frames` gives to the frame of an attempt."""
+"""The name that `planq.shared.domain.frames` gives to the frame of an attempt."""
 
 _log = logging.getLogger("planq.guard")
 
@@ -43,12 +44,12 @@ _MOST_FRAMES = 6
 _MOST_FRAME_CHARS = 120
 
 _MACHINERY = (
-    "shared.domain.frames:",
-    "worker.attempts.",
-    "worker.engine.",
-    "worker.tools.function:",
-    "worker.tools.threads:",
-    "worker.celery.",
+    "planq.shared.domain.frames:",
+    "planq.worker.attempts.",
+    "planq.worker.engine.",
+    "planq.worker.tools.function:",
+    "planq.worker.tools.threads:",
+    "planq.worker.celery.",
 )
 """What calls a tool: below it a frame tells nothing of the one that froze."""
 
@@ -68,9 +69,9 @@ def main() -> int:
     import psycopg
 
     # All of it is loaded while there is time: a guard starts this before it is needed.
-    from shared.environment import load_settings
-    from shared.store.freezes import hold_lease, note_freeze
-    from shared.telemetry.logs import configure_logging
+    from planq.shared.environment import load_settings
+    from planq.shared.store.freezes import hold_lease, note_freeze
+    from planq.shared.telemetry.logs import configure_logging
 
     settings = load_settings()
     database_url = settings.require_database()

@@ -1,4 +1,4 @@
-"""`python -m deploy.local.guard io -m worker io`: starts a process of planq, watches its loops, ends and restarts it.
+"""`python -m planq.deploy.local.guard io -m planq.worker io`: starts a process, watches its loops, restarts it.
 
 The parent of every worker and API, whatever starts these: `planq up`, a container, a unit of systemd. A process of
 its own, because nothing in a process whose interpreter is held can watch it. The parent and not a child, because in a
@@ -8,9 +8,9 @@ A beat counts as late only for as long as the process could have beaten: not whi
 a frozen container), nor while this process itself stood still with it, nor while its threads wait for a processor,
 unless it has computed for a while without a beat, which no loop does that is well. When one is later than its limit,
 the stacks of all threads are taken, the process is stopped, the freeze is noted
-(`deploy.local.freezes`), and then it is killed with all that it has started: whoever takes over what was in flight
-there knows of the note, for its lease is held until then. Everything that this needs comes from the kernel, so it is
-Linux only.
+(`planq.deploy.local.freezes`), and then it is killed with all that it has started: whoever takes over what was in
+flight there knows of the note, for its lease is held until then. Everything that this needs comes from the kernel, so
+it is Linux only.
 
 Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.
 """
@@ -26,8 +26,8 @@ import signal
 import sys
 from time import monotonic, sleep
 
-from shared import beats
-from shared.beats import Slot
+from planq.shared import beats, launcher
+from planq.shared.beats import Slot
 
 _LONGEST_TICK_SECONDS = 1.0
 _TICKS_IN_LIMIT = 10
@@ -57,7 +57,7 @@ _WAIT_SECONDS = 0.01
 _STOPPED_SECONDS = 0.05
 """What SIGSTOP gets to take effect."""
 
-_RECORDER = (sys.executable, "-m", "deploy.local.freezes")
+_RECORDER = (*launcher.PYTHON, "-m", "planq.deploy.local.freezes")
 
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -269,11 +269,11 @@ class LoopGuard:
         return self._code
 
     def _start(self) -> None:
-        command = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(beats.__file__), "launcher.py")]
+        command = [sys.executable, "-I", "-S", launcher.__file__]
         command += ["--parent", str(os.getpid()), "--signal", str(int(signal.SIGKILL)), "--"]
         env = {beats.GUARD_VARIABLE: f"{self._file},{self._stacks_end}"}
         keep = (self._file, self._stacks_end)
-        self._child = _fork_and_exec([*command, sys.executable, *self._command], env=env, keep=keep)
+        self._child = _fork_and_exec([*command, *launcher.PYTHON, *self._command], env=env, keep=keep)
 
     def _hear(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:

@@ -20,8 +20,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.local.child import RunAs, bare_environment, launched
-from shared.domain.errors import Misconfigured
+from planq.deploy.local.child import RunAs, bare_environment, launched
+from planq.shared.domain.errors import Misconfigured
 
 _PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import base64
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import shared
-from api.cli import runtime
-from deploy.local.child import bare_environment
-from deploy.local.supervisor import PlanqProcess
-from shared.data_folder import kept_text
-from shared.domain.tenants.master_keys import KEY_BYTES
+from planq import shared
+from planq.api.cli import runtime
+from planq.deploy.local.child import bare_environment
+from planq.deploy.local.supervisor import PlanqProcess
+from planq.shared.data_folder import kept_text
+from planq.shared.domain.tenants.master_keys import KEY_BYTES
+from planq.shared.launcher import PYTHON
 
-PROJECT = Path(shared.__file__).parents[1]
-PLANQ = (sys.executable, "-m", "deploy.cli.main")
-_DEFAULT_DRAIN_SECONDS = 10.0  # shared.settings.Settings.drain_seconds
+PROJECT = Path(shared.__file__).resolve().parents[1]
+"""The folder that holds the four of planq: of a clone, or the package of a wheel."""
+
+PLANQ = (*PYTHON, "-m", "planq.deploy.cli.main")
+_DEFAULT_DRAIN_SECONDS = 10.0  # planq.shared.settings.Settings.drain_seconds
 _STOP_MARGIN_SECONDS = 5.0
 
 
@@ -51,16 +53,6 @@ def given_url(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
-def import_path() -> dict[str, str]:
-    """Return the variables that say where a child of ours looks for modules.
-
-    planq's own packages come first on the path and the present folder last (`PLANQ_TOOLS` may name a module in it): a
-    folder of the caller's called `api` or `worker` must not stand in for ours.
-    """
-    path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
-    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
-
-
 def child_environment(options: UpOptions, database_url: str, broker_url: str) -> dict[str, str]:
     """Return the environment of planq's processes.
 
@@ -84,7 +76,6 @@ def child_environment(options: UpOptions, database_url: str, broker_url: str) ->
         "PLANQ_HOST": options.host,
         "PLANQ_PORT": str(options.port),
         "PLANQ_DATA": str(options.data),
-        **import_path(),
         # Threads would each get a malloc arena of their own; two are enough and keep idle memory down.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }

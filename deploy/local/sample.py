@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from api.cli.console import err, out
+from planq.api.cli.console import err, out
 
 SAMPLE_INPUT = (
     'Search the handbook for "durable execution" and search the handbook for "how a step moves", '
@@ -35,8 +34,8 @@ def sample(
 
 def run_sample(url: str, api_key: str | None) -> bool:
     """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
-    from api.cli.client import Client
-    from api.cli.progress import follow_job, print_outcome
+    from planq.api.cli.client import Client
+    from planq.api.cli.progress import follow_job, print_outcome
 
     with Client(url, api_key) as client:
         out.print(f"sample job: {SAMPLE_INPUT}")
@@ -49,7 +48,7 @@ def run_sample(url: str, api_key: str | None) -> bool:
 
 def handbook_paths() -> list[Path]:
     """Return the project's README and docs folder, of a clone, or the copy of both that a wheel brings."""
-    from deploy.local.parts import PROJECT
+    from planq.deploy.local.parts import PROJECT
 
     beside = [path for path in (PROJECT / "README.md", PROJECT / "docs") if path.exists()]
     installed = PROJECT / "deploy" / "handbook"
@@ -57,11 +56,13 @@ def handbook_paths() -> list[Path]:
 
 
 def _load_handbook() -> None:
+    from planq.deploy.local.parts import PLANQ
+
     paths = handbook_paths()
     if not paths:
         err.print("neither README.md nor a handbook is here, so the sample searches whatever was loaded before")
         return
-    command = [sys.executable, "-m", "deploy.cli.main", "knowledge", "load", *map(str, paths)]
+    command = [*PLANQ, "knowledge", "load", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if done.returncode != 0:
         err.print(f"the handbook could not be loaded: {done.stderr.strip() or done.stdout.strip()}", style="red")

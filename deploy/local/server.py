@@ -9,11 +9,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import ClassVar
 
-from deploy.local.child import RunAs, spawn, stop
-from deploy.local.folder import FolderLock, make_private, size_of
-from deploy.local.supervisor import Supervised
-from shared.data_folder import usable
-from shared.domain.errors import Unavailable
+from planq.deploy.local.child import RunAs, spawn, stop
+from planq.deploy.local.folder import FolderLock, make_private, size_of
+from planq.deploy.local.supervisor import Supervised
+from planq.shared.data_folder import usable
+from planq.shared.domain.errors import Unavailable
 
 
 class EmbeddedServer(Supervised):

@@ -16,10 +16,10 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType
 
-from deploy.local.child import exit_status, has_exited, reap, send, spawn
-from deploy.local.folder import last_lines, size_of
-from shared.data_folder import usable
-from shared.domain.errors import PlanqError
+from planq.deploy.local.child import exit_status, has_exited, reap, send, spawn
+from planq.deploy.local.folder import last_lines, size_of
+from planq.shared.data_folder import usable
+from planq.shared.domain.errors import PlanqError
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0

@@ -17,27 +17,28 @@ from typing import Annotated
 
 import typer
 
-from api.cli import runtime
-from api.cli.console import out
-from deploy.local.child import has_exited, reap, spawn
-from deploy.local.flower import FLOWER_USER, flower_password
-from deploy.local.folder import FolderLock, last_lines
-from deploy.local.parts import PLANQ, UpOptions, child_environment, environment_of, given_url, planq_parts
-from deploy.local.postgres import EmbeddedPostgres
-from deploy.local.server import EmbeddedServer
-from deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
-from deploy.local.valkey import EmbeddedValkey
-from shared.data_folder import make_own, usable
-from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
-from shared.domain.redact import without_password
+from planq.api.cli import runtime
+from planq.api.cli.console import out
+from planq.deploy.local.child import has_exited, reap, spawn
+from planq.deploy.local.flower import FLOWER_USER, flower_password
+from planq.deploy.local.folder import FolderLock, last_lines
+from planq.deploy.local.parts import PLANQ, UpOptions, child_environment, environment_of, given_url, planq_parts
+from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.deploy.local.server import EmbeddedServer
+from planq.deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.data_folder import make_own, usable
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
+from planq.shared.domain.redact import without_password
+from planq.shared.launcher import PYTHON
 
 _HEALTH_PATIENCE_SECONDS = 120.0
 _MIGRATE_PATIENCE_SECONDS = 300.0
 _SETTINGS_PATIENCE_SECONDS = 60.0
 _CHECK_SETTINGS = """
 import sys
-from shared.domain.errors import Misconfigured
-from shared.environment import load_settings
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.environment import load_settings
 try:
     load_settings()
 except Misconfigured as error:
@@ -156,7 +157,7 @@ class Session:
         log_path = self._options.log("settings")
         with log_path.open("wb") as log:
             env = child_environment(self._options, "", "")
-            process = spawn([sys.executable, "-c", _CHECK_SETTINGS], log=log, env=env)
+            process = spawn([*PYTHON, "-c", _CHECK_SETTINGS], log=log, env=env)
         try:
             urls = self._start_servers()
             done = self._supervisor.tend_until(lambda: has_exited(process), _SETTINGS_PATIENCE_SECONDS)
@@ -265,7 +266,7 @@ class Session:
 def has_schema(database_url: str) -> bool:
     """Say whether a database has this release's schema; False too when it cannot be asked: the migration says why."""
     # Imported late: no other command needs the driver.
-    from shared.store.schema import current, needed
+    from planq.shared.store.schema import current, needed
 
     try:
         return current(database_url) == needed()

@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from deploy.local.child import bare_environment
-from deploy.local.folder import make_private, socket_folder
-from deploy.local.server import EmbeddedServer
-from shared.domain.errors import BrokerUnavailable, Misconfigured
+from planq.deploy.local.child import bare_environment
+from planq.deploy.local.folder import make_private, socket_folder
+from planq.deploy.local.server import EmbeddedServer
+from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
 
 _SOCKET_NAME = "valkey.sock"
 _SERVERS_ON_PATH = ("valkey-server", "redis-server")

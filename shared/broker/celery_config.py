@@ -7,10 +7,10 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 
-from shared.broker import names
-from shared.broker.lists import TenantLists
-from shared.broker.transport import hardened
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.broker.lists import TenantLists
+from planq.shared.broker.transport import hardened
+from planq.shared.domain.jobs.states import WakeQueue
 
 OWN_EXCHANGES = {
     "control_exchange": names.PREFIX,
@@ -65,7 +65,7 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         task_send_sent_event=False,
         worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs
         worker_hijack_root_logger=False,
-        worker_enable_remote_control=True,  # Flower; `worker.celery.control` says what is carried out
+        worker_enable_remote_control=True,  # Flower; `planq.worker.celery.control` says what is carried out
         **OWN_EXCHANGES,
         worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the connection
         broker_connection_retry_on_startup=True,

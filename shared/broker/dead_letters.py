@@ -19,9 +19,9 @@ from typing import Any
 from celery import Celery
 from kombu import Connection, Producer
 
-from shared.broker import names
-from shared.broker.depth import message_count, open_once, patient_connection, reply_of
-from shared.broker.transport import LONGEST_CHARS, Channel
+from planq.shared.broker import names
+from planq.shared.broker.depth import message_count, open_once, patient_connection, reply_of
+from planq.shared.broker.transport import LONGEST_CHARS, Channel
 
 _log = logging.getLogger("planq.broker")
 

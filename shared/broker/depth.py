@@ -15,10 +15,10 @@ import redis
 from celery import Celery
 from kombu import Connection
 
-from shared.broker import names
-from shared.broker.transport import Channel
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.broker.transport import Channel
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.states import WakeQueue
 
 _log = logging.getLogger("planq.broker")
 

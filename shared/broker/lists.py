@@ -14,9 +14,9 @@ from collections.abc import Callable
 from time import monotonic
 from zlib import crc32
 
-from shared.broker import names
-from shared.domain.jobs.ids import TENANT
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.jobs.states import WakeQueue
 
 _HALF_LIFE_SECONDS = 30.0
 

@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shared.broker import names
-from shared.domain.jobs.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
-from shared.domain.jobs.states import Lane, Priority, WakeQueue
-from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.broker import names
+from planq.shared.domain.jobs.ids import (
+    StepRef,
+    plan_attempt_id,
+    respond_attempt_id,
+    step_attempt_id,
+    steps_attempt_id,
+)
+from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 
 TENANT_HEADER = "planq_tenant"
 """The header that names the tenant: a worker of another release reads past it."""

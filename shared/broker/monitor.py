@@ -1,4 +1,4 @@
-"""Flower with all that it shows behind its password: `python -m shared.broker.monitor flower OPTIONS`.
+"""Flower with all that it shows behind its password: `python -m planq.shared.broker.monitor flower OPTIONS`.
 
 Flower leaves its metrics open, which name every worker and every task (flower 2.2); only `/healthcheck`, which says
 nothing else, stays so for supervisors.
@@ -14,7 +14,7 @@ from flower import urls
 from flower.views.monitor import Metrics
 from tornado.web import authenticated
 
-from shared.broker.celery_config import OWN_EXCHANGES
+from planq.shared.broker.celery_config import OWN_EXCHANGES
 
 
 class GuardedMetrics(Metrics):  # type: ignore[misc] # Flower has no types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import WakeQueue
 
 PREFIX = "planq"
 """What the exchanges for remote control (`planq.pidbox`) and for events (`planqev`) begin with."""
@@ -18,7 +18,7 @@ DEAD_LETTERS = "planq.dead-letters"
 """The list (RabbitMQ: the queue) of messages that are no wake-ups."""
 
 _LISTS = 8
-"""Each costs a command over Redis 1 µs, and an AMQP consumer. See `shared.broker.lists`."""
+"""Each costs a command over Redis 1 µs, and an AMQP consumer. See `planq.shared.broker.lists`."""
 
 PROBE = "planq.probe"
 """A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""

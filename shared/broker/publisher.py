@@ -26,11 +26,11 @@ from celery import Celery
 from celery.utils.nodenames import anon_nodename
 from kombu import Connection, Producer
 
-from shared.broker import names
-from shared.broker.depth import open_once, reply_of
-from shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
-from shared.domain.jobs.states import WakeQueue
-from shared.ports import AnyWake
+from planq.shared.broker import names
+from planq.shared.broker.depth import open_once, reply_of
+from planq.shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
+from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
 

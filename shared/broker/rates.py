@@ -13,10 +13,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
-from shared.broker.celery_config import is_redis
-from shared.broker.depth import reply_of
-from shared.domain.errors import BrokerUnavailable, Misconfigured
-from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
+from planq.shared.broker.celery_config import is_redis
+from planq.shared.broker.depth import reply_of
+from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
 
 _MICROSECONDS = 1_000_000
 
@@ -29,7 +29,7 @@ connection that ended by RST while it lay in the pool."""
 
 _ENDED: Any = (ConnectionLost, RuntimeError)  # redis-py's types know of its own errors alone
 
-_SCRIPT = resources.files("shared.broker").joinpath("admit.lua").read_text("utf-8")
+_SCRIPT = resources.files("planq.shared.broker").joinpath("admit.lua").read_text("utf-8")
 
 
 class ValkeyWindows:

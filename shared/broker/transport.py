@@ -44,8 +44,8 @@ from kombu.utils.json import dumps, loads
 from kombu.utils.objects import cached_property
 from kombu.utils.scheduling import round_robin_cycle
 
-from shared.broker import names
-from shared.broker.messages import NoWakeUp, check_length, check_unpacked
+from planq.shared.broker import names
+from planq.shared.broker.messages import NoWakeUp, check_length, check_unpacked
 
 _log = logging.getLogger("planq.broker")
 

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 from uuid import UUID
 
-from shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.ids import StepRef
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
-from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from shared.ports.jobs.store import (
+from planq.shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.ports.jobs.store import (
     ArtifactRecord,
     FollowUp,
     JobStore,
@@ -18,7 +18,7 @@ from shared.ports.jobs.store import (
     TransitionResult,
     UnitStep,
 )
-from shared.ports.jobs.sweep import (
+from planq.shared.ports.jobs.sweep import (
     Attempt,
     Due,
     DueSchedule,
@@ -39,7 +39,7 @@ from shared.ports.jobs.sweep import (
     SweepStore,
     job_of,
 )
-from shared.ports.jobs.wakes import (
+from planq.shared.ports.jobs.wakes import (
     AnyWake,
     PlanWake,
     Publisher,
@@ -51,13 +51,13 @@ from shared.ports.jobs.wakes import (
     Tracker,
     Wake,
 )
-from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
-from shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
-from shared.ports.payloads import Payloads
-from shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
-from shared.ports.streams import TextSink
-from shared.ports.tenants import Tenant, Tenants
-from shared.ports.tools import (
+from planq.shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
+from planq.shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
+from planq.shared.ports.payloads import Payloads
+from planq.shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
+from planq.shared.ports.streams import TextSink
+from planq.shared.ports.tenants import Tenant, Tenants
+from planq.shared.ports.tools import (
     Accompanied,
     FindsOut,
     Gathers,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.webhooks.deliveries import DeliveryOutcome
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
 
 
 @dataclass(frozen=True, slots=True)

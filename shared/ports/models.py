@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from shared.domain.jobs.budget import Price
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
-from shared.domain.models.names import Provider
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
+from planq.shared.domain.models.names import Provider
+from planq.shared.domain.tools.definition import ToolDefinition
 
 CutOff = Callable[[ModelCall], None]
 """Takes the record of a call that was cut off by a cancellation, before the cancellation goes on; returns at once.

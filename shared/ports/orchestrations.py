@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any, Protocol
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.states import StepStatus
-from shared.ports.jobs.children import ChildOutcome
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.states import StepStatus
+from planq.shared.ports.jobs.children import ChildOutcome
 
 PLAN_SOURCE = "orchestrate"
 """The source of the plans of orchestration jobs."""

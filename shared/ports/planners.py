@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shared.domain.models.exchange import ModelReply
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports.models import CutOff
+from planq.shared.domain.models.exchange import ModelReply
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports.models import CutOff
 
 
 @dataclass(frozen=True, slots=True)

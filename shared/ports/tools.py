@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
-from shared.domain.errors import InternalFault
-from shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, declined_error
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import ElicitationKind
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports.jobs.children import ChildOutcome
+from planq.shared.domain.errors import InternalFault
+from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, declined_error
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports.jobs.children import ChildOutcome
 
 
 class Ownership(Protocol):

@@ -12,13 +12,13 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from shared.domain.agents.document import AgentDocument, read_agent
-from shared.domain.errors import Conflict, InvalidRequest, NotFound, capped, storable
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.names import check_model_name
-from shared.domain.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
-from shared.domain.values import strict_json
-from shared.store.database import Database, Row, as_json
+from planq.shared.domain.agents.document import AgentDocument, read_agent
+from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, capped, storable
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.names import check_model_name
+from planq.shared.domain.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
+from planq.shared.domain.values import strict_json
+from planq.shared.store.database import Database, Row, as_json
 
 _LOOKS = 10
 """How often a version is tried that others keep taking; each time at least one of them has got on."""

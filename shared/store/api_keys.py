@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable, NotFound
-from shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
-from shared.store.database import Database, Row, shown_time
-from shared.store.fresh import Fresh
-from shared.store.ids import new_id
-from shared.store.jobs.batching import Batcher
-from shared.store.tenants import no_tenant
+from planq.shared.domain.errors import DatabaseUnavailable, NotFound
+from planq.shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
+from planq.shared.store.database import Database, Row, shown_time
+from planq.shared.store.fresh import Fresh
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.tenants import no_tenant
 
 _log = logging.getLogger("planq.keys")
 

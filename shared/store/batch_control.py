@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shared.domain.batches.states import BatchStatus, LineStatus
-from shared.domain.errors import NotFound
-from shared.store.database import Database, Row
-from shared.store.lines import cancel_lines
+from planq.shared.domain.batches.states import BatchStatus, LineStatus
+from planq.shared.domain.errors import NotFound
+from planq.shared.store.database import Database, Row
+from planq.shared.store.lines import cancel_lines
 
 _PAGE = 100
 """Lines of one read, each of which is shown with its job: some hundred kilobytes."""

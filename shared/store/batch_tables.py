@@ -11,9 +11,9 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Numeric, 
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
-from shared.domain.jobs.states import Priority
-from shared.store.columns import (
+from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.store.columns import (
     bigint_column,
     enum_column,
     flag_column,

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shared.domain.batches.estimate import Estimate
-from shared.domain.batches.lines import FileLine
-from shared.domain.batches.states import BatchStatus, LineStatus
-from shared.domain.errors import Conflict, ErrorRecord, NotFound
-from shared.domain.jobs.states import Priority
-from shared.store.database import Database, Row, json_text, stored_text
-from shared.store.requests import Submission, submission_values
+from planq.shared.domain.batches.estimate import Estimate
+from planq.shared.domain.batches.lines import FileLine
+from planq.shared.domain.batches.states import BatchStatus, LineStatus
+from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.store.database import Database, Row, json_text, stored_text
+from planq.shared.store.requests import Submission, submission_values
 
 HOLD_SECONDS = 15.0
 """How long a process that has died keeps others from its batch; it says so anew with every transaction."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.offers import narrowed_tools
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports.tenants import Tenants
-from shared.store.database import Database
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.offers import narrowed_tools
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports.tenants import Tenants
+from planq.shared.store.database import Database
 
 FRESH_SECONDS = 2.0
 _MOST_OFFERS = 10_000
@@ -79,8 +79,8 @@ class _Offer:
 def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
     """Return `found` with the definitions of `kept` where they are equal.
 
-    What has been made of a schema is found by its identity (`shared.domain.schema.schemas.compile_schema`): read anew
-    every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
+    What has been made of a schema is found by its identity (`planq.shared.domain.schema.schemas.compile_schema`):
+    read anew every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
     """
     if found == kept:
         return kept

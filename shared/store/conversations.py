@@ -12,19 +12,19 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from shared.domain.conversations.messages import Policy
-from shared.domain.errors import Conflict, Erased, NotFound, storable
-from shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.domain.questions.answering import answer_of_message
-from shared.ports.jobs.wakes import PlanWake, Wake
-from shared.store.database import Database, Row, json_text, stored_text
-from shared.store.elicitations import ElicitationStore
-from shared.store.ids import new_id
-from shared.store.jobs.batching import Batcher
-from shared.store.jobs.codec import after_answer_fields
-from shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
-from shared.store.turns import settle_turn
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
+from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.domain.questions.answering import answer_of_message
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.store.database import Database, Row, json_text, stored_text
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.jobs.codec import after_answer_fields
+from planq.shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
+from planq.shared.store.turns import settle_turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from shared.domain.errors import DatabaseUnavailable, Misconfigured
-from shared.domain.values.encoding import JsonText
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.domain.values.encoding import JsonText
 
 Row = Mapping[str, Any]
 
@@ -128,7 +128,7 @@ def named(texts: Iterable[str]) -> Mapping[str, bytes]:
 
 _QUERIES = named(
     file.read_text("utf-8")
-    for file in resources.files("shared.store").joinpath("sql", "queries").iterdir()
+    for file in resources.files("planq.shared.store").joinpath("sql", "queries").iterdir()
     if file.name.endswith(".sql")
 )
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from shared.domain.webhooks.deliveries import DeliveryOutcome
-from shared.ports.deliveries import Delivery
-from shared.store.database import Database, as_json
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
+from planq.shared.ports.deliveries import Delivery
+from planq.shared.store.database import Database, as_json
 
 
 class PostgresDeliveries:
-    """See `shared.ports.deliveries.DeliveryStore`; `worker_id` is who takes them.
+    """See `planq.shared.ports.deliveries.DeliveryStore`; `worker_id` is who takes them.
 
     A worker without a heartbeat for a `lease` has lost what it sends, and any worker what it has not ended after
     `hold`: longer than an attempt can take.

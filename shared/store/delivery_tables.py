@@ -9,8 +9,8 @@ from uuid import UUID
 from sqlalchemy import Column, ForeignKey, Index, Text, text
 from sqlmodel import Field, SQLModel
 
-from shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
-from shared.store.columns import (
+from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
+from planq.shared.store.columns import (
     enum_column,
     flag_column,
     int_column,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared.domain.errors import NotFound
-from shared.domain.jobs.elicitations import AfterAnswer, Continues, ElicitationAnswer
-from shared.domain.jobs.states import ElicitationStatus
-from shared.store.database import Database, Row, stored_text
-from shared.store.jobs.codec import after_answer_fields
-from shared.store.requests import AnsweredBy, Asked, close_question
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, ElicitationAnswer
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.store.database import Database, Row, stored_text
+from planq.shared.store.jobs.codec import after_answer_fields
+from planq.shared.store.requests import AnsweredBy, Asked, close_question
 
 
 class ElicitationStore:

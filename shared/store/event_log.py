@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from shared.domain.errors import NotFound
-from shared.domain.streams.position import END, Position
-from shared.ports.streams import Epoch, TextPiece
-from shared.store.database import Database, Row
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.streams.position import END, Position
+from planq.shared.ports.streams import Epoch, TextPiece
+from planq.shared.store.database import Database, Row
 
 
 @dataclass(frozen=True, slots=True)

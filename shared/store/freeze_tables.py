@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Index
 from sqlmodel import Field, SQLModel
 
-from shared.store.columns import text_column, time_column
+from planq.shared.store.columns import text_column, time_column
 
 
 class FreezeRow(SQLModel, table=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from shared.store.database import query
+from planq.shared.store.database import query
 
 _PATIENCE_SECONDS = 3
 

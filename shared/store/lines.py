@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, JobDeleted
-from shared.domain.jobs.states import Priority
-from shared.ports.jobs.wakes import PlanWake, Wake
-from shared.store.database import Database, as_json
-from shared.store.ids import new_ids
+from planq.shared.domain.errors import ErrorRecord, JobDeleted
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.store.database import Database, as_json
+from planq.shared.store.ids import new_ids
 
 _NIL = UUID(int=0)
 

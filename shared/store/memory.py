@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
-from shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
-from shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
-from shared.store.agents import DocumentStore
-from shared.store.database import Database, Row, as_json, json_text, query
+from planq.shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
+from planq.shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
+from planq.shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.database import Database, Row, as_json, json_text, query
 
 
 class PostgresMemory:
-    """Moments, what is kept of users, reminders, events: see `shared.ports.Memory`."""
+    """Moments, what is kept of users, reminders, events: see `planq.shared.ports.Memory`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import InternalFault, storable
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import StepStatus
-from shared.ports import ChildOutcome
-from shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
-from shared.store.database import Database, as_json, query
-from shared.store.jobs.children import error_record, outcomes
+from planq.shared.domain.errors import InternalFault, storable
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import StepStatus
+from planq.shared.ports import ChildOutcome
+from planq.shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
+from planq.shared.store.database import Database, as_json, query
+from planq.shared.store.jobs.children import error_record, outcomes
 
 
 class PostgresOrchestrations:
-    """See `shared.ports.orchestrations.Orchestrations`."""
+    """See `planq.shared.ports.orchestrations.Orchestrations`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -25,10 +25,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from shared.domain.errors import StorageFull, StorageUnavailable
-from shared.domain.results.artifacts import MAX_STORED_BYTES
-from shared.store.database import Database, Row, query
-from shared.store.objects import ObjectStore
+from planq.shared.domain.errors import StorageFull, StorageUnavailable
+from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
+from planq.shared.store.database import Database, Row, query
+from planq.shared.store.objects import ObjectStore
 
 _log = logging.getLogger("planq.store")
 

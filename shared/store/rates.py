@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
-from shared.store.database import Database, Row
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
+from planq.shared.store.database import Database, Row
 
 
 class PostgresWindows:

@@ -15,9 +15,9 @@ from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
 
-from shared.domain.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import (
+from planq.shared.domain.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import (
     TERMINAL_JOB,
     AskedOf,
     ElicitationStatus,
@@ -27,12 +27,12 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.values.encoding import JsonText
-from shared.ports import ArtifactRecord, PayloadRecord, Wake
-from shared.store.database import Database, Row, json_text, stored_text
-from shared.store.jobs.batching import Batcher
-from shared.store.jobs.codec import outcome_fields, requested_wakes
-from shared.store.views import JobView, ViewLook, view_batcher
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.ports import ArtifactRecord, PayloadRecord, Wake
+from planq.shared.store.database import Database, Row, json_text, stored_text
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
+from planq.shared.store.views import JobView, ViewLook, view_batcher
 
 _WAITING_OR_NOT = (JobStatus.INPUT_REQUIRED, JobStatus.EXECUTING)
 _SHOWN_AS = {JobStatus.INPUT_REQUIRED: _WAITING_OR_NOT}

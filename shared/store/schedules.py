@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from shared.domain.errors import Conflict, NotFound, RequestRefused
-from shared.domain.jobs.schedule import next_time, read_zone
-from shared.ports import DueSchedule
-from shared.store.agents import DocumentStore, pin_agent, with_prompt
-from shared.store.database import Database, Row, as_json
-from shared.store.ids import new_id
+from planq.shared.domain.errors import Conflict, NotFound, RequestRefused
+from planq.shared.domain.jobs.schedule import next_time, read_zone
+from planq.shared.ports import DueSchedule
+from planq.shared.store.agents import DocumentStore, pin_agent, with_prompt
+from planq.shared.store.database import Database, Row, as_json
+from planq.shared.store.ids import new_id
 
 
 class Firing:

@@ -13,7 +13,7 @@ from importlib import resources
 
 import psycopg
 
-from shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 HEAD = "0100"
 """The revision that this release needs; a test holds it equal to the newest migration. Revisions count up."""
@@ -25,7 +25,7 @@ BASELINE = "0100"
 @cache
 def definitions() -> Sequence[str]:
     """Return the SQL that creates the types and then the functions, file by file."""
-    folder = resources.files("shared.store").joinpath("sql")
+    folder = resources.files("planq.shared.store").joinpath("sql")
     functions = sorted(folder.joinpath("functions").iterdir(), key=lambda file: file.name)
     files = [folder.joinpath("types.sql"), *functions]
     return [file.read_text("utf-8") for file in files if file.name.endswith(".sql")]

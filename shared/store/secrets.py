@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shared.domain.errors import Misconfigured, NotFound
-from shared.domain.tenants.envelope import (
+from planq.shared.domain.errors import Misconfigured, NotFound
+from planq.shared.domain.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
     Sealed,
     Unopenable,
@@ -17,10 +17,10 @@ from shared.domain.tenants.envelope import (
     seal,
     unseal,
 )
-from shared.domain.tenants.master_keys import MasterKey
-from shared.store.database import Database, shown_time
-from shared.store.fresh import Fresh
-from shared.store.tenants import no_tenant
+from planq.shared.domain.tenants.master_keys import MasterKey
+from planq.shared.store.database import Database, shown_time
+from planq.shared.store.fresh import Fresh
+from planq.shared.store.tenants import no_tenant
 
 _FRESH_SECONDS = 1.0
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from shared.domain.errors import Misconfigured
-from shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, seal, unseal
-from shared.domain.tenants.master_keys import MasterKey
-from shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
-from shared.store.database import Database, query
-from shared.store.ids import new_id
-from shared.store.secrets import newest_master
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, seal, unseal
+from planq.shared.domain.tenants.master_keys import MasterKey
+from planq.shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
+from planq.shared.store.database import Database, query
+from planq.shared.store.ids import new_id
+from planq.shared.store.secrets import newest_master
 
 _CALLBACKS = "webhook/callbacks/"
 

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from shared.domain.jobs.states import (
+from planq.shared.domain.jobs.states import (
     AfterSteps,
     AskedOf,
     Effect,
@@ -49,7 +49,7 @@ from shared.domain.jobs.states import (
     StepKind,
     StepStatus,
 )
-from shared.store import (  # noqa: F401  (fill the metadata, too)
+from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
     agent_tables,
     batch_tables,
     conversation_tables,
@@ -60,7 +60,7 @@ from shared.store import (  # noqa: F401  (fill the metadata, too)
     stream_tables,
     tenant_tables,
 )
-from shared.store.columns import (
+from planq.shared.store.columns import (
     bigint_column,
     enum_column,
     flag_column,
@@ -457,7 +457,7 @@ class Worker(SQLModel, table=True):
 
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
-    that it has installed; `process` says which one it is (`shared.domain.jobs.processes`), if known.
+    that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
     """
 
     __tablename__ = "workers"

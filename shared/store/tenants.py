@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
-from shared.domain.jobs.ids import TENANT
-from shared.domain.jobs.limits import Limits, TenantLimits
-from shared.domain.tenants.config import TenantConfig, read_tenant_config
-from shared.domain.values import strict_json
-from shared.ports.tenants import Tenant
-from shared.store.database import Database, Row, json_text, shown_time
-from shared.store.fresh import Fresh
+from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.jobs.limits import Limits, TenantLimits
+from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
+from planq.shared.domain.values import strict_json
+from planq.shared.ports.tenants import Tenant
+from planq.shared.store.database import Database, Row, json_text, shown_time
+from planq.shared.store.fresh import Fresh
 
 _FRESH_SECONDS = 1.0
 

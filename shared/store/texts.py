@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from shared.ports.streams import Epoch, TextPiece
-from shared.store.database import Database
+from planq.shared.ports.streams import Epoch, TextPiece
+from planq.shared.store.database import Database
 
 
 class PostgresTexts:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared.domain.conversations.failure import said
-from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from shared.ports.jobs.wakes import PlanWake, Wake
-from shared.store.database import Database
+from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.store.database import Database
 
 _ROWS = 200
 """The most rows of a conversation that a turn is shown; what of them a model gets is bounded by tokens."""

@@ -17,12 +17,12 @@ from uuid import UUID
 
 import orjson
 
-from shared.domain.agents.warnings import JOB_WARNINGS
-from shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
-from shared.domain.values.encoding import JsonText, has_long_integer
-from shared.store.database import Database
-from shared.store.jobs.batching import Batcher
-from shared.store.jobs.codec import CalledArguments, array_text, known_output
+from planq.shared.domain.agents.warnings import JOB_WARNINGS
+from planq.shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
+from planq.shared.domain.values.encoding import JsonText, has_long_integer
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.jobs.codec import CalledArguments, array_text, known_output
 
 _TOGETHER = 32
 """Jobs of one query: by then its own cost no longer counts."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared.domain.errors import Conflict, NotFound
-from shared.domain.webhooks.deliveries import DeliveryStatus
-from shared.store.database import Database, Row, as_json, query
-from shared.store.ids import new_id
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.webhooks.deliveries import DeliveryStatus
+from planq.shared.store.database import Database, Row, as_json, query
+from planq.shared.store.ids import new_id
 
 _PIECE = 1_000
 """Deliveries of an endpoint that fail, or are removed, in one transaction."""

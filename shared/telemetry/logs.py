@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from shared.domain.redact import Redaction
+from planq.shared.domain.redact import Redaction
 
 OURS = "planq"
 """The logger above all of ours; every other one is a library's."""

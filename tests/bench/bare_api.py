@@ -22,7 +22,7 @@ from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel
 
-from api.__main__ import server_options
+from planq.api.__main__ import server_options
 
 TABLE = "CREATE TABLE bare_jobs (id uuid PRIMARY KEY, status text, input text, plan json, created_at timestamptz)"
 

@@ -46,7 +46,7 @@ def measure(context: Context) -> list[Figure]:
     file = b"".join(json.dumps({"custom_id": f"line-{n}", "body": body}).encode() + b"\n" for n in range(lines))
     stack = Stack(context.new_folder("api"), context.create_migrated(), context.valkey.url, fresh=True)
     try:
-        process = psutil.Process(stack.run("api", "-m", "api").pid)
+        process = psutil.Process(stack.run("api", "-m", "planq.api").pid)
         with httpx.Client(base_url=stack.url, timeout=MOST_SECONDS, trust_env=False) as client:
             _answering(client)
             before = process.memory_info().rss

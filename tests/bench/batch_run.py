@@ -19,10 +19,10 @@ import httpx
 import psutil
 import psycopg
 
-from shared.broker import names
-from shared.broker.celery_config import create_celery
-from shared.broker.depth import message_count
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.depth import message_count
+from planq.shared.domain.jobs.states import WakeQueue
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.bench import plans
 from tests.bench.client import Client, run
 from tests.bench.context import Context

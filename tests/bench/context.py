@@ -16,10 +16,10 @@ from pathlib import Path
 import psycopg
 import redis
 
-from deploy.local.postgres import EmbeddedPostgres
-from deploy.local.valkey import EmbeddedValkey
-from shared.settings import Settings
-from shared.store.migrate import upgrade
+from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.settings import Settings
+from planq.shared.store.migrate import upgrade
 from tests.support.stack import Stack
 
 REPEATS, QUICK_REPEATS = 5, 3
@@ -128,7 +128,7 @@ class Context:
         stack = Stack(self.new_folder("planq"), database_url, broker_url, env=own, fresh=True)
         defaults = Settings.model_fields
         try:
-            stack.run("api", "-m", "api")
+            stack.run("api", "-m", "planq.api")
             for lane, count in (("io", io), ("cpu", cpu)):
                 size = int(own.get(f"PLANQ_{lane.upper()}_CONCURRENCY") or defaults[f"{lane}_concurrency"].default)
                 for number in range(1, count + 1):

@@ -16,10 +16,10 @@ from statistics import quantiles
 from time import time
 from urllib.parse import urlsplit
 
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
@@ -63,7 +63,7 @@ def _taken(context: Context, clients: int) -> Taken:
     database_url = context.create_migrated()
     stack = Stack(context.new_folder("api"), database_url, context.valkey.url, fresh=True)
     try:
-        process = stack.run("api", "-m", "api")
+        process = stack.run("api", "-m", "planq.api")
         events = context.either(EVENTS, QUICK_EVENTS)
         of_all, of_one = run(_both(stack.url, database_url, clients, events))
         return Taken(of_all, of_one, peak_bytes(process.pid))

@@ -19,7 +19,7 @@ from time import monotonic
 import psycopg
 import redis
 
-from deploy.local.postgres import installed_binaries
+from planq.deploy.local.postgres import installed_binaries
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 from tests.bench.storage import KB, size

@@ -20,17 +20,17 @@ from typing import Any
 import psutil
 import psycopg
 
-from shared.domain.jobs.ids import TENANT
-from shared.domain.tenants.keys import KeyScope
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
+from planq.worker.tools import tool
 from tests.bench import bare_api
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.stack import Stack
-from worker.tools import tool
 
 BARE = "bare FastAPI"
 KEYED = "planq with a key"

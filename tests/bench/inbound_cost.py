@@ -67,7 +67,7 @@ def serving(context: Context) -> Iterator[Server]:
         connection.execute("UPDATE tenants SET config = %s WHERE id = 'default'", [_UNBOUNDED])
     stack = Stack(context.new_folder("api"), database_url, context.valkey.url, fresh=True)
     try:
-        process = stack.run("api", "-m", "api")
+        process = stack.run("api", "-m", "planq.api")
         yield Server(stack.url, database_url, psutil.Process(process.pid))
     finally:
         stack.stop()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.postgres import installed_binaries
-from deploy.local.valkey import installed_binary
-from shared.settings import VERSION
+from planq.deploy.local.postgres import installed_binaries
+from planq.deploy.local.valkey import installed_binary
+from planq.shared.settings import VERSION
 
 PACKAGES = ("celery", "fastapi", "psycopg", "uvicorn")
 

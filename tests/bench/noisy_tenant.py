@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
+from planq.shared.store.tenants import TenantStore
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

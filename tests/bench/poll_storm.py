@@ -18,11 +18,11 @@ from time import time
 from typing import Any
 from uuid import UUID
 
-from shared.domain.jobs.states import JobStatus
-from shared.ports import StageClaim
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.ports import StageClaim
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
@@ -61,7 +61,7 @@ def storm(context: Context, clients: int) -> Storm:
     database_url = context.create_migrated()
     stack = Stack(context.new_folder("api"), database_url, context.valkey.url, fresh=True)
     try:
-        process = stack.run("api", "-m", "api")
+        process = stack.run("api", "-m", "planq.api")
         worst = run(_storm(stack.url, database_url, clients))
         return Storm(worst, peak_bytes(process.pid))
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from deploy.local.child import spawn, stop, wait_ended
-from deploy.local.folder import last_lines
+from planq.deploy.local.child import spawn, stop, wait_ended
+from planq.deploy.local.folder import last_lines
 from tests.bench import machine
 from tests.bench.context import Context
 from tests.bench.figures import Figure

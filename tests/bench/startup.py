@@ -48,7 +48,16 @@ def running(folder: Path) -> Iterator[tuple[psutil.Popen, float]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PLANQ_")}
     for name in ("DATABASE_URL", "BROKER_URL", "REDIS_URL"):
         env.pop(name, None)
-    command = [sys.executable, "-m", "deploy.cli.main", "up", "--port", str(port), "--flower-port", str(flower_port)]
+    command = [
+        sys.executable,
+        "-m",
+        "planq.deploy.cli.main",
+        "up",
+        "--port",
+        str(port),
+        "--flower-port",
+        str(flower_port),
+    ]
     begun = monotonic()
     with output.open("wb") as out:
         process = psutil.Popen(

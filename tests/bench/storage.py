@@ -13,14 +13,14 @@ from typing import Any
 
 import psycopg
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Database
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database
+from planq.worker.tools import tool
 from tests.bench.context import Context
 from tests.bench.figures import Figure
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.servers import TestPostgres
-from worker.tools import tool
 
 KB = 1_000.0
 JOBS = 50

@@ -9,8 +9,8 @@ import asyncio
 
 from pydantic import BaseModel
 
+from planq.worker.tools import tool
 from tests.bench import parallelqa
-from worker.tools import tool
 
 
 class Value(BaseModel):

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
+from planq.shared.store.tenants import TenantStore
 from tests.chaos.client import TERMINAL, WAIT_SECONDS, Client
 
 SMALL, WIDE, WIDTH = 40, 2, 200

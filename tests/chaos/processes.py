@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.child import has_exited, reap, send, wait_ended
+from planq.deploy.local.child import has_exited, reap, send, wait_ended
 from tests.chaos.schedule import APIS, PROXIED, WORKERS
 from tests.chaos.servers import Servers
 from tests.support.ports import free_ports
 from tests.support.stack import Stack, step_processes
 
-GUARD = ("-m", "deploy.local.guard")
+GUARD = ("-m", "planq.deploy.local.guard")
 
 CPU_CHILDREN = 2
 IO_CONCURRENCY = 100
@@ -133,10 +133,10 @@ class Processes:
         if name in PROXIED:
             env["PLANQ_DETECT_DEAD_PEERS"] = "false"
         if lane == "api":
-            self._stack.run(name, *GUARD, "api", "-m", "api", env={**env, "PLANQ_PORT": str(self._ports[name])})
+            self._stack.run(name, *GUARD, "api", "-m", "planq.api", env={**env, "PLANQ_PORT": str(self._ports[name])})
         else:
             size = CPU_CHILDREN if lane == "cpu" else IO_CONCURRENCY
-            self._stack.run(name, *GUARD, lane, "-m", "worker", lane, "--concurrency", str(size), env=env)
+            self._stack.run(name, *GUARD, lane, "-m", "planq.worker", lane, "--concurrency", str(size), env=env)
         self._started[name] = time.monotonic()
 
     async def _supervise(self) -> None:
@@ -165,7 +165,7 @@ def _guarded(pid: int) -> int:
     """Return the process that a guard has started, which leads a group of its own; the guard where it has none."""
     try:
         children = [
-            one.pid for one in psutil.Process(pid).children() if "deploy.local" not in " ".join(one.cmdline())
+            one.pid for one in psutil.Process(pid).children() if "planq.deploy.local" not in " ".join(one.cmdline())
         ]
     except psutil.Error:
         return pid

@@ -13,11 +13,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psycopg
 import redis
 
-from deploy.local.child import wait_ended
-from deploy.local.postgres import PORT, EmbeddedPostgres
-from deploy.local.valkey import EmbeddedValkey
-from shared.domain.jobs.states import WakeQueue
-from shared.store.migrate import upgrade
+from planq.deploy.local.child import wait_ended
+from planq.deploy.local.postgres import PORT, EmbeddedPostgres
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.store.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
 from tests.support.refusing import REFUSALS

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.child import reap, spawn, stop, wait_ended
-from deploy.local.folder import last_lines
+from planq.deploy.local.child import reap, spawn, stop, wait_ended
+from planq.deploy.local.folder import last_lines
 from tests.chaos.schedule import SHORT_SEED
 
 ROOT = Path(__file__).parents[2]

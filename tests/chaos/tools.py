@@ -13,10 +13,10 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
+from planq.worker.tools import NotHappened, ToolContext, ToolError, tool
 from tests.chaos import ledger
 from tests.chaos.blob import blob
 from tests.support import beating
-from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 LEDGER_VARIABLE = "PLANQ_CHAOS_LEDGER"
 

@@ -14,22 +14,22 @@ from typing import Any
 
 from pydantic_ai import exceptions as foreign
 
-from shared.domain.conversations.history import history_messages
-from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from shared.domain.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
-from shared.domain.models.circuit import Circuit
-from shared.domain.models.exchange import Ask, Findings
-from shared.domain.models.failure import error_class
-from shared.domain.plan.interpret import Malformed
-from shared.domain.rounds.guide import guide_text, read_guide
-from shared.vocabulary import count_tokens
+from planq.shared.domain.conversations.history import history_messages
+from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.domain.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
+from planq.shared.domain.models.circuit import Circuit
+from planq.shared.domain.models.exchange import Ask, Findings
+from planq.shared.domain.models.failure import error_class
+from planq.shared.domain.plan.interpret import Malformed
+from planq.shared.domain.rounds.guide import guide_text, read_guide
+from planq.shared.vocabulary import count_tokens
+from planq.worker.llm.gateway import Patience
+from planq.worker.llm.prompts import render_prompt
+from planq.worker.llm.provider_errors import translated
+from planq.worker.llm.request import respond_request
+from planq.worker.llm.settings import ModelSettings
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
-from worker.llm.gateway import Patience
-from worker.llm.prompts import render_prompt
-from worker.llm.provider_errors import translated
-from worker.llm.request import respond_request
-from worker.llm.settings import ModelSettings
 
 Answer = Any
 Adapter = Callable[[Any], Answer]

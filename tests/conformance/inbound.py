@@ -7,15 +7,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from api.http import STATUS_OF
-from shared.domain.conversations.failure import told_of_call
-from shared.domain.conversations.inbound import CanonicalMessage, checked_text
-from shared.domain.conversations.wording import injection_kinds, sanitized, suspicious_arguments
-from shared.domain.errors import ErrorRecord, PlanqError, ToolFailed
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.prompt import tenant_prompt_defects
-from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
-from shared.domain.tools.scoping import unscoped
+from planq.api.http import STATUS_OF
+from planq.shared.domain.conversations.failure import told_of_call
+from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.domain.conversations.wording import injection_kinds, sanitized, suspicious_arguments
+from planq.shared.domain.errors import ErrorRecord, PlanqError, ToolFailed
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.prompt import tenant_prompt_defects
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
+from planq.shared.domain.tools.scoping import unscoped
 from tests.conformance.guiding import GUIDING
 
 Answer = Any

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from shared.domain.orchestration.plan import OrchestrationPlan, ParallelGroup, StepType
-from shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, refusal
-from shared.domain.orchestration.validation import defects_text, read_plan
-from shared.domain.schema.schemas import violations
-from worker.agents.orchestration.results import AgentResult, Status, group_bindings, group_status
-from worker.agents.orchestration.results import render_output as rendered_output
-from worker.agents.orchestration.schema import PLAN_SCHEMA
-from worker.agents.orchestration.state_machine import (
+from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.domain.orchestration.plan import OrchestrationPlan, ParallelGroup, StepType
+from planq.shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, refusal
+from planq.shared.domain.orchestration.validation import defects_text, read_plan
+from planq.shared.domain.schema.schemas import violations
+from planq.worker.agents.orchestration.results import AgentResult, Status, group_bindings, group_status
+from planq.worker.agents.orchestration.results import render_output as rendered_output
+from planq.worker.agents.orchestration.schema import PLAN_SCHEMA
+from planq.worker.agents.orchestration.state_machine import (
     ALIASES,
     InvalidEvent,
     State,

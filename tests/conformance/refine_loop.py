@@ -9,21 +9,21 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, Transient
-from shared.domain.jobs.elicitations import ElicitationAnswer, Fails, Succeeds, after_answer
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import Phase, RunAgain, after_error
-from shared.domain.jobs.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import ToolCallRequest, TurnForm
-from shared.domain.plan.document import Call, Plan
-from shared.domain.plan.forms import ReadPlan, is_without_steps, read_any_form
-from shared.domain.plan.interpret import Direct, Malformed
-from shared.domain.questions.answering import action_of
-from shared.domain.references.resolution import resolve
-from shared.domain.rounds.block import parse_block
-from shared.domain.rounds.compile import CompiledRound, compile_round
-from shared.domain.rounds.guard import (
+from planq.shared.domain.errors import ErrorRecord, Transient
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer, Fails, Succeeds, after_answer
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import Phase, RunAgain, after_error
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.domain.plan.document import Call, Plan
+from planq.shared.domain.plan.forms import ReadPlan, is_without_steps, read_any_form
+from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.questions.answering import action_of
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.domain.rounds.block import parse_block
+from planq.shared.domain.rounds.compile import CompiledRound, compile_round
+from planq.shared.domain.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     MODEL_SOURCE,
     GuardLimits,
@@ -32,12 +32,12 @@ from shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from shared.domain.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.rounds.transcript import transcript
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.policy import Permission, rule_of
-from shared.ports import StepClaim
+from planq.shared.domain.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.transcript import transcript
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.policy import Permission, rule_of
+from planq.shared.ports import StepClaim
 
 Answer = Any
 Adapter = Callable[[Any], Answer]

@@ -12,26 +12,26 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.agents.chaining import stored_chained_result
-from shared.domain.agents.document import AgentDocument
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import resolve_name
-from shared.ports import ToolContext
-from shared.settings import Settings
-from shared.store.agents import DocumentStore
-from shared.store.database import Database
-from shared.store.memory import PostgresMemory
+from planq.shared.domain.agents.chaining import stored_chained_result
+from planq.shared.domain.agents.document import AgentDocument
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import resolve_name
+from planq.shared.ports import ToolContext
+from planq.shared.settings import Settings
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.database import Database
+from planq.shared.store.memory import PostgresMemory
+from planq.worker.agents import agent_tools
+from planq.worker.tools.registry import load_registry
+from planq.worker.tools.services import ToolServices
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.rule import Expected, Rule
 from tests.integration.api.conftest import Api
 from tests.model.shapes import turn_rows
 from tests.support.agents import look, rows, saying
 from tests.support.harness import Harness
-from worker.agents import agent_tools
-from worker.tools.registry import load_registry
-from worker.tools.services import ToolServices
 
 ENGINE = ("execute", "agent_run", "registry", "tool_result")
 CASES = [case for case in load("chained_tool") if case.op in ENGINE]

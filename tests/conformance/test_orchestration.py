@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ExecutionFailed, InternalFault, InvalidArguments, PolicyDenied
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus
-from shared.domain.models.exchange import Findings
-from shared.ports import ChildOutcome
-from shared.store.database import Database
-from shared.store.ids import new_id
+from planq.shared.domain.errors import ExecutionFailed, InternalFault, InvalidArguments, PolicyDenied
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.models.exchange import Findings
+from planq.shared.ports import ChildOutcome
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.worker.agents import AgentTool, agent_tools
+from planq.worker.agents.planner import planning
+from planq.worker.llm.request import respond_request
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.support.agent_backends import Surroundings, agent_services, context
 from tests.support.agents import rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, call_of, document, orchestrate, perform
-from worker.agents import AgentTool, agent_tools
-from worker.agents.planner import planning
-from worker.llm.request import respond_request
 
 ENGINE = load("orchestrate_engine")
 RUNS = [case for case in ENGINE if case.op in ("run", "max_concurrent")]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.models.exchange import Ask, ModelFailed
-from shared.domain.rounds.guide import Guide, read_guide
+from planq.shared.domain.models.exchange import Ask, ModelFailed
+from planq.shared.domain.rounds.guide import Guide, read_guide
+from planq.worker.llm.gateway import ModelGateway, Patience
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.llm.calls import Waits, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, WireServer, wire_server
-from worker.llm.gateway import ModelGateway, Patience
 
 CASES = [case for case in load("inbound_flow") if case.op == "planner_call"]
 DIALECTS = {"openai": OPENAI_CHAT.whole, "gemini": GOOGLE.whole, "anthropic": ANTHROPIC.whole}

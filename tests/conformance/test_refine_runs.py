@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect, StepKind, StepStatus, Strategy
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, ChatMessage, ModelReply, TurnForm
-from shared.domain.plan.compile import ANSWER_SCHEMA
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import CutOff, ToolContext
-from shared.store.database import Database
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus, Strategy
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelReply, TurnForm
+from planq.shared.domain.plan.compile import ANSWER_SCHEMA
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import CutOff, ToolContext
+from planq.shared.store.database import Database
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.conformance.refine_loop import output_of

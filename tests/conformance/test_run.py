@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InternalFault, ToolFailed, Transient
-from shared.domain.jobs.states import Effect
-from shared.domain.models.exchange import Findings, ToolCallRequest
-from shared.domain.plan.errors import format_plan_errors
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ToolContext
-from shared.store.database import Database
+from planq.shared.domain.errors import InternalFault, ToolFailed, Transient
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.models.exchange import Findings, ToolCallRequest
+from planq.shared.domain.plan.errors import format_plan_errors
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ToolContext
+from planq.shared.store.database import Database
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.support.harness import Harness, ScriptedModel
 

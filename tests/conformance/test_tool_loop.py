@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.exchange import ToolCallRequest
-from shared.store.database import Database
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.store.database import Database
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.conformance.test_run import CaseTool

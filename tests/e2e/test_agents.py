@@ -15,7 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.e2e.test_main_job import broken_invariants, load_handbook
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, WireServer

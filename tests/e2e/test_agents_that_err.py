@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import broken_invariants
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack

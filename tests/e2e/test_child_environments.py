@@ -49,9 +49,9 @@ def kind_of(process: psutil.Process) -> str:
     words = " ".join(process.cmdline()[1:])
     for kind, mark in (
         ("probe", "probe.py"),
-        ("flower", "shared.broker.monitor"),
-        ("worker", "-m worker"),
-        ("api", "-m api"),
+        ("flower", "planq.shared.broker.monitor"),
+        ("worker", "-m planq.worker"),
+        ("api", "-m planq.api"),
         ("resource", "resource_tracker"),
     ):
         if mark in words:

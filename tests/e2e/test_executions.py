@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import broken_invariants
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack

@@ -16,13 +16,13 @@ import psutil
 from standardwebhooks import Webhook
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.support.ports import free_port
 from tests.support.receiver import receiving
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-PLANQ = (sys.executable, "-m", "deploy.cli.main")
+PLANQ = (sys.executable, "-m", "planq.deploy.cli.main")
 PATIENCE = 240
 
 

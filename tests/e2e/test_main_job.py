@@ -13,9 +13,9 @@ import psutil
 import psycopg
 import pytest
 
-from shared.store.database import Database
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.knowledge import Piece, PostgresKnowledge
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

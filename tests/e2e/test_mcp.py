@@ -105,7 +105,7 @@ def test_a_required_server_that_cannot_be_reached_stops_the_worker(
 ) -> None:
     lost = {"command": "/no/such/program", "planq": {"required": True}}
     done = refused_start(
-        *("-m", "worker", "io"),
+        *("-m", "planq.worker", "io"),
         DATABASE_URL=database_url,
         BROKER_URL=valkey_url,
         PLANQ_MCP_FILE=write_config(tmp_path, lost=lost),

@@ -16,10 +16,10 @@ import psycopg
 import pytest
 import redis
 
-from deploy.local.valkey import EmbeddedValkey
-from shared.domain.tenants.master_keys import read_master_keys
-from shared.store.database import Database
-from shared.store.secrets import SecretStore
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.store.database import Database
+from planq.shared.store.secrets import SecretStore
 from tests.e2e.test_main_job import plan
 from tests.e2e.test_mcp import probe, write_config
 from tests.integration.llm.dialects import OPENAI_CHAT
@@ -128,7 +128,7 @@ def test_no_planted_secret_is_written_or_told(
     guarded = database_url.replace("planq@", f"planq:{SECRETS['database']}@", 1)
     asyncio.run(keep_secret(database_url))
     stack = make_stack(guarded, broker_url, env=env)
-    stack.run("flower", "-m", "deploy.cli.main", "flower")
+    stack.run("flower", "-m", "planq.deploy.cli.main", "flower")
     stack.start()
     http = httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {SECRETS['api-key']}"}, timeout=30)
     wanted = {"remote_add", "local_add"}
@@ -201,7 +201,7 @@ def seen_by_flower(port: int) -> str:
 def doctor(stack: Stack, database_url: str, broker_url: str, env: dict[str, str]) -> str:
     more = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "PLANQ_API_KEY": SECRETS["api-key"]}
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.cli.main", "doctor"],
+        [sys.executable, "-m", "planq.deploy.cli.main", "doctor"],
         env={"PATH": os.environ["PATH"], **env, **more, "PLANQ_URL": stack.url},
         cwd=ROOT,
         capture_output=True,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import SAMPLE, load_handbook, plan, submit, wait_for
 from tests.support.ports import free_port
 from tests.support.stack import Stack, refused_start
@@ -51,7 +51,7 @@ def test_flower_lists_every_stage_and_step_under_the_id_of_its_attempt(
         "PLANQ_TOOLS": "tests.support.tools",
     }
     stack = make_stack(database_url, valkey_url, env=env)
-    stack.run("flower", "-m", "deploy.cli.main", "flower")
+    stack.run("flower", "-m", "planq.deploy.cli.main", "flower")
     stack.start()
     url = f"http://127.0.0.1:{port}"
     auth = ("planq", "open-sesame")
@@ -89,7 +89,7 @@ def test_flower_lists_every_stage_and_step_under_the_id_of_its_attempt(
 
 
 BAD_TOOLS = """
-from worker.tools import tool
+from planq.worker.tools import tool
 
 @tool(name="calculate")
 def clash(expression: str) -> dict[str, str]:
@@ -98,34 +98,34 @@ def clash(expression: str) -> dict[str, str]:
 
 
 EVERY_PROCESS = (
-    ("-m", "api"),
-    ("-m", "worker", "io"),
-    ("-m", "worker", "cpu"),
-    ("-m", "deploy.cli.main", "flower"),
-    ("-m", "deploy.cli.main", "migrate"),
+    ("-m", "planq.api"),
+    ("-m", "planq.worker", "io"),
+    ("-m", "planq.worker", "cpu"),
+    ("-m", "planq.deploy.cli.main", "flower"),
+    ("-m", "planq.deploy.cli.main", "migrate"),
 )
 
 
 @pytest.mark.parametrize(
     ("program", "env", "expected"),
     [
-        (["-m", "worker", "io"], {"DATABASE_URL": "mysql://x"}, "DATABASE_URL"),
-        rare(["-m", "worker", "io"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
-        rare(["-m", "worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
-        rare(["-m", "worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
-        rare(["-m", "worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
-        rare(["-m", "worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
-        (["-m", "worker", "io"], {"PLANQ_MODEL": "openai:gpt-5"}, "OPENAI_API_KEY"),
-        rare(["-m", "worker", "cpu"], {"PLANQ_MODEL": "cassette:/nowhere"}, "PLANQ_MODEL"),
-        rare(["-m", "worker", "cpu"], {"PLANQ_RECORD": "/nowhere/x"}, "PLANQ_RECORD"),
-        rare(["-m", "worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
+        (["-m", "planq.worker", "io"], {"DATABASE_URL": "mysql://x"}, "DATABASE_URL"),
+        rare(["-m", "planq.worker", "io"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
+        rare(["-m", "planq.worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
+        rare(["-m", "planq.worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
+        rare(["-m", "planq.worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
+        rare(["-m", "planq.worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
+        (["-m", "planq.worker", "io"], {"PLANQ_MODEL": "openai:gpt-5"}, "OPENAI_API_KEY"),
+        rare(["-m", "planq.worker", "cpu"], {"PLANQ_MODEL": "cassette:/nowhere"}, "PLANQ_MODEL"),
+        rare(["-m", "planq.worker", "cpu"], {"PLANQ_RECORD": "/nowhere/x"}, "PLANQ_RECORD"),
+        rare(["-m", "planq.worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
         *(rare(list(one), {"PLANQ_MODEL": "gpt-4o"}, "PLANQ_MODEL") for one in EVERY_PROCESS),
-        (["-m", "deploy.cli.main", "migrate"], {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?"),
+        (["-m", "planq.deploy.cli.main", "migrate"], {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?"),
         *(rare(list(one), {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?") for one in EVERY_PROCESS[:-1]),
-        (["-m", "deploy.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
-        rare(["-m", "api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
-        rare(["-m", "api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
-        (["-m", "api"], {"PLANQ_HOST": "0.0.0.0"}, "PLANQ_API_KEYS"),
+        (["-m", "planq.deploy.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
+        rare(["-m", "planq.api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
+        rare(["-m", "planq.api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
+        (["-m", "planq.api"], {"PLANQ_HOST": "0.0.0.0"}, "PLANQ_API_KEYS"),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, (list, dict)) else None,
 )
@@ -143,7 +143,7 @@ def test_a_process_that_cannot_run_says_why_and_ends(
 def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str, valkey_url: str) -> None:
     def health(lane: str) -> int:
         env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "6"}
-        return refused_start("-m", "worker", lane, "--health", **env).returncode
+        return refused_start("-m", "planq.worker", lane, "--health", **env).returncode
 
     assert [health("io"), health("cpu")] == [0, 0]
     stack.kill("cpu-1")
@@ -152,6 +152,6 @@ def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str
 
 
 def test_a_worker_refuses_a_database_of_another_release(empty_database_url: str, valkey_url: str) -> None:
-    done = refused_start("-m", "worker", "io", DATABASE_URL=empty_database_url, BROKER_URL=valkey_url)
+    done = refused_start("-m", "planq.worker", "io", DATABASE_URL=empty_database_url, BROKER_URL=valkey_url)
     assert done.returncode == 2
     assert "planq migrate" in done.stderr

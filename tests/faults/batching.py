@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg
 
-from shared.domain.batches.states import TERMINAL_BATCH
+from planq.shared.domain.batches.states import TERMINAL_BATCH
 from tests.faults.scene import PATIENCE, Call, Scene
 from tests.support.batches import item, stored_batch
 from tests.support.waiting import eventually

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.ports import PlanWake
-from shared.store.agents import DocumentStore
-from shared.store.ids import new_id
-from shared.store.requests import Submission
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.ports import PlanWake
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
 from tests.faults.scene import Scene
 
 AGENT = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.faults.scene import MIGRATING, Scene, playing
 from tests.support.forking import fork_server
 from tests.support.servers import TestPostgres

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import httpx
 
-from shared.domain.conversations.messages import Policy
-from shared.store.conversations import ConversationStore, Received
-from shared.store.jobs.signals import CANCELLED
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.jobs.signals import CANCELLED
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.conversations import message
 from tests.support.waiting import eventually

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.jobs.states import Effect, JoinPolicy, StepKind
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.domain.jobs.states import Effect, JoinPolicy, StepKind
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.faults.scene import PATIENCE, Scene
 from tests.faults.tools import OUTPUT, entered
 from tests.support.waiting import eventually

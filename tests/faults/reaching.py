@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable
 from uuid import UUID
 
-from shared.domain.jobs.elicitations import Continues, ElicitationAnswer
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
-from shared.store.elicitations import ElicitationStore
-from shared.store.jobs.signals import CANCELLED
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.requests import AnsweredBy, Verdict
+from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.jobs.signals import CANCELLED
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.requests import AnsweredBy, Verdict
 from tests.faults.batching import BATCHING
 from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING

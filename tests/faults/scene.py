@@ -17,15 +17,15 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 
-from deploy.local.child import has_exited, reap, send
-from deploy.local.folder import last_lines
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Priority, Strategy
-from shared.failpoints import EXIT_CODE, VARIABLE
-from shared.ports import PlanWake
-from shared.store.ids import new_id
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import Submission
+from planq.deploy.local.child import has_exited, reap, send
+from planq.deploy.local.folder import last_lines
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Priority, Strategy
+from planq.shared.failpoints import EXIT_CODE, VARIABLE
+from planq.shared.ports import PlanWake
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import Submission
 from tests.support.callers import Caller
 from tests.support.stack import Stack, step_processes
 from tests.support.waiting import eventually
@@ -104,9 +104,11 @@ class Scene:
 
     def guarded(self, kind: str = "io", *program: str, **env: str) -> str:
         """Start a worker or API as `planq` does, below a guard that waits for two seconds; returns its name."""
-        program = program or ("-m", "worker", kind, "--concurrency", "100")
+        program = program or ("-m", "planq.worker", kind, "--concurrency", "100")
         name = f"guarded-{kind}"
-        self.stack.run(name, "-m", "deploy.local.guard", kind, *program, env={"PLANQ_FREEZE_SECONDS": "2", **env})
+        self.stack.run(
+            name, "-m", "planq.deploy.local.guard", kind, *program, env={"PLANQ_FREEZE_SECONDS": "2", **env}
+        )
         return name
 
     def doomed(self, point: str, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
@@ -134,7 +136,7 @@ class Scene:
 
     def api(self, **env: str) -> None:
         """Start the API and wait until it answers."""
-        self.stack.run("api", "-m", "api", env=env)
+        self.stack.run("api", "-m", "planq.api", env=env)
 
         def answers() -> bool:
             try:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from shared.ports.streams import LiveText
-from shared.store.ids import new_id
-from shared.store.streams import StreamStore
+from planq.shared.ports.streams import LiveText
+from planq.shared.store.ids import new_id
+from planq.shared.store.streams import StreamStore
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server

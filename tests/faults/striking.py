@@ -17,7 +17,7 @@ from uuid import UUID
 import redis
 from psycopg.conninfo import conninfo_to_dict
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.faults.conftest import Stage
 from tests.faults.scene import MIGRATING, MIXED, SHORT_LEASE, Scene
 from tests.support.proxy import TcpProxy

@@ -6,8 +6,8 @@ import base64
 
 from standardwebhooks import Webhook
 
-from shared.domain.tenants.master_keys import read_master_keys
-from shared.store.signing import SigningSecrets
+from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.store.signing import SigningSecrets
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.receiver import receiving
 from tests.support.waiting import eventually

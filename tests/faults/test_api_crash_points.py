@@ -13,8 +13,8 @@ import httpx
 import psycopg
 import pytest
 
-from api.app import API_CRASH_POINTS
-from shared.failpoints import VARIABLE, point_names
+from planq.api.app import API_CRASH_POINTS
+from planq.shared.failpoints import VARIABLE, point_names
 from tests.faults.batching import batch_ends, batch_of
 from tests.faults.conftest import Play, Stage
 from tests.faults.conversing import is_answered, says

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import redis
 
-from deploy.local.valkey import EmbeddedValkey
-from shared.broker import names
-from shared.broker.celery_config import create_celery
-from shared.broker.dead_letters import DeadLetters, Letter
-from shared.domain.jobs.states import WakeQueue
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.dead_letters import DeadLetters, Letter
+from planq.shared.domain.jobs.states import WakeQueue
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey

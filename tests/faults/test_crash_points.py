@@ -1,7 +1,7 @@
 """Dying at every point between two writes: another worker goes on, nothing is lost, nothing finished runs again.
 
-Each test starts a real worker that ends itself at one point (`shared.failpoints`), sees it die there, starts another
-one and sees the job reach its right end (`tests/faults/reaching.py` says how each point is reached).
+Each test starts a real worker that ends itself at one point (`planq.shared.failpoints`), sees it die there, starts
+another one and sees the job reach its right end (`tests/faults/reaching.py` says how each point is reached).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from shared.failpoints import point_names
+from planq.shared.failpoints import point_names
+from planq.worker.container import CRASH_POINTS
 from tests.faults.conftest import Play, Stage
 from tests.faults.reaching import REACH, UNSAFE, Recipe, windowed
-from worker.container import CRASH_POINTS
 
 POINTS = point_names(CRASH_POINTS)
 

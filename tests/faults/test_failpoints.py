@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from shared.domain.errors import Misconfigured
-from shared.failpoints import EXIT_CODE, Failpoints, methods, point_names
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.failpoints import EXIT_CODE, Failpoints, methods, point_names
+from planq.worker.container import CRASH_POINTS
+from planq.worker.tools.registry import Registry
 from tests.support.stack import refused_start
 from tests.support.tiers import rare
 from tests.support.waiting import eventually
-from worker.container import CRASH_POINTS
-from worker.tools.registry import Registry
 
 
 class Port(Protocol):
@@ -81,7 +81,7 @@ def test_what_is_no_point_is_refused_with_all_that_are(text: str) -> None:
     assert "store.tell:before, store.tell:after" in refused.value.message
 
 
-@pytest.mark.parametrize("program", [rare(("-m", "worker", "io")), ("-m", "api")], ids=["worker", "api"])
+@pytest.mark.parametrize("program", [rare(("-m", "planq.worker", "io")), ("-m", "planq.api")], ids=["worker", "api"])
 def test_a_process_refuses_to_start_with_a_misspelt_point(program: Sequence[str]) -> None:
     servers = {"DATABASE_URL": "postgresql://127.0.0.1:1/x", "BROKER_URL": "redis://127.0.0.1:1"}
     done = refused_start(*program, PLANQ_FAILPOINT="store.sucede_step:after", **servers)
@@ -92,7 +92,7 @@ def test_a_process_refuses_to_start_with_a_misspelt_point(program: Sequence[str]
 
 DIE = """
 import asyncio, sys
-from shared.failpoints import Failpoints
+from planq.shared.failpoints import Failpoints
 from tests.faults.test_failpoints import PORTS, Adapter
 
 class Loud(Adapter):

@@ -21,8 +21,8 @@ import psutil
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shared.domain.jobs.states import Settlement
-from shared.store.requests import Verdict
+from planq.shared.domain.jobs.states import Settlement
+from planq.shared.store.requests import Verdict
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.proxy import TcpProxy

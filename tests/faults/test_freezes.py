@@ -141,7 +141,7 @@ def a_lease_is_held_for_as_long_as_a_loop_may_have_frozen(stage: Stage) -> None:
 
         worker, last = beat()
         env = {**os.environ, "DATABASE_URL": scene.database_url, "PLANQ_LEASE_SECONDS": "16"}
-        command = [sys.executable, "-m", "deploy.local.freezes"]
+        command = [sys.executable, "-m", "planq.deploy.local.freezes"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=env, cwd=ROOT) as recorder:
             assert recorder.stdin is not None
             recorder.stdin.write(f"{worker.hex}\n".encode())
@@ -163,7 +163,7 @@ def a_freeze_is_noted_once_the_database_takes_it(stage: Stage) -> None:
     with stage() as scene:
         scene.read("ALTER TABLE freezes RENAME TO away")
         env = {**os.environ, "DATABASE_URL": scene.database_url, "PLANQ_LOG_JSON": "true"}
-        command = [sys.executable, "-m", "deploy.local.freezes"]
+        command = [sys.executable, "-m", "planq.deploy.local.freezes"]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=ROOT
         ) as recorder:

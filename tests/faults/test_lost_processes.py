@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import psutil
 import pytest
 
-from deploy.local.child import has_exited
+from planq.deploy.local.child import has_exited
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.conversing import a_worker_is_killed_in_the_middle_of_each_of_five_turns
 from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle

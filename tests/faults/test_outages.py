@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 import redis
 
-from shared.broker.celery_config import create_celery
+from planq.shared.broker.celery_config import create_celery
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT

@@ -19,8 +19,8 @@ import httpx
 import pytest
 from celery import Celery
 
-from shared.broker import names
-from shared.broker.celery_config import create_celery
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, SHORT_LEASE, SHORT_LEASE_SECONDS, Scene
 from tests.faults.striking import crash, own_postgres, own_valkey

@@ -15,11 +15,11 @@ import pytest
 from celery import Celery
 from kombu import Connection, Producer
 
-from shared.broker import names
-from shared.broker.celery_config import OWN_EXCHANGES, create_celery
-from shared.broker.dead_letters import DeadLetters
-from shared.broker.messages import MOST_BYTES
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import OWN_EXCHANGES, create_celery
+from planq.shared.broker.dead_letters import DeadLetters
+from planq.shared.broker.messages import MOST_BYTES
+from planq.shared.domain.jobs.states import WakeQueue
 from tests.faults.conftest import Stage
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import httpx
 
-from api.cli.client import Client
-from api.cli.watching import followed
-from shared.domain.errors import Unavailable
+from planq.api.cli.client import Client
+from planq.api.cli.watching import followed
+from planq.shared.domain.errors import Unavailable
 from tests.faults.conftest import Stage
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.ports import free_port
@@ -33,7 +33,7 @@ class Apis:
             self.start(name)
 
     def start(self, name: str) -> None:
-        self._scene.stack.run(name, "-m", "api", env={"PLANQ_PORT": str(self.ports[name])})
+        self._scene.stack.run(name, "-m", "planq.api", env={"PLANQ_PORT": str(self.ports[name])})
 
     def kill(self, name: str) -> None:
         self._scene.stack.kill(name)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from deploy.local.child import has_exited
+from planq.deploy.local.child import has_exited
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually

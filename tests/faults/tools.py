@@ -11,8 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from planq.worker.tools import NotHappened, ToolContext, tool
 from tests.support import beating
-from worker.tools import NotHappened, ToolContext, tool
 
 OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 

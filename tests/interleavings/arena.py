@@ -16,13 +16,13 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import RequestStore, Submission
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import RequestStore, Submission
 from tests.support.sessions import OpenTransaction, waits_for_locks
 
 LEASE = timedelta(seconds=3600)

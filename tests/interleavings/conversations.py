@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shared.domain.conversations.messages import Policy
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Settlement
-from shared.domain.plan.document import Plan
-from shared.ports import ExpiredJob, FollowUp, StageClaim, StepClaim, Take
-from shared.store.conversations import ConversationStore
-from shared.store.requests import Verdict
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Settlement
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import ExpiredJob, FollowUp, StageClaim, StepClaim, Take
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.requests import Verdict
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time, paused
 from tests.support.conversations import message

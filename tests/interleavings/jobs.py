@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from shared.domain.jobs.budget import Holder, Wanted
-from shared.domain.jobs.elicitations import Fails
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.plan.document import Plan
-from shared.ports import (
+from planq.shared.domain.jobs.budget import Holder, Wanted
+from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import (
     ChildRequest,
     Delegated,
     DueTimer,
@@ -28,9 +28,9 @@ from shared.ports import (
     StepClaim,
     Take,
 )
-from shared.ports.jobs.sweep import Attempt
-from shared.store.requests import Verdict
-from shared.store.webhooks import WebhookStore
+from planq.shared.ports.jobs.sweep import Attempt
+from planq.shared.store.requests import Verdict
+from planq.shared.store.webhooks import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT

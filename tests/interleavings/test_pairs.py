@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from shared.store import database as database_module
+from planq.shared.store import database as database_module
 from tests.interleavings import batches, conversations, jobs
 from tests.interleavings.arena import Arena, Sessions
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from shared.domain.jobs.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
-from shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.jobs.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
+from planq.shared.domain.jobs.steps import PlannedStep
 from tests.model.advance import advance
 from tests.model.events import (
     CancelUnfinished,

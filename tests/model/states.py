@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.domain.jobs.states import JobStatus, StepStatus
+from planq.shared.domain.jobs.states import JobStatus, StepStatus
 
 EXECUTING_JOB = frozenset({JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED})
 """Where the steps of a job are carried out; in `input_required` at least one of them waits for a person."""

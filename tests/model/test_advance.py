@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.document import Plan
+from planq.shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.document import Plan
 from tests.model.advance import advance
 from tests.model.events import (
     AnswerGiven,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shared.domain.jobs.states import StepStatus
+from planq.shared.domain.jobs.states import StepStatus
 from tests.model.events import StepView
 
 _OUT = (StepStatus.READY, StepStatus.RUNNING)

@@ -36,7 +36,7 @@ def found(fault: Fault) -> str | None:
         copy.mkdir()
         for part in _PARTS:
             if (ROOT / part).is_dir():
-                shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
             else:
                 shutil.copy(ROOT / part, copy / part)
         (copy / fault.file).write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
@@ -52,7 +52,7 @@ def found(fault: Fault) -> str | None:
             "no:cacheprovider",
             *fault.tests.split(),
         ]
-        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        environment = {**os.environ, "PYTHONPATH": f"{copy / 'deploy/package'}{os.pathsep}{copy}"}
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None

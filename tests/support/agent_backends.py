@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.jobs.budget import Holder, Reserved, Wanted
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from shared.ports import CutOff, JobStore, ToolContext
-from shared.ports.orchestrations import Orchestrations
-from shared.store.ids import new_id
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
+from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.ports import CutOff, JobStore, ToolContext
+from planq.shared.ports.orchestrations import Orchestrations
+from planq.shared.store.ids import new_id
+from planq.worker.agents import AgentBackends, AgentServices
+from planq.worker.agents.planner import is_planning
 from tests.support.orchestras import document
-from worker.agents import AgentBackends, AgentServices
-from worker.agents.planner import is_planning
 
 
 @dataclass

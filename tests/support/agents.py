@@ -10,12 +10,12 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from shared.domain.agents.document import parse_agent
-from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from shared.ports import CutOff
-from shared.store.agents import DocumentStore
+from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.ports import CutOff
+from planq.shared.store.agents import DocumentStore
 from tests.support.harness import Harness, ScriptedModel
 
 

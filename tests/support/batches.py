@@ -10,10 +10,10 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Json
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Priority, Strategy
-from shared.store.ids import new_id
-from shared.store.requests import Submission, submission_values
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Priority, Strategy
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission, submission_values
 
 Connection = psycopg.Connection[Any]
 

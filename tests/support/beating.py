@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from shared.beats import Beats
+from planq.shared.beats import Beats
 
 SERVER = ".server"
 """`PID.server` holds the pid of a program that a process has started in a session of its own, as the MCP SDK does."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from shared.broker.celery_config import create_celery
-from shared.broker.publisher import CeleryPublisher
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.ports import PlanWake
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.requests import Submission
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.ports import PlanWake
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
 from tests.support.requests import OpenRequestStore
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 
 ANY_OBJECT = {"type": "object"}
 

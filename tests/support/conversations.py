@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.store.conversations import ConversationStore, Inbound, Received
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.requests import Submission
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.store.conversations import ConversationStore, Inbound, Received
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
 
 
 def message(text: str, *, thread: str | None = "t", **fields: Any) -> Inbound:

@@ -11,10 +11,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-from deploy.cli import main
-from deploy.local import up
-from deploy.local.parts import UpOptions
-from deploy.local.supervisor import PlanqProcess
+from planq.deploy.cli import main
+from planq.deploy.local import up
+from planq.deploy.local.parts import UpOptions
+from planq.deploy.local.supervisor import PlanqProcess
 
 API = """
 import http.server, sys

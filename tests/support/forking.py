@@ -1,8 +1,8 @@
 """Starts planq's processes as forks of a process that has imported their libraries (`tests/support/forkserver.py`).
 
 The fork server starts when it is first asked for, one per test session, and ends with it. What `fork` returns is a
-child of the test process in every respect; the functions of `deploy.local.child` do with it what they do with one
-of `spawn`.
+child of the test process in every respect; the functions of `planq.deploy.local.child` do with it what they do with
+one of `spawn`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Most of a worker's start is the import of other people's libraries, and the tests start hundreds of workers. Here they
 are imported once. A request comes as a message on the socket whose descriptor is given; the process that is forked is
 a child of the *requesting* process (CLONE_PARENT), which sends it signals and waits for it as for one of its own.
-What planq makes of its environment when it is imported (`worker.celery.app`) is not imported here, and nothing runs:
-no thread, no connection. Closing the other end of the socket ends this process.
+What planq makes of its environment when it is imported (`planq.worker.celery.app`) is not imported here, and nothing
+runs: no thread, no connection. Closing the other end of the socket ends this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 import warnings
 from typing import Any, NoReturn
 
-from shared.launcher import die_with
+from planq.shared.launcher import die_with
 
 # <linux/sched.h>; the number of clone(2) in <asm/unistd.h> of each machine.
 CLONE_PARENT = 0x00008000
@@ -37,14 +37,20 @@ MODULES = (
     *("celery.worker.consumer", "celery.worker.strategy", "celery.worker.autoscale", "celery.backends.base"),
     *("kombu.transport.redis", "kombu.transport.pyamqp", "billiard.pool", "billiard.popen_fork"),
     *("uvicorn", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.on"),
-    *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "shared.telemetry.logs"),
+    *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "planq.shared.telemetry.logs"),
     # Read by a worker in the middle of its first call to a model; a busy disk may stop all its threads for that long.
-    *("worker.llm.providers", "anyio._backends._asyncio", "genai_prices.data", "jiter"),
-    *("worker.container", "worker.runtime.lifecycle", "worker.runtime.prefork", "worker.celery.events", "api.app"),
+    *("planq.worker.llm.providers", "anyio._backends._asyncio", "genai_prices.data", "jiter"),
+    *(
+        "planq.worker.container",
+        "planq.worker.runtime.lifecycle",
+        "planq.worker.runtime.prefork",
+        "planq.worker.celery.events",
+        "planq.api.app",
+    ),
 )
 """What a running worker and a running API have imported, but for what reads the environment."""
 
-ENVIRONMENT_READERS = ("worker.celery.app", "worker.main")
+ENVIRONMENT_READERS = ("planq.worker.celery.app", "planq.worker.main")
 
 
 def fork_beside() -> int:
@@ -65,7 +71,7 @@ def fork_beside() -> int:
 
 
 def become(request: dict[str, Any], log: int, control: socket.socket) -> NoReturn:
-    """Make this fork what `deploy.local.child.spawn` makes of a new process, say so, and run the module."""
+    """Make this fork what `planq.deploy.local.child.spawn` makes of a new process, say so, and run the module."""
     os.setsid()
     die_with(request["parent"], request["parting"])
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -6,10 +6,10 @@ import os
 
 from fastapi import FastAPI
 
-from api.__main__ import serve
-from api.app import create_api
-from shared.beats import Beats
-from shared.settings import Settings
+from planq.api.__main__ import serve
+from planq.api.app import create_api
+from planq.shared.beats import Beats
+from planq.shared.settings import Settings
 from tests.support.beating import hold
 
 

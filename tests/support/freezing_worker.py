@@ -9,9 +9,9 @@ import os
 import sys
 from typing import Any
 
+from planq.worker.__main__ import main
+from planq.worker.llm.gateway import ModelGateway
 from tests.support.beating import hold
-from worker.__main__ import main
-from worker.llm.gateway import ModelGateway
 
 
 async def freeze(*_: Any, **__: Any) -> None:

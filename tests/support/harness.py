@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Lane, Priority, Strategy, WakeQueue
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import (
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Lane, Priority, Strategy, WakeQueue
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -26,8 +26,8 @@ from shared.domain.models.exchange import (
     ToolCallRequest,
     TurnForm,
 )
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import (
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import (
     AnyWake,
     CutOff,
     JobStore,
@@ -42,29 +42,29 @@ from shared.ports import (
     Tool,
     Wake,
 )
-from shared.store.catalogue import Catalogue, list_tools
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.orchestrations import PostgresOrchestrations
-from shared.store.payloads import PayloadStore
-from shared.store.requests import Submission
-from shared.store.tenants import TenantDirectory
-from shared.vocabulary import count_tokens
+from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.requests import Submission
+from planq.shared.store.tenants import TenantDirectory
+from planq.shared.vocabulary import count_tokens
+from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from planq.worker.attempts import Attempts, AttemptSettings
+from planq.worker.attempts.background import Backgrounds
+from planq.worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
+from planq.worker.engine.in_flight import InFlightWork, attempt_of
+from planq.worker.engine.persist import persist
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.tools.declare import ToolOptions, options_of
+from planq.worker.tools.function import FunctionTool
+from planq.worker.tools.registry import Registry
+from planq.worker.tools.services import ToolServices
+from planq.worker.tools.threads import ToolThreads
 from tests.support.requests import OpenRequestStore
-from worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
-from worker.attempts import Attempts, AttemptSettings
-from worker.attempts.background import Backgrounds
-from worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
-from worker.engine.in_flight import InFlightWork, attempt_of
-from worker.engine.persist import persist
-from worker.llm.gateway import ModelGateway
-from worker.tools.declare import ToolOptions, options_of
-from worker.tools.function import FunctionTool
-from worker.tools.registry import Registry
-from worker.tools.services import ToolServices
-from worker.tools.threads import ToolThreads
 
 LEASE = timedelta(seconds=15)
 

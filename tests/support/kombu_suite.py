@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in ("env(name): what kombu's tests need", "flaky: kombu runs them up to five times more"):
         config.addinivalue_line("markers", marker)
     # Late: the process that starts the tests imports this module too.
-    from shared.broker import transport
+    from planq.shared.broker import transport
 
     TRANSPORT_ALIASES["redis"] = f"{transport.__name__}:Transport"
     if os.environ.get(OPTIONS):

@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.plan.validation import validate_plan
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.tools.definition import ToolDefinition
 
 OUTPUT_SCHEMA = {"type": "object", "properties": {"value": {"type": "string"}}, "required": ["value"]}
 

@@ -12,10 +12,10 @@ from uuid import UUID, uuid4
 import redis
 from kombu import Connection
 
-from shared.broker import names
-from shared.broker.messages import encode_wake
-from shared.domain.jobs.states import WakeQueue
-from shared.ports import PlanWake
+from planq.shared.broker import names
+from planq.shared.broker.messages import encode_wake
+from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.ports import PlanWake
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 _WAKE = encode_wake(PlanWake(JOB))

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from deploy.local.child import has_exited, spawn, stop
-from deploy.local.folder import last_lines
+from planq.deploy.local.child import has_exited, spawn, stop
+from planq.deploy.local.folder import last_lines
 from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 

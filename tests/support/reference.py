@@ -18,17 +18,17 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from typer.main import get_command
 
-from api.access import opening_of
-from api.app import create_api
-from api.http import STATUS_OF
-from api.middleware import OPEN_PATHS
-from deploy.cli.main import create_app as create_cli
-from shared.domain import errors
-from shared.domain.errors import PlanqError
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope
-from shared.environment import variables_of
-from shared.settings import Settings
+from planq.api.access import opening_of
+from planq.api.app import create_api
+from planq.api.http import STATUS_OF
+from planq.api.middleware import OPEN_PATHS
+from planq.deploy.cli.main import create_app as create_cli
+from planq.shared.domain import errors
+from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.environment import variables_of
+from planq.shared.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)

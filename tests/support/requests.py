@@ -8,12 +8,12 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from shared.domain.jobs.states import JobStatus, StepStatus
-from shared.domain.jobs.steps import StepResult
-from shared.ports import StageClaim
-from shared.store.database import Database, Row
-from shared.store.jobs.codec import CalledArguments, known_output, step_results
-from shared.store.requests import RequestStore
+from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.ports import StageClaim
+from planq.shared.store.database import Database, Row
+from planq.shared.store.jobs.codec import CalledArguments, known_output, step_results
+from planq.shared.store.requests import RequestStore
 
 
 class OpenRequestStore(RequestStore):

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from deploy.local.postgres import EmbeddedPostgres
+from planq.deploy.local.postgres import EmbeddedPostgres
 
 TEMPLATE = "planq_template"
 
@@ -90,7 +90,7 @@ class TestPostgres:
         """Create a database with planq's schema and return its URL."""
         if not self._migrated:
             # Late: most tests need no database, and the migrations import SQLAlchemy.
-            from shared.store.migrate import upgrade
+            from planq.shared.store.migrate import upgrade
 
             self._run(f"CREATE DATABASE {TEMPLATE}")
             upgrade(self.server.url_of(TEMPLATE))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import DictRow
 
-from shared.store.database import Database
+from planq.shared.store.database import Database
 
 A = TypeVar("A")
 B = TypeVar("B")

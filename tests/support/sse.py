@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from shared.domain.streams.frames import read_frames
+from planq.shared.domain.streams.frames import read_frames
 
 
 class Frame(NamedTuple):

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from deploy.local.child import has_exited, reap, send, spawn, wait_ended
-from deploy.local.folder import last_lines
+from planq.deploy.local.child import has_exited, reap, send, spawn, wait_ended
+from planq.deploy.local.folder import last_lines
 from tests.support.forking import fork_server
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -56,6 +56,7 @@ class Stack:
             "PLANQ_HOST": "127.0.0.1",
             "PLANQ_PORT": str(self.port),
             "PLANQ_DATA": str(folder),
+            "PYTHONPATH": str(ROOT),  # for modules of the tests below a guard, which looks into no present folder
             **(env or {}),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -67,7 +68,7 @@ class Stack:
 
     def start(self, *, io: int = 1, cpu: int = 1, ready: bool = True) -> None:
         """Start the API and so many workers of each lane; wait until `/readyz` says yes unless `ready` is False."""
-        self.run("api", "-m", "api")
+        self.run("api", "-m", "planq.api")
         for lane, count in (("io", io), ("cpu", cpu)):
             for number in range(1, count + 1):
                 self.run_worker(lane, number)
@@ -79,7 +80,7 @@ class Stack:
     ) -> subprocess.Popen[bytes]:
         """Start worker `number` of a lane, without waiting for it; `env` is for this process alone."""
         size = concurrency or (100 if lane == "io" else 2)
-        return self.run(f"{lane}-{number}", "-m", "worker", lane, "--concurrency", str(size), env=env)
+        return self.run(f"{lane}-{number}", "-m", "planq.worker", lane, "--concurrency", str(size), env=env)
 
     def run(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start `python ARGUMENTS` in the stack's environment (and `env`) as `name`, its output in `NAME.log`."""

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import (
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import (
     TERMINAL_JOB,
     AfterSteps,
     Effect,
@@ -26,10 +26,10 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import (
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import (
     ChildRequest,
     Delegated,
     DueTimer,
@@ -41,12 +41,12 @@ from shared.ports import (
     Take,
     TransitionResult,
 )
-from shared.ports.jobs.store import ONE_ROUND
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import Submission, Verdict
+from planq.shared.ports.jobs.store import ONE_ROUND
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import Submission, Verdict
 from tests.model.events import (
     CancelRequested,
     ChildEnded,

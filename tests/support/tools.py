@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from worker.tools import ToolContext, ToolError, tool
+from planq.worker.tools import ToolContext, ToolError, tool
 
 
 @tool(name="test_hold", effect="read", output_schema={"type": "object", "properties": {"pid": {"type": "integer"}}})

@@ -12,29 +12,29 @@ import yaml
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from api.app import create_api
-from api.messages import InboundRequest
-from api.routes.executions import ExecutionRequest
-from api.schemas import JobRequest, ValidationRequest
-from shared.domain.agents.document import AgentDocument, parse_agent
-from shared.domain.errors import PlanqError
-from shared.domain.models.exchange import Ask
-from shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.orchestration.validation import read_plan
-from shared.domain.plan.document import Plan, structural_errors
-from shared.domain.schema.schemas import violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.environment import variables_of
-from shared.settings import Settings
+from planq.api.app import create_api
+from planq.api.messages import InboundRequest
+from planq.api.routes.executions import ExecutionRequest
+from planq.api.schemas import JobRequest, ValidationRequest
+from planq.shared.domain.agents.document import AgentDocument, parse_agent
+from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.models.exchange import Ask
+from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import read_plan
+from planq.shared.domain.plan.document import Plan, structural_errors
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.environment import variables_of
+from planq.shared.settings import Settings
+from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT as ORCHESTRATE_SCHEMA
+from planq.worker.llm.offline import plan_offline
+from planq.worker.tools.declare import options_of
+from planq.worker.tools.mcp.config import read_mcp_file
+from planq.worker.tools.registry import read_tools_file
 from tests.support import reference
 from tests.support.harness import make_tool
-from worker.agents.orchestration.schema import ORCHESTRATE_INPUT as ORCHESTRATE_SCHEMA
-from worker.llm.offline import plan_offline
-from worker.tools.declare import options_of
-from worker.tools.mcp.config import read_mcp_file
-from worker.tools.registry import read_tools_file
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

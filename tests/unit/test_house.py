@@ -13,18 +13,16 @@ from pathlib import Path
 
 import pytest
 
-import api
-import shared
-import worker
-from shared.broker import names
-from shared.domain import errors
+from planq import api, shared, worker
+from planq.shared.broker import names
+from planq.shared.domain import errors
 
 pytestmark = pytest.mark.whole  # `make check` runs these
 
 ROOT = Path(__file__).parents[2]
 MAX_FILE = 600
 MAX_FUNCTION = 100
-MAX_KERNEL = 7_400
+MAX_KERNEL = 7_450
 
 # One line an exception, with its reason.
 LONG_FILES: dict[str, str] = {}
@@ -101,7 +99,7 @@ def test_one_public_name_means_one_thing() -> None:
 def test_the_kernel_stays_small() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     rooms = next(c["source_modules"] for c in contracts if c["name"].startswith("the kernel"))
-    paths = [ROOT / room.replace(".", "/") for room in rooms]
+    paths = [ROOT / room.removeprefix("planq.").replace(".", "/") for room in rooms]
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) or [path.with_suffix(".py")])]
     transitions = sorted((ROOT / "shared/store/sql/functions").glob("*.sql"))
     # Conversations and batches stand on the kernel: their jobs are like any other. Rates and intake know no jobs,
@@ -243,5 +241,5 @@ def test_names_on_the_wire_begin_with_the_project_and_follow_no_module(name: str
 
 def test_the_packages_are_ours_alone() -> None:
     for package in (api, worker, shared):
-        assert Path(package.__file__ or "").parents[1] == ROOT
+        assert Path(package.__file__ or "").resolve().parents[1] == ROOT
         assert set(packages_distributions().get(package.__name__, ["planq"])) == {"planq"}

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.telemetry.logs import JsonLines
+from planq.shared.telemetry.logs import JsonLines
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from planq.worker.llm.offline import grammar
 from tests.support.patterns import Place, collected, explosion
-from worker.llm.offline import grammar
 
 MADE_LATER: Mapping[tuple[str, str], str] = {
     ("shared/domain/schema/patterns.py", "pattern"): "",

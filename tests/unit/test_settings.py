@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from shared.domain.errors import Misconfigured
-from shared.domain.rounds.guard import GuardLimits
-from shared.environment import load_settings, variables_of
-from shared.settings import Settings
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.rounds.guard import GuardLimits
+from planq.shared.environment import load_settings, variables_of
+from planq.shared.settings import Settings
 
 IMPOSSIBLE = [
     ("PLANQ_MODEL", "gpt-4o", "openai:<model>"),

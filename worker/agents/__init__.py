@@ -13,10 +13,10 @@ that was cut off before that is repeated, so their effect is `idempotent`; a del
 
 from __future__ import annotations
 
-from worker.agents.calls import AskAgent, CallAgent, CallAgents, Parallel
-from worker.agents.orchestrate import Orchestrate
-from worker.agents.orchestration_jobs import OrchestrationConclusions
-from worker.agents.services import AgentBackends, AgentServices
+from planq.worker.agents.calls import AskAgent, CallAgent, CallAgents, Parallel
+from planq.worker.agents.orchestrate import Orchestrate
+from planq.worker.agents.orchestration_jobs import OrchestrationConclusions
+from planq.worker.agents.services import AgentBackends, AgentServices
 
 SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
 """The tools that the operator can switch off: no agent is offered them, and a call planned before is refused."""

@@ -9,22 +9,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.agents.chaining import stored_chained_result
-from shared.domain.errors import InvalidArguments
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Effect, JoinPolicy, Lane, StepKind
-from shared.domain.orchestration.compiling import CALL_AGENT, PARALLEL
-from shared.domain.orchestration.plan import STRATEGIES, MergeStrategy
-from shared.domain.orchestration.request import AgentRequest, agent_request
-from shared.domain.orchestration.templates import restored
-from shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, defects_text
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
-from worker.agents.orchestration.results import Status, group_status, is_failure, merge
-from worker.agents.orchestration.schema import AGENT_ID, CALL_PROPERTIES, agent_call
-from worker.agents.orchestration_jobs import journal_progress
-from worker.agents.outcomes import FAULTS, agent_failure, agent_result, error_of, output_of, published_code, status_of
-from worker.agents.services import AgentServices, log_agents_ended
+from planq.shared.domain.agents.chaining import stored_chained_result
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Effect, JoinPolicy, Lane, StepKind
+from planq.shared.domain.orchestration.compiling import CALL_AGENT, PARALLEL
+from planq.shared.domain.orchestration.plan import STRATEGIES, MergeStrategy
+from planq.shared.domain.orchestration.request import AgentRequest, agent_request
+from planq.shared.domain.orchestration.templates import restored
+from planq.shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, defects_text
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.worker.agents.orchestration.results import Status, group_status, is_failure, merge
+from planq.worker.agents.orchestration.schema import AGENT_ID, CALL_PROPERTIES, agent_call
+from planq.worker.agents.orchestration_jobs import journal_progress
+from planq.worker.agents.outcomes import (
+    FAULTS,
+    agent_failure,
+    agent_result,
+    error_of,
+    output_of,
+    published_code,
+    status_of,
+)
+from planq.worker.agents.services import AgentServices, log_agents_ended
 
 
 def delegating_tool(

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
-from shared.domain.jobs.states import JobStatus
-from shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import (
+from planq.shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import (
     OrchestrateLimits,
     Reason,
     RequestRefusal,
@@ -24,19 +24,19 @@ from shared.domain.orchestration.request import (
     refusal,
     request_defects,
 )
-from shared.domain.orchestration.validation import PlanDefect, defects_text, read_plan
-from shared.domain.references.grammar import find_references
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
-from shared.ports.orchestrations import PLAN_SOURCE
-from worker.agents.calls import delegating_tool
-from worker.agents.orchestration.agents import agent_defects, agents_of
-from worker.agents.orchestration.results import unbegun_output
-from worker.agents.orchestration.schema import ORCHESTRATE_INPUT, ORCHESTRATE_OUTPUT
-from worker.agents.orchestration.state_machine import transitions_of
-from worker.agents.orchestration_jobs import log_transitions, unfinished_output
-from worker.agents.outcomes import shown_error
-from worker.agents.planner import ask_planner, is_planning
-from worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
+from planq.shared.domain.orchestration.validation import PlanDefect, defects_text, read_plan
+from planq.shared.domain.references.grammar import find_references
+from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.ports.orchestrations import PLAN_SOURCE
+from planq.worker.agents.calls import delegating_tool
+from planq.worker.agents.orchestration.agents import agent_defects, agents_of
+from planq.worker.agents.orchestration.results import unbegun_output
+from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT, ORCHESTRATE_OUTPUT
+from planq.worker.agents.orchestration.state_machine import transitions_of
+from planq.worker.agents.orchestration_jobs import log_transitions, unfinished_output
+from planq.worker.agents.outcomes import shown_error
+from planq.worker.agents.planner import ask_planner, is_planning
+from planq.worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
 
 _BESIDE_THE_AGENTS = 30.0
 """Seconds for an orchestration beside those of its agents, which run out first, so that the output can say so."""

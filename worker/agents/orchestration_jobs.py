@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import AGENT_TIMEOUTS, Unavailable
-from shared.domain.jobs.states import StepStatus
-from shared.domain.orchestration.plan import StepType
-from shared.domain.plan.errors import format_plan_errors
-from shared.ports import ChildOutcome
-from shared.ports.orchestrations import OrchestratedStep, Orchestration
-from worker.agents.orchestration.results import StepOutcome, agent_counts, render_orchestration, unbegun_output
-from worker.agents.orchestration.state_machine import StateTransition, StepPhase, StepProgress, transitions_of
-from worker.agents.outcomes import FAULTS, agent_result, error_of, shown_error
-from worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices
+from planq.shared.domain.errors import AGENT_TIMEOUTS, Unavailable
+from planq.shared.domain.jobs.states import StepStatus
+from planq.shared.domain.orchestration.plan import StepType
+from planq.shared.domain.plan.errors import format_plan_errors
+from planq.shared.ports import ChildOutcome
+from planq.shared.ports.orchestrations import OrchestratedStep, Orchestration
+from planq.worker.agents.orchestration.results import StepOutcome, agent_counts, render_orchestration, unbegun_output
+from planq.worker.agents.orchestration.state_machine import StateTransition, StepPhase, StepProgress, transitions_of
+from planq.worker.agents.outcomes import FAULTS, agent_result, error_of, shown_error
+from planq.worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices
 
 _log = logging.getLogger("planq.agents")
 

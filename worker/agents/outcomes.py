@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AGENT_TIMEOUTS,
     BudgetExceeded,
     Cancelled,
@@ -29,9 +29,9 @@ from shared.domain.errors import (
     WorkerLost,
     capped,
 )
-from shared.domain.jobs.states import JobStatus
-from shared.ports import ChildOutcome
-from worker.agents.orchestration.results import AgentResult, Status
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.ports import ChildOutcome
+from planq.worker.agents.orchestration.results import AgentResult, Status
 
 FAULTS = frozenset({Froze.code, InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""

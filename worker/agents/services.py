@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
-from shared.domain.jobs.limits import Limits
-from shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
-from shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
-from shared.ports.orchestrations import Orchestrations
+from planq.shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
+from planq.shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
+from planq.shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
 

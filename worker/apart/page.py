@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selectolax.lexbor import LexborHTMLParser
 
-from shared.domain.values.charsets import decoded_page
+from planq.shared.domain.values.charsets import decoded_page
 
 _INVISIBLE = ["script", "style", "noscript", "template", "svg", "iframe"]
 

@@ -13,7 +13,6 @@ import os
 import pickle
 import select
 import subprocess
-import sys
 import threading
 import weakref
 from collections import Counter, deque
@@ -21,6 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Final
+
+from planq.shared.launcher import PYTHON
 
 _SLOTS = 3
 _LONG_SECONDS = 1.0
@@ -31,7 +32,7 @@ it ends with this work. The time includes that of its start."""
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
 """What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
 
-_COMMAND = (sys.executable, "-m", "worker.apart")
+_COMMAND = (*PYTHON, "-m", "planq.worker.apart")
 
 
 class Refused(Exception):

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.jobs.states import JobStatus
-from shared.domain.rounds.guard import GuardLimits
-from shared.domain.tools.policy import ToolPolicy
-from shared.ports import (
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.rounds.guard import GuardLimits
+from planq.shared.domain.tools.policy import ToolPolicy
+from planq.shared.ports import (
     JobStore,
     OwnPlanners,
     Payloads,
@@ -26,16 +26,16 @@ from shared.ports import (
     ToolCatalogue,
     TurnPlanner,
 )
-from shared.ports.orchestrations import Conclusions
-from worker.attempts.background import Backgrounds
-from worker.attempts.budget import Budget, ModelCallRecorder
-from worker.attempts.plan import PlanStage
-from worker.attempts.respond import Answering, RespondStage
-from worker.attempts.rounds import RoundStage
-from worker.attempts.step import StepRunner
-from worker.attempts.values import OutputLimits, Values
-from worker.engine.chain import Carried, Chain
-from worker.engine.in_flight import Claim, InFlightWork
+from planq.shared.ports.orchestrations import Conclusions
+from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.worker.attempts.plan import PlanStage
+from planq.worker.attempts.respond import Answering, RespondStage
+from planq.worker.attempts.rounds import RoundStage
+from planq.worker.attempts.step import StepRunner
+from planq.worker.attempts.values import OutputLimits, Values
+from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.in_flight import Claim, InFlightWork
 
 __all__ = ["AttemptSettings", "Attempts"]
 
@@ -61,7 +61,7 @@ class AttemptSettings:
 
 
 class Attempts:
-    """Carries out the attempts of one process (`worker.engine.dispatcher.Executor`)."""
+    """Carries out the attempts of one process (`planq.worker.engine.dispatcher.Executor`)."""
 
     def __init__(
         self,

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.agents.document import AgentDocument, full_model_name
-from shared.domain.agents.input import agent_question
-from shared.domain.errors import UnknownAgent
-from shared.domain.jobs.states import StepKind
-from shared.domain.models.background import Background
-from shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import is_reserved
-from shared.ports import JobStore, StageClaim
-from worker.engine.persist import persist
+from planq.shared.domain.agents.document import AgentDocument, full_model_name
+from planq.shared.domain.agents.input import agent_question
+from planq.shared.domain.errors import UnknownAgent
+from planq.shared.domain.jobs.states import StepKind
+from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import is_reserved
+from planq.shared.ports import JobStore, StageClaim
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 

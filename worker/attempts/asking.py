@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.errors import InvalidArguments, Misconfigured, PolicyDenied
-from shared.domain.jobs.elicitations import (
+from planq.shared.domain.errors import InvalidArguments, Misconfigured, PolicyDenied
+from planq.shared.domain.jobs.elicitations import (
     APPROVAL_SCHEMA,
     Addressee,
     Elicitation,
@@ -19,22 +19,22 @@ from shared.domain.jobs.elicitations import (
     addressee,
     declined_error,
 )
-from shared.domain.jobs.states import AskedOf, Effect, ElicitationKind, StepKind
-from shared.domain.schema.schemas import check_schema
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
-from shared.ports import JobStore, StepClaim, Tool, ToolContext
-from shared.ports.tenants import Tenants
-from shared.ports.tools import AskingPerson
-from worker.attempts.background import config_of
-from worker.engine.persist import persist
+from planq.shared.domain.jobs.states import AskedOf, Effect, ElicitationKind, StepKind
+from planq.shared.domain.schema.schemas import check_schema
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
+from planq.shared.ports import JobStore, StepClaim, Tool, ToolContext
+from planq.shared.ports.tenants import Tenants
+from planq.shared.ports.tools import AskingPerson
+from planq.worker.attempts.background import config_of
+from planq.worker.engine.persist import persist
 
 OWN_KINDS = (ElicitationKind.FORM, ElicitationKind.URL)
 """Questions that plans and tools ask themselves."""
 
 
 class CallQuestions:
-    """What one call of a tool asks, in its order (`shared.ports.tools.AsksPeople`)."""
+    """What one call of a tool asks, in its order (`planq.shared.ports.tools.AsksPeople`)."""
 
     def __init__(self, answers: Sequence[ElicitationAnswer]) -> None:
         """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over."""
@@ -68,7 +68,7 @@ class PlanQuestion:
     definition = ToolDefinition(name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.ELICITATION)
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Ask what the plan says; see `shared.ports.Tool.call`."""
+        """Ask what the plan says; see `planq.shared.ports.Tool.call`."""
         return await context.ask(str(arguments.get("message", "")), arguments.get("schema"))
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shared.computing import off_loop
-from shared.domain.conversations.history import CountTokens, history_messages
-from shared.domain.errors import NotFound
-from shared.domain.models.background import Background
-from shared.domain.models.exchange import ChatMessage
-from shared.domain.tenants.config import TenantConfig
-from shared.ports import JobStore, StageClaim
-from shared.ports.tenants import Tenants
-from worker.engine.persist import persist
+from planq.shared.computing import off_loop
+from planq.shared.domain.conversations.history import CountTokens, history_messages
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.exchange import ChatMessage
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.ports import JobStore, StageClaim
+from planq.shared.ports.tenants import Tenants
+from planq.worker.engine.persist import persist
 
 
 async def config_of(tenants: Tenants, tenant_id: str) -> TenantConfig:

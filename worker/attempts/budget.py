@@ -21,17 +21,17 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from shared.domain.errors import ErrorRecord, RateLimited
-from shared.domain.jobs.budget import Holder, Wanted, check_reserved
-from shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
-from shared.domain.jobs.states import JobStatus, StopReason
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.models.estimate import cut_to, wanted_for
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import CutOff, JobStore, Message, Prices, StageClaim, TransitionResult
-from worker.engine.chain import Carried
-from worker.engine.persist import persist
+from planq.shared.domain.errors import ErrorRecord, RateLimited
+from planq.shared.domain.jobs.budget import Holder, Wanted, check_reserved
+from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
+from planq.shared.domain.jobs.states import JobStatus, StopReason
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.estimate import cut_to, wanted_for
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import CutOff, JobStore, Message, Prices, StageClaim, TransitionResult
+from planq.worker.engine.chain import Carried
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 

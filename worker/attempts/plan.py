@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.computing import off_loop
-from shared.domain.agents.answers import with_answers_as_text
-from shared.domain.errors import (
+from planq.shared.computing import off_loop
+from planq.shared.domain.agents.answers import with_answers_as_text
+from planq.shared.domain.errors import (
     BudgetExceeded,
     ErrorRecord,
     InvalidArguments,
@@ -23,27 +23,27 @@ from shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from shared.domain.jobs.states import AfterSteps, Strategy
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.models.background import NO_BACKGROUND, Background
-from shared.domain.models.exchange import Findings, ModelFailed
-from shared.domain.plan.compile import compile_outline, outline
-from shared.domain.plan.document import Plan, parse_plan
-from shared.domain.plan.interpret import Direct, Malformed, interpret
-from shared.domain.plan.validation import outline_errors
-from shared.domain.rounds.compile import compile_single
-from shared.domain.rounds.ending import abort_reason
-from shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
-from shared.ports.jobs.store import ONE_ROUND
-from worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
-from worker.attempts.background import Backgrounds
-from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from worker.attempts.respond import Answering, Said
-from worker.attempts.rounds import Offered, RoundStage, further_round
-from worker.engine.chain import Carried, Chain
-from worker.engine.persist import persist
+from planq.shared.domain.jobs.states import AfterSteps, Strategy
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.models.background import NO_BACKGROUND, Background
+from planq.shared.domain.models.exchange import Findings, ModelFailed
+from planq.shared.domain.plan.compile import compile_outline, outline
+from planq.shared.domain.plan.document import Plan, parse_plan
+from planq.shared.domain.plan.interpret import Direct, Malformed, interpret
+from planq.shared.domain.plan.validation import outline_errors
+from planq.shared.domain.rounds.compile import compile_single
+from planq.shared.domain.rounds.ending import abort_reason
+from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
+from planq.shared.ports.jobs.store import ONE_ROUND
+from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
+from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.worker.attempts.respond import Answering, Said
+from planq.worker.attempts.rounds import Offered, RoundStage, further_round
+from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 from uuid import uuid5
 
-from shared.domain.agents.answers import Answered, Rejected, read_answer
-from shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
-from shared.domain.errors import (
+from planq.shared.domain.agents.answers import Answered, Rejected, read_answer
+from planq.shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
+from planq.shared.domain.errors import (
     BudgetExceeded,
     ErrorRecord,
     ExecutionFailed,
@@ -28,21 +28,21 @@ from shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from shared.domain.jobs.states import StopReason
-from shared.domain.jobs.steps import PlannedStep, StepResult
-from shared.domain.models.background import Background
-from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
-from shared.domain.results.texts import failure_text
-from shared.domain.rounds.evaluate import AFTER_SOURCE
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import encode
-from shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
-from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
-from worker.attempts.agent_job import AgentJob, ask_of, call_limits
-from worker.attempts.background import Backgrounds
-from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from worker.engine.chain import Carried, Chain
-from worker.engine.persist import persist
+from planq.shared.domain.jobs.states import StopReason
+from planq.shared.domain.jobs.steps import PlannedStep, StepResult
+from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
+from planq.shared.domain.results.texts import failure_text
+from planq.shared.domain.rounds.evaluate import AFTER_SOURCE
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import encode
+from planq.shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
+from planq.shared.ports.orchestrations import PLAN_SOURCE, Conclusions
+from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits
+from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.persist import persist
 
 
 class RespondStage:

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.computing import off_loop
-from shared.domain.agents.answers import with_answers_as_text
-from shared.domain.errors import (
+from planq.shared.computing import off_loop
+from planq.shared.domain.agents.answers import with_answers_as_text
+from planq.shared.domain.errors import (
     Aborted,
     BudgetExceeded,
     ErrorRecord,
@@ -27,10 +27,10 @@ from shared.domain.errors import (
     capped,
     storable,
 )
-from shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
-from shared.domain.jobs.steps import PlannedStep, StepResult
-from shared.domain.models.background import Background
-from shared.domain.models.exchange import (
+from planq.shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
+from planq.shared.domain.jobs.steps import PlannedStep, StepResult
+from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -40,14 +40,14 @@ from shared.domain.models.exchange import (
     TurnPrompt,
     reply_to_json,
 )
-from shared.domain.plan.document import Call, Plan
-from shared.domain.plan.errors import invalid_plan
-from shared.domain.plan.interpret import Direct, Malformed
-from shared.domain.results.texts import format_summary
-from shared.domain.rounds.block import LoopBlock, parse_block
-from shared.domain.rounds.compile import CompiledRound, asking_for, compile_round
-from shared.domain.rounds.ending import limit_reached, planned_rounds, rounds_left, time_for_steps
-from shared.domain.rounds.evaluate import (
+from planq.shared.domain.plan.document import Call, Plan
+from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.results.texts import format_summary
+from planq.shared.domain.rounds.block import LoopBlock, parse_block
+from planq.shared.domain.rounds.compile import CompiledRound, asking_for, compile_round
+from planq.shared.domain.rounds.ending import limit_reached, planned_rounds, rounds_left, time_for_steps
+from planq.shared.domain.rounds.evaluate import (
     AFTER_SOURCE,
     ON_ERROR_SOURCE,
     ErrorReaction,
@@ -58,12 +58,20 @@ from shared.domain.rounds.evaluate import (
     prompt_text,
     until_holds,
 )
-from shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
-from shared.domain.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
-from shared.domain.rounds.reading import Abort, Nothing, Turn, TurnCalls, TurnQuestion, interpret_turn, number_errors
-from shared.domain.rounds.transcript import transcript, with_refusal
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import (
+from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
+from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
+from planq.shared.domain.rounds.reading import (
+    Abort,
+    Nothing,
+    Turn,
+    TurnCalls,
+    TurnQuestion,
+    interpret_turn,
+    number_errors,
+)
+from planq.shared.domain.rounds.transcript import transcript, with_refusal
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import (
     FollowUp,
     JobStore,
     OwnPlanners,
@@ -72,12 +80,12 @@ from shared.ports import (
     TransitionResult,
     TurnPlanner,
 )
-from worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps
-from worker.attempts.budget import Budget, ModelCallRecorder
-from worker.attempts.respond import Answering, Said
-from worker.attempts.unit import units_of
-from worker.engine.chain import Carried, Chain
-from worker.engine.persist import persist
+from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps
+from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.worker.attempts.respond import Answering, Said
+from planq.worker.attempts.unit import units_of
+from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 

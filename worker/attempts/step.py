@@ -16,8 +16,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any
 
-from shared.domain.conversations.wording import suspicious_arguments
-from shared.domain.errors import (
+from planq.shared.domain.conversations.wording import suspicious_arguments
+from planq.shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,
     InternalFault,
@@ -29,15 +29,15 @@ from shared.domain.errors import (
     TooManyQuestions,
     UnknownTool,
 )
-from shared.domain.frames import under_name
-from shared.domain.jobs.elicitations import Elicitation
-from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
-from shared.domain.tools.definition import LATENCIES_SECONDS
-from shared.domain.tools.policy import ToolPolicy
-from shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
-from shared.domain.values.encoding import JsonText
-from shared.ports import (
+from planq.shared.domain.frames import under_name
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
+from planq.shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
+from planq.shared.domain.tools.definition import LATENCIES_SECONDS
+from planq.shared.domain.tools.policy import ToolPolicy
+from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.ports import (
     Delegated,
     FindsOut,
     Gathers,
@@ -52,15 +52,15 @@ from shared.ports import (
     TransitionResult,
     UnitStep,
 )
-from shared.ports.tenants import Tenants
-from shared.ports.tools import AskingPerson, AsksPeople
-from worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
-from worker.attempts.unit import MOST, SECONDS, next_claim
-from worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
-from worker.engine.chain import Carried, Chain
-from worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
-from worker.engine.persist import persist
-from worker.engine.writes import Owner, is_looked_into
+from planq.shared.ports.tenants import Tenants
+from planq.shared.ports.tools import AskingPerson, AsksPeople
+from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
+from planq.worker.attempts.unit import MOST, SECONDS, next_claim
+from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
+from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
+from planq.worker.engine.persist import persist
+from planq.worker.engine.writes import Owner, is_looked_into
 
 _log = logging.getLogger("planq.engine")
 

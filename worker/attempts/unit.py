@@ -15,12 +15,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, StepKind
-from shared.domain.jobs.steps import PlannedStep
-from shared.ports import StageClaim, StepClaim
-from worker.attempts.values import ReadyOutput
-from worker.engine.chain import Units
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect, StepKind
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.ports import StageClaim, StepClaim
+from planq.worker.attempts.values import ReadyOutput
+from planq.worker.engine.chain import Units
 
 MOST = 50
 """Steps in a unit; its commit holds the job's row for about 0.1 ms for each."""

@@ -13,21 +13,30 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.computing import off_loop
-from shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
-from shared.domain.jobs.elicitations import Elicitation
-from shared.domain.jobs.retry import Phase
-from shared.domain.references.excerpts import Excerpts, descend, excerpts_json
-from shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
-from shared.domain.results.artifacts import identify
-from shared.domain.schema.schemas import Steps, violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.scoping import unscoped
-from shared.domain.values.encoding import JsonText, encode, is_larger
-from shared.domain.values.pointers import Path
-from shared.domain.values.preview import preview_json
-from shared.ports import Accompanied, ArtifactRecord, Delegated, PayloadRecord, Payloads, StepClaim, Suspended, Tool
-from worker.engine.persist import persist
+from planq.shared.computing import off_loop
+from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.retry import Phase
+from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
+from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
+from planq.shared.domain.results.artifacts import identify
+from planq.shared.domain.schema.schemas import Steps, violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.scoping import unscoped
+from planq.shared.domain.values.encoding import JsonText, encode, is_larger
+from planq.shared.domain.values.pointers import Path
+from planq.shared.domain.values.preview import preview_json
+from planq.shared.ports import (
+    Accompanied,
+    ArtifactRecord,
+    Delegated,
+    PayloadRecord,
+    Payloads,
+    StepClaim,
+    Suspended,
+    Tool,
+)
+from planq.worker.engine.persist import persist
 
 _LOADS_AT_ONCE = 2
 """A payload takes several times its size while it is decoded; a wide plan over one large output loads it in turn."""

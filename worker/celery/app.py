@@ -1,6 +1,6 @@
 """The Celery instance of a worker process, and its tasks: decode, call the dispatcher, conclude; no decisions.
 
-`app` is made from the environment when this module is imported, as `celery -A worker.main` expects; it opens no
+`app` is made from the environment when this module is imported, as `celery -A planq.worker.main` expects; it opens no
 connection. `worker/main.py` hangs the composed runtime on it as `app.planq_lane`.
 """
 
@@ -13,25 +13,32 @@ from typing import Any
 
 from celery import Celery, Task
 
-from shared.broker import names
-from shared.broker.celery_config import create_celery
-from shared.broker.dead_letters import DeadLetterWriter
-from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps, read_links, read_tenant
-from shared.domain.jobs.states import Priority
-from shared.environment import load_settings
-from shared.ports import AnyWake
-from shared.setting_kinds import comma_separated
-from worker.celery.pool import WorkFailed, message_headers
-from worker.container import LaneRuntime
-from worker.engine import Dispatcher
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.dead_letters import DeadLetterWriter
+from planq.shared.broker.messages import (
+    decode_plan,
+    decode_respond,
+    decode_step,
+    decode_steps,
+    read_links,
+    read_tenant,
+)
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.environment import load_settings
+from planq.shared.ports import AnyWake
+from planq.shared.setting_kinds import comma_separated
+from planq.worker.celery.pool import WorkFailed, message_headers
+from planq.worker.container import LaneRuntime
+from planq.worker.engine import Dispatcher
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
 
 settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
-app.conf.worker_consumer = "worker.celery.consumer:WakeConsumer"
-app.events.dispatcher_cls = "worker.celery.events:TaskEvents"
+app.conf.worker_consumer = "planq.worker.celery.consumer:WakeConsumer"
+app.events.dispatcher_cls = "planq.worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
 app.planq_windows = {}
@@ -45,7 +52,7 @@ class CoroutineTask(Task):
     """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork process on its own loop."""
 
     abstract = True
-    Request = "worker.celery.consumer:StepRequest"
+    Request = "planq.worker.celery.consumer:StepRequest"
     throws = (WorkFailed,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

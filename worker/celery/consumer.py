@@ -25,11 +25,11 @@ from celery.worker.request import Request
 from celery.worker.state import maybe_shutdown
 from kombu.exceptions import OperationalError
 
-from shared.broker.dead_letters import DeadLetterWriter
-from shared.broker.depth import reply_of
-from shared.broker.messages import check_message
-from shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
-from worker.celery.control import GuardedControl, GuardedPidbox
+from planq.shared.broker.dead_letters import DeadLetterWriter
+from planq.shared.broker.depth import reply_of
+from planq.shared.broker.messages import check_message
+from planq.shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
+from planq.worker.celery.control import GuardedControl, GuardedPidbox
 
 _log = logging.getLogger("planq.consumer")
 

@@ -17,9 +17,9 @@ from celery.worker.consumer.control import Control
 from celery.worker.control import Panel
 from celery.worker.pidbox import Pidbox
 
-from shared.broker.dead_letters import DeadLetterWriter
-from shared.broker.messages import shown
-from shared.broker.transport import Channel, refuse_hostile
+from planq.shared.broker.dead_letters import DeadLetterWriter
+from planq.shared.broker.messages import shown
+from planq.shared.broker.transport import Channel, refuse_hostile
 
 _log = logging.getLogger("planq.consumer")
 

@@ -1,7 +1,7 @@
 """Celery's task events for monitors, a list of many in one message, and none at all where nobody listens.
 
 Celery sends such a list whenever its loop comes round: nearly one message for each event. Here events are only noted
-as they happen; `flush`, which `worker.celery.consumer` calls a few times a second, makes and sends them.
+as they happen; `flush`, which `planq.worker.celery.consumer` calls a few times a second, makes and sends them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 from celery.events.dispatcher import EventDispatcher
 from celery.utils.time import utcoffset
 
-from shared.broker.messages import encode_wake
-from shared.domain.errors import ErrorRecord
-from shared.ports import Wake
+from planq.shared.broker.messages import encode_wake
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.ports import Wake
 
 _LIST = 500
 """Events in one message: about 200 kB."""

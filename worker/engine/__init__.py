@@ -1,11 +1,11 @@
 """The worker's half of the kernel: claim, carry out, go on, sweep; over ports only.
 
 `Dispatcher.run` takes one wake-up and carries it as far as this process can. What an attempt does is in
-`worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
+`planq.worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
 """
 
-from worker.engine.chain import Carried
-from worker.engine.dispatcher import Dispatcher, DispatcherSettings
-from worker.engine.sweeper import Retainer, Sweeper, SweepSettings
+from planq.worker.engine.chain import Carried
+from planq.worker.engine.dispatcher import Dispatcher, DispatcherSettings
+from planq.worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
 __all__ = ["Carried", "Dispatcher", "DispatcherSettings", "Retainer", "SweepSettings", "Sweeper"]

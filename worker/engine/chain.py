@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
-from shared.domain.jobs.states import STAGES, JobStatus, Lane, Priority
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.jobs.usage import ModelCall
-from shared.ports.jobs.claims import StageClaim, StepClaim
-from shared.ports.jobs.store import Take, TransitionResult, UnitStep
-from shared.ports.jobs.sweep import Place
-from shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
-from worker.engine.in_flight import Claim, RunningAttempt
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
+from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Priority
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.store import Take, TransitionResult, UnitStep
+from planq.shared.ports.jobs.sweep import Place
+from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
+from planq.worker.engine.in_flight import Claim, RunningAttempt
 
 T = TypeVar("T")
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
-from shared.domain.frames import under_name
-from shared.domain.jobs.states import Effect, JobStatus, Lane
-from shared.ports.jobs.claims import StageClaim, StepClaim
-from shared.ports.jobs.store import JobStore
-from shared.ports.jobs.wakes import (
+from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
+from planq.shared.domain.frames import under_name
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.store import JobStore
+from planq.shared.ports.jobs.wakes import (
     AnyWake,
     PlanWake,
     Publisher,
@@ -31,7 +31,7 @@ from shared.ports.jobs.wakes import (
     Wake,
     stage_again,
 )
-from worker.engine.chain import (
+from planq.worker.engine.chain import (
     ANYBODY,
     Carried,
     Chain,
@@ -46,9 +46,9 @@ from worker.engine.chain import (
     place_of,
     wake_of,
 )
-from worker.engine.in_flight import Claim, InFlightWork, PendingClaim, RunningAttempt, attempt_of
-from worker.engine.persist import persist
-from worker.engine.writes import is_looked_into
+from planq.worker.engine.in_flight import Claim, InFlightWork, PendingClaim, RunningAttempt, attempt_of
+from planq.worker.engine.persist import persist
+from planq.worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 

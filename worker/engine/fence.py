@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from shared.ports.jobs.sweep import Place
+from planq.shared.ports.jobs.sweep import Place
 
 _log = logging.getLogger("planq.fence")
 

@@ -19,13 +19,13 @@ from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import Effect
-from shared.ports.jobs.claims import StageClaim, StepClaim
-from shared.ports.jobs.store import JobStore, TransitionResult
-from shared.ports.jobs.sweep import Attempt, Place, job_of
-from worker.engine.fence import Lease
-from worker.engine.writes import Owner, Writes
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.store import JobStore, TransitionResult
+from planq.shared.ports.jobs.sweep import Attempt, Place, job_of
+from planq.worker.engine.fence import Lease
+from planq.worker.engine.writes import Owner, Writes
 
 Claim = StageClaim | StepClaim
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
-from shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.errors import DatabaseUnavailable
 
 _log = logging.getLogger("planq.engine")
 

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     DatabaseUnavailable,
     ErrorRecord,
     ExecutionFailed,
@@ -30,12 +30,21 @@ from shared.domain.errors import (
     Unavailable,
     WorkerLost,
 )
-from shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import MOST_FREEZES, AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
-from shared.ports.jobs.store import TransitionResult
-from shared.ports.jobs.sweep import (
+from planq.shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import (
+    MOST_FREEZES,
+    AskPerson,
+    GiveUp,
+    Next,
+    Phase,
+    RunAgain,
+    after_error,
+    after_loss,
+)
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
+from planq.shared.ports.jobs.store import TransitionResult
+from planq.shared.ports.jobs.sweep import (
     Due,
     ExpiredJob,
     ExpiredQuestion,
@@ -46,8 +55,8 @@ from shared.ports.jobs.sweep import (
     SweepPart,
     SweepStore,
 )
-from shared.ports.jobs.wakes import PlanWake, Publisher, Queues, Wake, stage_again
-from worker.engine.chain import after_step, in_messages
+from planq.shared.ports.jobs.wakes import PlanWake, Publisher, Queues, Wake, stage_again
+from planq.worker.engine.chain import after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
 

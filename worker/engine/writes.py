@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from shared.domain.errors import DatabaseUnavailable, OwnershipLost
-from shared.domain.jobs.states import Effect, Recovery
-from shared.ports.jobs.claims import StepClaim
-from shared.ports.jobs.sweep import Attempt
-from worker.engine.fence import Lease
+from planq.shared.domain.errors import DatabaseUnavailable, OwnershipLost
+from planq.shared.domain.jobs.states import Effect, Recovery
+from planq.shared.ports.jobs.claims import StepClaim
+from planq.shared.ports.jobs.sweep import Attempt
+from planq.worker.engine.fence import Lease
 
 _LOOK_SECONDS = 0.05
 
@@ -98,7 +98,7 @@ class Writes:
 
 
 class Owner:
-    """The right of one call to act (`shared.ports.Ownership`).
+    """The right of one call to act (`planq.shared.ports.Ownership`).
 
     `until` is when the call's time runs out, on the lease's clock; `is_over`: nobody waits for it any more.
     """

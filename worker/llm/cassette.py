@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.domain.errors import InvalidOutput, Misconfigured, ModelRefused, capped
-from worker.llm.completion import NO_COST, Completion
-from worker.llm.prompts import FENCE_ID
-from worker.llm.request import ModelRequest
+from planq.shared.domain.errors import InvalidOutput, Misconfigured, ModelRefused, capped
+from planq.worker.llm.completion import NO_COST, Completion
+from planq.worker.llm.prompts import FENCE_ID
+from planq.worker.llm.request import ModelRequest
 
 _VERSION = 1
 _COMPARED_CHARS = 4_000

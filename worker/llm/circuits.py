@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from shared.domain.errors import ExecutionFailed, FirstTokenTimedOut, InvalidOutput, TimedOut, Transient
-from shared.domain.models.circuit import Circuit
+from planq.shared.domain.errors import ExecutionFailed, FirstTokenTimedOut, InvalidOutput, TimedOut, Transient
+from planq.shared.domain.models.circuit import Circuit
 
 _KEPT = 10_000
 """How many circuits are kept; those that were not used for longest go first."""

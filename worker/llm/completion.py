@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.models.exchange import ToolCallRequest
 
 NO_COST = Decimal(0)
 """The cost of a reply without a provider."""

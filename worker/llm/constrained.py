@@ -18,9 +18,9 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings as WireSettings
 
-from shared.domain.models.names import ModelName, Provider
-from worker.llm.provider_errors import FOREIGN
-from worker.llm.request import ModelRequest
+from planq.shared.domain.models.names import ModelName, Provider
+from planq.worker.llm.provider_errors import FOREIGN
+from planq.worker.llm.request import ModelRequest
 
 _log = logging.getLogger("planq.llm")
 

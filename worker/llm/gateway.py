@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     Cancelled,
     ErrorRecord,
     ExecutionFailed,
@@ -31,26 +31,26 @@ from shared.domain.errors import (
     PolicyDenied,
     RateLimited,
 )
-from shared.domain.jobs.budget import Price
-from shared.domain.jobs.retry import RetryPolicy
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
-from shared.domain.models.failure import error_class
-from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
-from shared.domain.models.speech import SpeechForm
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports.models import CutOff, MayName, ProviderKeys
-from shared.prices import price_of
-from worker.llm.cassette import Recorder, replay
-from worker.llm.circuits import CircuitOpen, Circuits
-from worker.llm.completion import Completion, Spent, Usage
-from worker.llm.live import LiveCall, LiveTexts
-from worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
-from worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
-from worker.llm.settings import ModelSettings
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.jobs.retry import RetryPolicy
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
+from planq.shared.domain.models.failure import error_class
+from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
+from planq.shared.domain.models.speech import SpeechForm
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports.models import CutOff, MayName, ProviderKeys
+from planq.shared.prices import price_of
+from planq.worker.llm.cassette import Recorder, replay
+from planq.worker.llm.circuits import CircuitOpen, Circuits
+from planq.worker.llm.completion import Completion, Spent, Usage
+from planq.worker.llm.live import LiveCall, LiveTexts
+from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
+from planq.worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
+from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from worker.llm.providers import Providers
+    from planq.worker.llm.providers import Providers
 
 _log = logging.getLogger("planq.llm")
 
@@ -277,7 +277,7 @@ class ModelGateway:
         if self._providers is not None and provider in self._has_loaded:
             return self._providers
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
-        module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
+        module = await asyncio.to_thread(importlib.import_module, "planq.worker.llm.providers")
         await asyncio.to_thread(module.load_sdk, provider)
         self._providers = self._providers or module.Providers(self._settings)
         self._has_loaded.add(provider)

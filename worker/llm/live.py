@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.models.exchange import Ask, StageAttempt
-from shared.domain.models.speech import Speech, SpeechForm
-from shared.ports.streams import Epoch, TextPiece, TextSink
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.models.exchange import Ask, StageAttempt
+from planq.shared.domain.models.speech import Speech, SpeechForm
+from planq.shared.ports.streams import Epoch, TextPiece, TextSink
 
 _log = logging.getLogger("planq.llm")
 

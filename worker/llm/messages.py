@@ -26,8 +26,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.messages import ModelRequest as WireRequest
 
-from shared.domain.models.exchange import ChatMessage, ToolCallRequest
-from worker.llm.request import ModelRequest
+from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
+from planq.worker.llm.request import ModelRequest
 
 _MAX_NAME_CHARS = 64
 _FOREIGN_CHARS = re.compile(r"[^A-Za-z0-9_-]")

@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     Cancelled,
     ErrorRecord,
     ExecutionFailed,
@@ -28,11 +28,11 @@ from shared.domain.errors import (
     TimedOut,
     capped,
 )
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import ModelFailed, ModelReply, ToolCallRequest
-from shared.domain.plan.interpret import PLANNING_TOOL_NAME
-from shared.domain.values.describe import excerpt
-from shared.ports import CutOff, OwnPlanner, PlanningRequest
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import ModelFailed, ModelReply, ToolCallRequest
+from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME
+from planq.shared.domain.values.describe import excerpt
+from planq.shared.ports import CutOff, OwnPlanner, PlanningRequest
 
 PLANNERS_GROUP = "planq.planners"
 

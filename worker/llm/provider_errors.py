@@ -13,7 +13,7 @@ import httpx2
 from pydantic import ValidationError
 from pydantic_ai import exceptions as foreign
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ContextExceeded,
     ExecutionFailed,
@@ -24,9 +24,9 @@ from shared.domain.errors import (
     TimedOut,
     Transient,
 )
-from shared.domain.redact import pattern_of, redacted
-from worker.llm.circuits import UnreadableReply
-from worker.llm.http_client import ReplyTooLarge
+from planq.shared.domain.redact import pattern_of, redacted
+from planq.worker.llm.circuits import UnreadableReply
+from planq.worker.llm.http_client import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,

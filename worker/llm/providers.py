@@ -41,20 +41,20 @@ from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 from pydantic_ai.usage import RequestUsage
 
-from shared.domain.errors import AuthFailed
-from shared.domain.models.exchange import ToolCallRequest
-from shared.domain.models.names import ModelName, Provider
-from shared.domain.plan.interpret import decoded
-from worker.llm.circuits import UnreadableReply
-from worker.llm.completion import Completion, Spent
-from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
-from worker.llm.http_client import closing_replies, model_client
-from worker.llm.identity_cache import IdentityCache
-from worker.llm.live import LiveCall
-from worker.llm.messages import WireNames, state_of, wire_messages
-from worker.llm.provider_errors import FOREIGN, translated
-from worker.llm.request import ModelRequest
-from worker.llm.settings import ModelSettings
+from planq.shared.domain.errors import AuthFailed
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.models.names import ModelName, Provider
+from planq.shared.domain.plan.interpret import decoded
+from planq.worker.llm.circuits import UnreadableReply
+from planq.worker.llm.completion import Completion, Spent
+from planq.worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
+from planq.worker.llm.http_client import closing_replies, model_client
+from planq.worker.llm.identity_cache import IdentityCache
+from planq.worker.llm.live import LiveCall
+from planq.worker.llm.messages import WireNames, state_of, wire_messages
+from planq.worker.llm.provider_errors import FOREIGN, translated
+from planq.worker.llm.request import ModelRequest
+from planq.worker.llm.settings import ModelSettings
 
 _log = logging.getLogger("planq.llm")
 

@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.errors import capped
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import Purpose
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
-from shared.domain.plan.errors import format_plan_errors
-from shared.domain.plan.interpret import planning_tool
-from shared.domain.results.texts import format_summary
-from shared.domain.rounds.reading import loop_tool
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import indented
-from shared.domain.values.preview import fair_share
-from worker.llm.identity_cache import IdentityCache
-from worker.llm.prompts import REFERENCE, fenced_data, render_prompt
-from worker.llm.words import tool_lines, turn_prompt
+from planq.shared.domain.errors import capped
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import Purpose
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
+from planq.shared.domain.plan.errors import format_plan_errors
+from planq.shared.domain.plan.interpret import planning_tool
+from planq.shared.domain.results.texts import format_summary
+from planq.shared.domain.rounds.reading import loop_tool
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import indented
+from planq.shared.domain.values.preview import fair_share
+from planq.worker.llm.identity_cache import IdentityCache
+from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
+from planq.worker.llm.words import tool_lines, turn_prompt
 
 _MAX_UNKNOWN_CHARS = 2_000
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.models.names import OFFLINE, Provider, parse_model_name
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.models.names import OFFLINE, Provider, parse_model_name
 
 OpenAIApi = Literal["auto", "chat", "responses"]
 """`auto`: Responses on OpenAI's own address, Chat Completions (which every compatible server has) on another."""

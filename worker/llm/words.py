@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.domain.models.exchange import Ask, ChatMessage, TurnPrompt
-from shared.domain.rounds.block import rendered_prompt
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import indented
-from worker.llm.prompts import REFERENCE, fenced_data
+from planq.shared.domain.models.exchange import Ask, ChatMessage, TurnPrompt
+from planq.shared.domain.rounds.block import rendered_prompt
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import indented
+from planq.worker.llm.prompts import REFERENCE, fenced_data
 
 
 def turn_prompt(ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], told: Sequence[ChatMessage]) -> str:

@@ -25,27 +25,27 @@ from uuid import UUID
 
 from celery import Celery
 
-from shared.beats import Beat
-from shared.broker.depth import BrokerQueues
-from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import Lane
-from shared.failpoints import Failpoints
-from shared.ports import Attempt
-from shared.settings import Settings
-from shared.store.database import Database
-from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.objects import open_objects
-from shared.store.payloads import PayloadStore
-from shared.store.retention import Retention
-from worker.container import Tools, WorkerIdentity, announce
-from worker.engine import Retainer, Sweeper, SweepSettings
-from worker.engine.fence import Lease
-from worker.host import Host
-from worker.runtime.prefork import PreforkProcesses
-from worker.runtime.quarantine import Quarantine
-from worker.runtime.reconcile import InFlight, Reconciler
+from planq.shared.beats import Beat
+from planq.shared.broker.depth import BrokerQueues
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.failpoints import Failpoints
+from planq.shared.ports import Attempt
+from planq.shared.settings import Settings
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.objects import open_objects
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.retention import Retention
+from planq.worker.container import Tools, WorkerIdentity, announce
+from planq.worker.engine import Retainer, Sweeper, SweepSettings
+from planq.worker.engine.fence import Lease
+from planq.worker.host import Host
+from planq.worker.runtime.prefork import PreforkProcesses
+from planq.worker.runtime.quarantine import Quarantine
+from planq.worker.runtime.reconcile import InFlight, Reconciler
 
 _log = logging.getLogger("planq.lifecycle")
 

@@ -17,9 +17,9 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
-from shared.domain.jobs.ids import StepRef
-from shared.launcher import die_with
-from shared.ports import Attempt, Place, job_of
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.launcher import die_with
+from planq.shared.ports import Attempt, Place, job_of
 
 _log = logging.getLogger("planq.prefork")
 
@@ -97,7 +97,8 @@ class PreforkProcesses:
             if process.is_void and process.attempt is not None:
                 self._end(pid, process.attempt)
 
-    # What runs here (`worker.runtime.reconcile.InFlight`) ---------------------------------------------------------
+    # What runs here (`planq.worker.runtime.reconcile.InFlight`)
+    # ---------------------------------------------------------
 
     @property
     def acting(self) -> list[Attempt]:

@@ -22,10 +22,10 @@ from time import monotonic
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable, PlanqError
-from shared.domain.jobs.states import Lane
-from shared.launcher import die_with
-from worker.engine import Dispatcher
+from planq.shared.domain.errors import DatabaseUnavailable, PlanqError
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.launcher import die_with
+from planq.worker.engine import Dispatcher
 
 _log = logging.getLogger("planq.quarantine")
 

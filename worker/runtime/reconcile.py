@@ -13,12 +13,12 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.jobs.states import Effect
-from shared.ports import Attempt, Held, Publisher
-from shared.store.jobs.worker_registry import WorkerRegistry
-from worker.container import LaneRuntime
-from worker.engine.fence import Lease
-from worker.engine.in_flight import InFlightWork
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.ports import Attempt, Held, Publisher
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.worker.container import LaneRuntime
+from planq.worker.engine.fence import Lease
+from planq.worker.engine.in_flight import InFlightWork
 
 _log = logging.getLogger("planq.lifecycle")
 

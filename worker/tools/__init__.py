@@ -7,12 +7,12 @@ process offers); `ToolResponse` wraps an artifact, `NotHappened` is what a `find
 Nothing here knows the engine, the store or Celery.
 """
 
-from shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
-from shared.ports import NotHappened, Suspended, ToolContext
-from worker.tools.declare import tool
-from worker.tools.errors import ToolError
-from worker.tools.response import ToolResponse
-from worker.tools.services import ToolServices
+from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
+from planq.shared.ports import NotHappened, Suspended, ToolContext
+from planq.worker.tools.declare import tool
+from planq.worker.tools.errors import ToolError
+from planq.worker.tools.response import ToolResponse
+from planq.worker.tools.services import ToolServices
 
 __all__ = [
     "AnswerDeclined",

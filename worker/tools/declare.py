@@ -17,9 +17,9 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 
 _ATTRIBUTE = "__planq_tool__"
 """Where a decorated function carries its `ToolOptions`."""

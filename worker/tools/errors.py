@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import httpx
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
     InternalFault,
@@ -25,8 +25,8 @@ from shared.domain.errors import (
     Transient,
     capped,
 )
-from shared.domain.redact import redacted
-from worker.egress import retry_after
+from planq.shared.domain.redact import redacted
+from planq.worker.egress import retry_after
 
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
@@ -18,16 +18,16 @@ from shared.domain.errors import (
     Misconfigured,
     OutcomeUnknown,
 )
-from shared.domain.jobs.states import Effect, Lane, Recovery
-from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
-from shared.domain.tools.scoping import scoped_arguments, unscoped_schema
-from shared.ports import NotHappened, Ownership, Suspended, ToolContext
-from shared.ports.tools import AskingPerson
-from worker.tools.declare import ToolOptions, faults_of, source_place
-from worker.tools.errors import as_execution_failed
-from worker.tools.services import ToolServices
-from worker.tools.signature import Inputs, Question, read_inputs, read_output, read_question
-from worker.tools.threads import ToolThreads
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
+from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
+from planq.shared.ports import NotHappened, Ownership, Suspended, ToolContext
+from planq.shared.ports.tools import AskingPerson
+from planq.worker.tools.declare import ToolOptions, faults_of, source_place
+from planq.worker.tools.errors import as_execution_failed
+from planq.worker.tools.services import ToolServices
+from planq.worker.tools.signature import Inputs, Question, read_inputs, read_output, read_question
+from planq.worker.tools.threads import ToolThreads
 
 
 class FunctionTool:
@@ -63,7 +63,7 @@ class FunctionTool:
         return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Run the function once; see `shared.ports.Tool.call`."""
+        """Run the function once; see `planq.shared.ports.Tool.call`."""
         name = self._definition.name
         values = self._bound(arguments, context)
         result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
@@ -72,7 +72,7 @@ class FunctionTool:
         return self._output.dump(result, name)
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Ask the tool's `find_out` function; see `shared.ports.FindsOut.find_out`."""
+        """Ask the tool's `find_out` function; see `planq.shared.ports.FindsOut.find_out`."""
         question = self._question
         if question is None:
             raise OutcomeUnknown(f"{self._definition.name} has no function that finds out whether a call took effect")

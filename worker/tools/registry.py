@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,17 +20,17 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.domain.agents.source import load_yaml
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import Effect, Recovery
-from shared.domain.schema.schemas import check_schema
-from shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
-from shared.ports import FindsOut, Tool
-from worker.tools.declare import ToolOptions, faults_of, options_of, source_place
-from worker.tools.errors import quoted
-from worker.tools.function import FunctionTool
-from worker.tools.services import ToolServices
-from worker.tools.threads import ToolThreads
+from planq.shared.domain.agents.source import load_yaml
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.states import Effect, Recovery
+from planq.shared.domain.schema.schemas import check_schema
+from planq.shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
+from planq.shared.ports import FindsOut, Tool
+from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
+from planq.worker.tools.errors import quoted
+from planq.worker.tools.function import FunctionTool
+from planq.worker.tools.services import ToolServices
+from planq.worker.tools.threads import ToolThreads
 
 _ENTRY_POINTS = "planq.tools"
 
@@ -213,11 +216,29 @@ def _call_factory(factory: Callable[..., Any], services: ToolServices, place: st
     return list(made)
 
 
+@contextmanager
+def _present_folder_first() -> Iterator[None]:
+    """Find modules in the present folder before all others, and from then on after all others.
+
+    A module that a user names lies there, and imports what lies beside it. What planq or a library imports later
+    must not come from there: a project may have a `celery.py` of its own.
+    """
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)
+
+
 def _resolve(reference: str, place: str) -> Any:
     """Import `module` or `module:attribute`."""
     module_name, _, attribute = reference.strip().partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        with _present_folder_first():
+            found: Any = importlib.import_module(module_name)
     except Misconfigured as error:
         raise Misconfigured(f"{place}: {module_name}: {error.message}") from error
     except Exception as error:

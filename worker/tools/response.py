@@ -18,8 +18,8 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from shared.domain.results.artifacts import MAX_ID, METADATA_SCHEMA, provenance
-from shared.ports import ToolContext
+from planq.shared.domain.results.artifacts import MAX_ID, METADATA_SCHEMA, provenance
+from planq.shared.ports import ToolContext
 
 A = TypeVar("A")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shared.domain.errors import Misconfigured
-from shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
-from worker.apart import Apart
-from worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
+from planq.worker.apart import Apart
+from planq.worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
 
 
 def utc_now() -> datetime:

@@ -23,12 +23,12 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
-from shared.domain.errors import InvalidOutput, Misconfigured
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
-from shared.domain.values.describe import is_deeper_than
-from shared.ports import NotHappened, Suspended, ToolContext
-from worker.tools.services import ToolServices
+from planq.shared.domain.errors import InvalidOutput, Misconfigured
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.ports import NotHappened, Suspended, ToolContext
+from planq.worker.tools.services import ToolServices
 
 INJECTED: Mapping[Any, str] = {ToolContext: "context", ToolServices: "services"}
 """Annotations that ask for something beside the arguments."""

@@ -17,9 +17,9 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from shared.domain.errors import Transient
-from shared.domain.frames import under_its_name
-from shared.ports import Ownership
+from planq.shared.domain.errors import Transient
+from planq.shared.domain.frames import under_its_name
+from planq.shared.ports import Ownership
 
 
 class ToolThreads:

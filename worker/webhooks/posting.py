@@ -9,12 +9,12 @@ from uuid import UUID
 
 import httpx
 
-from shared.domain.errors import ErrorRecord, ExecutionFailed, PlanqError, TimedOut, Transient, capped
-from shared.domain.redact import redacted
-from shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure, after_response
-from shared.domain.webhooks.signing import signed_headers
-from shared.ports.deliveries import Delivery
-from worker.egress import GuardedTransport, Resolver, resolve_with_system, retry_after
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed, PlanqError, TimedOut, Transient, capped
+from planq.shared.domain.redact import redacted
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure, after_response
+from planq.shared.domain.webhooks.signing import signed_headers
+from planq.shared.ports.deliveries import Delivery
+from planq.worker.egress import GuardedTransport, Resolver, resolve_with_system, retry_after
 
 SigningKeys = Callable[[str, UUID | None], Awaitable[Sequence[str]]]
 """`(tenant, endpoint) -> secrets` that sign for an endpoint, or with None for callbacks; raises `Misconfigured`."""

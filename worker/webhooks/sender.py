@@ -15,10 +15,10 @@ from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Protocol
 
-from shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
-from shared.ports.deliveries import Delivery, DeliveryStore
-from worker.engine.persist import persist
+from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
+from planq.shared.ports.deliveries import Delivery, DeliveryStore
+from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.webhooks")
 

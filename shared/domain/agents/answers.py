@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.errors import InvalidOutput, capped
-from shared.domain.models.exchange import ToolCallRequest
-from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
-from shared.domain.schema.schemas import violations
-from shared.domain.values import strict_json
-from shared.domain.values.describe import excerpt
-from shared.domain.values.encoding import encode
+from planq.shared.domain.errors import InvalidOutput, capped
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt
+from planq.shared.domain.values.encoding import encode
 
 MAX_RAW_CHARS = 20_000
 """How much of a text that is no answer is kept with the error, and shown to the model that shall repair it."""

@@ -12,11 +12,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.agents.document import AgentDocument
-from shared.domain.errors import ErrorRecord
-from shared.domain.schema.schemas import violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import NameIndex
+from planq.shared.domain.agents.document import AgentDocument
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import NameIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.agents.source import MAX_CHARS, DocumentDefect, DocumentPath, DocumentSource
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.names import OFFLINE, check_model_name
-from shared.domain.rounds.block import read_block
-from shared.domain.schema.patterns import needs_backtracking, patterns_of
-from shared.domain.schema.schemas import check_schema, schema_defects
-from shared.domain.tools.names import MAX_AGENT_NAME
-from shared.domain.values.describe import excerpt
+from planq.shared.domain.agents.source import MAX_CHARS, DocumentDefect, DocumentPath, DocumentSource
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.names import OFFLINE, check_model_name
+from planq.shared.domain.rounds.block import read_block
+from planq.shared.domain.schema.patterns import needs_backtracking, patterns_of
+from planq.shared.domain.schema.schemas import check_schema, schema_defects
+from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.domain.values.describe import excerpt
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""

@@ -27,14 +27,14 @@ from pydantic import (
     ValidationError,
 )
 
-from shared.domain.agents.checks import savable_defects
-from shared.domain.agents.prompt import system_prompt
-from shared.domain.agents.source import DocumentDefect, DocumentSource, read_source
-from shared.domain.errors import InvalidRequest
-from shared.domain.models.names import OFFLINE
-from shared.domain.rounds.block import LoopBlock, parse_block
-from shared.domain.tools.names import NameIndex
-from shared.domain.values.describe import excerpt, sentence_list
+from planq.shared.domain.agents.checks import savable_defects
+from planq.shared.domain.agents.prompt import system_prompt
+from planq.shared.domain.agents.source import DocumentDefect, DocumentSource, read_source
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.models.names import OFFLINE
+from planq.shared.domain.rounds.block import LoopBlock, parse_block
+from planq.shared.domain.tools.names import NameIndex
+from planq.shared.domain.values.describe import excerpt, sentence_list
 
 OutputMode = Literal["text", "object"]
 

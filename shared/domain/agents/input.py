@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.agents.document import AgentDocument
-from shared.domain.errors import InvalidArguments, capped
-from shared.domain.references.grammar import walk_strings
-from shared.domain.schema.schemas import compile_schema
-from shared.domain.values.describe import sentence_list
-from shared.domain.values.pointers import to_pointer
+from planq.shared.domain.agents.document import AgentDocument
+from planq.shared.domain.errors import InvalidArguments, capped
+from planq.shared.domain.references.grammar import walk_strings
+from planq.shared.domain.schema.schemas import compile_schema
+from planq.shared.domain.values.describe import sentence_list
+from planq.shared.domain.values.pointers import to_pointer
 
 _MOST_NAMED = 20
 _MOST_LISTED = 5

@@ -16,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from shared.domain.errors import capped
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.values import strict_json
-from shared.domain.values.describe import excerpt, is_deeper_than
-from shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.domain.errors import capped
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.values.pointers import Tokens, to_pointer
 
 MAX_CHARS = 256 * 1024
 """Longest text of a document; an agent of a hundred pages of instructions has less."""

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from shared.domain.agents.document import AgentDocument
-from shared.domain.agents.source import pointer
-from shared.domain.errors import capped
-from shared.domain.rounds.evaluate import rule_defects
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import NameIndex
+from planq.shared.domain.agents.document import AgentDocument
+from planq.shared.domain.agents.source import pointer
+from planq.shared.domain.errors import capped
+from planq.shared.domain.rounds.evaluate import rule_defects
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import NameIndex
 
 CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
 AGENT_TOOLS_MISSING: Final = "agent_tools_missing"

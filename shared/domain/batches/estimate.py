@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from shared.domain.jobs.budget import Price
-from shared.domain.models.estimate import CHARS_PER_TOKEN, OUTPUT_TOKENS
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, OUTPUT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from shared.domain.errors import OutcomeUnknown, capped
-from shared.domain.models.exchange import ChatMessage, ToolCallRequest
+from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.domain.errors import OutcomeUnknown, capped
+from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
 
 CountTokens = Callable[[str], int]
 

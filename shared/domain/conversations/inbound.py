@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from shared.domain.conversations.wording import sanitized
-from shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.values.describe import excerpt
+from planq.shared.domain.conversations.wording import sanitized
+from planq.shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.values.describe import excerpt
 
 MAX_NAME_CHARS = 128
 """Longest name of a person, a thread or a message; it is the channel's own."""

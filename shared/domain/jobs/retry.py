@@ -20,7 +20,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
     Froze,
@@ -35,9 +35,9 @@ from shared.domain.errors import (
     WorkerLost,
     capped,
 )
-from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
+from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, HostBusy.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""

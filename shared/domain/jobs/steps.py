@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
-from shared.domain.values.pointers import Path
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
+from planq.shared.domain.values.pointers import Path
 
 
 @dataclass(frozen=True, slots=True)

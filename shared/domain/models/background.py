@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.domain.models.exchange import ChatMessage
+from planq.shared.domain.models.exchange import ChatMessage
 
 
 @dataclass(frozen=True, slots=True)

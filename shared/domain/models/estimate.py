@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from shared.domain.jobs.budget import Wanted
-from shared.domain.models.exchange import Ask, ChatMessage, Findings
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.encoding import measure
+from planq.shared.domain.jobs.budget import Wanted
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import measure
 
 CHARS_PER_TOKEN = 4
 """A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer)."""

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ExecutionFailed
-from shared.domain.jobs.states import JobStatus
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.errors import ExecutionFailed
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import ModelCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class TurnPrompt:
     """A template of the caller's in the place of planq's own rules for a turn, and what it may insert.
 
     `round_number` counts the rounds from 0, `rounds_left` the one that is planned now and those after it. `variables`
-    are the caller's own. Precondition: `shared.domain.rounds.block.prompt_defects` finds nothing in `template`.
+    are the caller's own. Precondition: `planq.shared.domain.rounds.block.prompt_defects` finds nothing in `template`.
     """
 
     template: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from shared.domain import errors
+from planq.shared.domain import errors
 
 
 class ErrorClass(StrEnum):

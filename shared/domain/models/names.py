@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.errors import InvalidRequest, capped
 
 OFFLINE = "offline"
 CASSETTE_PREFIX = "cassette:"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.errors import capped
-from shared.domain.orchestration.plan import (
+from planq.shared.domain.errors import capped
+from planq.shared.domain.orchestration.plan import (
     DEFAULT_PLAN_ID,
     AgentCall,
     MergeStrategy,
@@ -21,9 +21,9 @@ from shared.domain.orchestration.plan import (
     OrchestrationStep,
     ParallelGroup,
 )
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value
-from shared.domain.orchestration.validation import PlanDefect
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value
+from planq.shared.domain.orchestration.validation import PlanDefect
 
 CALL_AGENT = "cp__call_agent"
 PARALLEL = "cp__parallel"

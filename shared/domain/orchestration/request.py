@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.jobs.limits import Limits
-from shared.domain.models.names import check_model_name
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.validation import MAX_TIMEOUT_MS, PlanDefect, read_plan
-from shared.domain.tools.names import is_reserved
-from shared.domain.values import strict_json
-from shared.domain.values.describe import excerpt
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.models.names import check_model_name
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.validation import MAX_TIMEOUT_MS, PlanDefect, read_plan
+from planq.shared.domain.tools.names import is_reserved
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt
 
 PROMPT_ACTION = "__prompt__"
 """The action of a call that brings a prompt and no action (case oe-071)."""

@@ -17,12 +17,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.domain.errors import capped
-from shared.domain.orchestration.validation import PlanDefect
-from shared.domain.references.excerpts import MAX_AVAILABLE, Absent, descend
-from shared.domain.references.grammar import Insertion, Reference, is_malformed, odd_segments, parse, pieces, shielded
-from shared.domain.references.resolution import MAX_SIZE
-from shared.domain.values.pointers import Tokens, from_pointer, to_pointer
+from planq.shared.domain.errors import capped
+from planq.shared.domain.orchestration.validation import PlanDefect
+from planq.shared.domain.references.excerpts import MAX_AVAILABLE, Absent, descend
+from planq.shared.domain.references.grammar import (
+    Insertion,
+    Reference,
+    is_malformed,
+    odd_segments,
+    parse,
+    pieces,
+    shielded,
+)
+from planq.shared.domain.references.resolution import MAX_SIZE
+from planq.shared.domain.values.pointers import Tokens, from_pointer, to_pointer
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
 _EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from shared.domain.errors import capped
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.orchestration.plan import (
+from planq.shared.domain.errors import capped
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.orchestration.plan import (
     STRATEGIES,
     AgentCall,
     MergeStrategy,
@@ -24,9 +24,9 @@ from shared.domain.orchestration.plan import (
     ParallelGroup,
     StepType,
 )
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.names import MAX_AGENT_NAME
-from shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
 
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
 RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")

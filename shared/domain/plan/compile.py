@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from shared.domain.errors import PlanInvalid
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Effect, StepKind, StepStatus
-from shared.domain.jobs.steps import KnownOutcome, PlannedStep
-from shared.domain.plan.document import KINDS_WITHOUT_TOOL, Call, Plan
-from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.plan.graph import MAX_EDGES, Node, critical_path_length, cycles, dependencies, dependents
-from shared.domain.references.grammar import Occurrence, find_references
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import name_index
-from shared.domain.values.describe import is_deeper_than
-from shared.domain.values.pointers import Path
+from planq.shared.domain.errors import PlanInvalid
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus
+from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
+from planq.shared.domain.plan.document import KINDS_WITHOUT_TOOL, Call, Plan
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors
+from planq.shared.domain.plan.graph import MAX_EDGES, Node, critical_path_length, cycles, dependencies, dependents
+from planq.shared.domain.references.grammar import Occurrence, find_references
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import name_index
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.domain.values.pointers import Path
 
 MAX_AVAILABLE_TOOLS = 100
 """How many names an `unknown_tool` error carries."""

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from shared.domain.errors import PlanInvalid, capped
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import StepKind
-from shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.values.describe import excerpt, is_deeper_than
-from shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.domain.errors import PlanInvalid, capped
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import StepKind
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.values.pointers import Tokens, to_pointer
 
 MAX_RETRIES = 100
 MAX_TOOL_NAME_CHARS = 200

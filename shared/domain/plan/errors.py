@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from shared.domain.errors import capped
-from shared.domain.tools.names import suggestion
+from planq.shared.domain.errors import capped
+from planq.shared.domain.tools.names import suggestion
 
 MAX_RENDERED = 50
 """How many defects the text for people and models lists; the JSON form always carries all of them."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol
 
-from shared.domain.jobs.states import Effect
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.graph import topological_order
-from shared.domain.references.grammar import Insertion, Literal, Reference, parse, pieces
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.graph import topological_order
+from planq.shared.domain.references.grammar import Insertion, Literal, Reference, parse, pieces
 
 _EXACT = 2**53
 """Up to here every integer is a float as well (IEEE 754, binary64), so that 1.0 and 1 are one number."""

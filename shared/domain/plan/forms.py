@@ -23,17 +23,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from shared.domain.errors import capped
-from shared.domain.orchestration.compiling import compile_orchestration
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.orchestration.validation import PlanDefect
-from shared.domain.orchestration.validation import read_plan as read_orchestration
-from shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
-from shared.domain.plan.errors import PlanError, invalid_plan
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.values import strict_json
-from shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.errors import capped
+from planq.shared.domain.orchestration.compiling import compile_orchestration
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import PlanDefect
+from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
+from planq.shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
+from planq.shared.domain.plan.errors import PlanError, invalid_plan
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
 
 _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
 """Around the arguments stand at most the plan, its list, a step, a group, its list, an agent and what it is given."""

@@ -12,16 +12,24 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from shared.domain.errors import Misconfigured
-from shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
-from shared.domain.plan.document import Plan, ReadablePart
-from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.references.grammar import Occurrence, Reference, find_references, odd_segments
-from shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
-from shared.domain.schema.schemas import MAX_DEPTH, MAX_STEPS, UNKNOWN, Schema, Steps, check_schema, compile_schema
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.scoping import unscoped
-from shared.domain.values.pointers import from_pointer
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
+from planq.shared.domain.plan.document import Plan, ReadablePart
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors
+from planq.shared.domain.references.grammar import Occurrence, Reference, find_references, odd_segments
+from planq.shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
+from planq.shared.domain.schema.schemas import (
+    MAX_DEPTH,
+    MAX_STEPS,
+    UNKNOWN,
+    Schema,
+    Steps,
+    check_schema,
+    compile_schema,
+)
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.scoping import unscoped
+from planq.shared.domain.values.pointers import from_pointer
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
 

@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.jobs.elicitations import ElicitationAnswer
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from shared.domain.schema.schemas import violations
-from shared.domain.values.strict_json import loads
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values.strict_json import loads
 
 _ACCEPT = frozenset({"accept", "accepted", "approve", "approved", "yes", "y", "submit", "submitted"})
 _CANCEL = frozenset({"cancel", "canceled", "cancelled"})

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from shared.domain.values.encoding import encode, is_larger
-from shared.domain.values.pointers import Path, array_index
+from planq.shared.domain.values.encoding import encode, is_larger
+from planq.shared.domain.values.pointers import Path, array_index
 
 MAX_AVAILABLE = 50
 """How many names of present fields an `Absent` carries; more would not help anybody who reads it."""

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.errors import InvalidArguments, capped
-from shared.domain.references.excerpts import Absent, Excerpts, descend
-from shared.domain.references.grammar import Insertion, Reference, parse, pieces, walk_strings
-from shared.domain.values.pointers import Path, Tokens, to_pointer
+from planq.shared.domain.errors import InvalidArguments, capped
+from planq.shared.domain.references.excerpts import Absent, Excerpts, descend
+from planq.shared.domain.references.grammar import Insertion, Reference, parse, pieces, walk_strings
+from planq.shared.domain.values.pointers import Path, Tokens, to_pointer
 
 MAX_SIZE = 16 * 1024 * 1024
 """Most characters and values that a resolution puts together: a short plan can name a large output many times."""

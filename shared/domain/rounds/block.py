@@ -28,17 +28,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from shared.domain.agents.source import DocumentPath, pointer
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import AskedOf, Strategy
-from shared.domain.plan.document import WHOLE
-from shared.domain.rounds.ending import BY_TURNS
-from shared.domain.rounds.expressions import expression_defect, template_defects
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.names import MAX_AGENT_NAME, to_registry
-from shared.domain.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
-from shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.domain.agents.source import DocumentPath, pointer
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import AskedOf, Strategy
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.domain.rounds.ending import BY_TURNS
+from planq.shared.domain.rounds.expressions import expression_defect, template_defects
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.names import MAX_AGENT_NAME, to_registry
+from planq.shared.domain.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
+from planq.shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
 
 MAX_BLOCK_BYTES = 64 * 1024
 MAX_RULES = 20

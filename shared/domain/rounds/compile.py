@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Effect, StepStatus
-from shared.domain.jobs.steps import KnownOutcome, PlannedStep
-from shared.domain.plan.compile import (
+from planq.shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Effect, StepStatus
+from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
+from planq.shared.domain.plan.compile import (
     Bound,
     Outline,
     Producer,
@@ -26,12 +26,12 @@ from shared.domain.plan.compile import (
     outline,
     reordered,
 )
-from shared.domain.plan.document import Call, Plan, cut_short
-from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.plan.validation import outline_errors
-from shared.domain.references.grammar import find_references, redirected
-from shared.domain.references.resolution import resolve
-from shared.domain.rounds.guard import (
+from planq.shared.domain.plan.document import Call, Plan, cut_short
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors
+from planq.shared.domain.plan.validation import outline_errors
+from planq.shared.domain.references.grammar import find_references, redirected
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.domain.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     DUPLICATE_OF,
     SKIPPED,
@@ -42,8 +42,8 @@ from shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.tools.definition import ToolDefinition
 
 _MAX_COMPARED = 1_000_000
 """Characters of a call's arguments up to which the guard compares them with their references resolved."""

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.errors import InvalidArguments, capped
-from shared.domain.rounds.block import BlockDefect, LoopBlock
-from shared.domain.rounds.compile import with_defaults
-from shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
-from shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.names import NameIndex
-from shared.domain.tools.scoping import unscoped
-from shared.domain.values.pointers import from_pointer
+from planq.shared.domain.errors import InvalidArguments, capped
+from planq.shared.domain.rounds.block import BlockDefect, LoopBlock
+from planq.shared.domain.rounds.compile import with_defaults
+from planq.shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
+from planq.shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import NameIndex
+from planq.shared.domain.tools.scoping import unscoped
+from planq.shared.domain.values.pointers import from_pointer
 
 ON_ERROR_SOURCE = "on_error"
 AFTER_SOURCE = "after"

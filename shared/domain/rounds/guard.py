@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.jobs.steps import StepResult
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.describe import excerpt
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.describe import excerpt
 
 DUPLICATE_CALL_BLOCKED: Final = "duplicate_call_blocked"
 """Code of a step that the guard blocked."""

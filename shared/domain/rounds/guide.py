@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from shared.domain.errors import capped, storable
-from shared.domain.plan.errors import invalid_plan
-from shared.domain.plan.interpret import Malformed, decoded, json_candidates
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.names import name_index
-from shared.domain.values.describe import excerpt, is_deeper_than
-from shared.domain.values.encoding import measure
+from planq.shared.domain.errors import capped, storable
+from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.plan.interpret import Malformed, decoded, json_candidates
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.names import name_index
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.values.encoding import measure
 
 GUIDE_SOURCE: Final = "guide"
 """What the source of a guide's row among the plans says."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
-from shared.domain.models.exchange import ToolCallRequest, TurnForm
-from shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole
-from shared.domain.plan.errors import PlanError, invalid_plan
-from shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
-from shared.domain.plan.interpret import (
+from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole
+from planq.shared.domain.plan.errors import PlanError, invalid_plan
+from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
+from planq.shared.domain.plan.interpret import (
     DIRECT,
     PLANNING_TOOL_NAME,
     TOOL_CALLS,
@@ -25,9 +25,9 @@ from shared.domain.plan.interpret import (
     decoded,
     planning_tool,
 )
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
 
 ANSWER: Final = "answer"
 ELICITATION: Final = "elicitation"

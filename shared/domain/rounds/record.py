@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.steps import StepResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shared.domain.agents.source import DocumentDefect, DocumentPath, DocumentSource, read_source
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
-from shared.domain.rounds.workflow_expressions import (
+from planq.shared.domain.agents.source import DocumentDefect, DocumentPath, DocumentSource, read_source
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
+from planq.shared.domain.rounds.workflow_expressions import (
     NotExpressible,
     WorkflowNames,
     as_jmespath,
@@ -28,8 +28,8 @@ from shared.domain.rounds.workflow_expressions import (
     incremented,
     translated_text,
 )
-from shared.domain.tools.names import to_registry
-from shared.domain.values.describe import excerpt, sentence_list
+from planq.shared.domain.tools.names import to_registry
+from planq.shared.domain.values.describe import excerpt, sentence_list
 
 _PLAN, _EXEC = "llm_core_plan", "llm_exec_run_plan"
 _PASSED_ON = frozenset(

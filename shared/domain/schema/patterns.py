@@ -18,7 +18,7 @@ import jsonschema_rs
 import referencing
 from referencing.jsonschema import DRAFT202012
 
-from shared.domain.schema.reach import places_of
+from planq.shared.domain.schema.reach import places_of
 
 _READ_KEPT = 1_024
 

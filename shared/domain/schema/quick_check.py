@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from shared.domain.schema.validators import UNKNOWN
+from planq.shared.domain.schema.validators import UNKNOWN
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -19,13 +19,13 @@ import jsonschema_rs
 from jsonschema import validators as dialects
 from referencing.exceptions import Unresolvable
 
-from shared.domain.errors import Misconfigured, capped
-from shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
-from shared.domain.schema.quick_check import QuickCheck
-from shared.domain.schema.reach import MAX_WRITTEN_OUT, Reached, reachable, too_branched
-from shared.domain.schema.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
-from shared.domain.values.describe import excerpt, is_deeper_than
-from shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.domain.errors import Misconfigured, capped
+from planq.shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
+from planq.shared.domain.schema.quick_check import QuickCheck
+from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, Reached, reachable, too_branched
+from planq.shared.domain.schema.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
+from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.values.pointers import Tokens, to_pointer
 
 __all__ = [
     "MAX_DEPTH",

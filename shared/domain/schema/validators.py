@@ -23,8 +23,8 @@ from jsonschema import validators as dialects
 from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import DRAFT202012, lookup_recursive_ref, specification_with
 
-from shared.domain.schema.patterns import find_match
-from shared.domain.schema.reach import REGISTRY
+from planq.shared.domain.schema.patterns import find_match
+from planq.shared.domain.schema.reach import REGISTRY
 
 MAX_VIOLATIONS = 20
 """How many violations of one value are reported; an author who repairs twenty finds the rest on the next try."""

@@ -7,20 +7,20 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shared.domain.conversations.messages import Policy
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.jobs.budget import read_budget
-from shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS
-from shared.domain.jobs.limits import Limits, read_tenant_limits
-from shared.domain.jobs.schedule import MAX_REMINDERS
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.names import MODEL_PATTERN, check_model_name
-from shared.domain.plan.document import WHOLE
-from shared.domain.references.grammar import walk_strings
-from shared.domain.results.artifacts import MAX_STORED_BYTES
-from shared.domain.tenants.prompt import check_tenant_prompt
-from shared.domain.tools.policy import read_tool_policy
-from shared.domain.values.pointers import to_pointer
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.jobs.budget import read_budget
+from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS
+from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
+from planq.shared.domain.jobs.schedule import MAX_REMINDERS
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.names import MODEL_PATTERN, check_model_name
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.domain.references.grammar import walk_strings
+from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
+from planq.shared.domain.tenants.prompt import check_tenant_prompt
+from planq.shared.domain.tools.policy import read_tool_policy
+from planq.shared.domain.values.pointers import to_pointer
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
 _MODEL = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": MODEL_PATTERN})]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.redact import LEAST_KEY_CHARS
-from shared.domain.tenants.master_keys import KEY_BYTES, MasterKey
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.redact import LEAST_KEY_CHARS
+from planq.shared.domain.tenants.master_keys import KEY_BYTES, MasterKey
 
 NONCE_BYTES = 12
 ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES

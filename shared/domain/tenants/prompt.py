@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.errors import InvalidRequest, capped
 
 MAX_TENANT_PROMPT_CHARS = 8_000
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
 """How the `source` of a tool begins that an MCP server offers; the server's name follows."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from shared.domain.jobs.states import AskedOf
-from shared.domain.tools.names import to_registry
-from shared.domain.values import strict_json
-from shared.domain.values.describe import excerpt
-from shared.domain.values.encoding import encode
+from planq.shared.domain.jobs.states import AskedOf
+from planq.shared.domain.tools.names import to_registry
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt
+from planq.shared.domain.values.encoding import encode
 
 
 class Permission(StrEnum):

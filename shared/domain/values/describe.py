@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from shared.domain.errors import capped
+from planq.shared.domain.errors import capped
 
 _EXCERPT_CHARS = 80
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.domain.values.pointers import Tokens, to_pointer
 
 
 class RepeatedKey(ValueError):

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.states import JobStatus, JoinPolicy
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.states import JobStatus, JoinPolicy
 
 
 @dataclass(frozen=True, slots=True)

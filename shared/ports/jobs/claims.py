@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.jobs.elicitations import ElicitationAnswer
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, StepKind, Strategy
-from shared.domain.jobs.steps import StepResult
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.values.pointers import Path
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, StepKind, Strategy
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.values.pointers import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,19 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from shared.domain.conversations.messages import HistoryMessage
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.budget import Holder, Reserved, Wanted
-from shared.domain.jobs.elicitations import Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import AfterSteps, AskedOf, JobStatus, Lane, OnFailure, StepStatus, StopReason
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.values.encoding import JsonText
-from shared.ports.jobs.children import ChildOutcome, Delegated
-from shared.ports.jobs.claims import StageClaim, StepClaim
-from shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.domain.conversations.messages import HistoryMessage
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import AfterSteps, AskedOf, JobStatus, Lane, OnFailure, StepStatus, StopReason
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.ports.jobs.children import ChildOutcome, Delegated
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PayloadRecord:
     """What is stored beside a step whose output is a payload.
 
     `hash` is the SHA-256 of the output's JSON, `size` its length in bytes, `excerpts` what
-    `shared.domain.references.excerpts.excerpts_json` returned for it.
+    `planq.shared.domain.references.excerpts.excerpts_json` returned for it.
     """
 
     hash: bytes

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import AfterAnswer, Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind, WakeQueue
-from shared.ports.jobs.store import ParentTransition, TransitionResult
-from shared.ports.jobs.wakes import Wake
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import AfterAnswer, Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind, WakeQueue
+from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
+from planq.shared.ports.jobs.wakes import Wake
 
 
 class Loss(StrEnum):
@@ -27,7 +27,8 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker whose lease has not been ended, and its process as text (`shared.domain.jobs.processes.Process`)."""
+    """A worker whose lease has not been ended, and its process as text
+    (`planq.shared.domain.jobs.processes.Process`)."""
 
     id: UUID
     name: str

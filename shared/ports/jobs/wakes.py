@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef, plan_attempt_id
-from shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef, plan_attempt_id
+from planq.shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, storable
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus
-from shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
-from shared.ports.jobs.claims import StepClaim
-from shared.ports.jobs.store import ParentTransition
-from shared.store.database import Database, Row, json_text
-from shared.store.ids import new_ids
-from shared.store.jobs.codec import transition_result
+from planq.shared.domain.errors import ErrorRecord, storable
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.ports.jobs.claims import StepClaim
+from planq.shared.ports.jobs.store import ParentTransition
+from planq.shared.store.database import Database, Row, json_text
+from planq.shared.store.ids import new_ids
+from planq.shared.store.jobs.codec import transition_result
 
 
 def children_text(claim: StepClaim, delegated: Delegated) -> str:

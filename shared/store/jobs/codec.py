@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import InvalidArguments, capped, storable
-from shared.domain.jobs.budget import Holder, Wanted
-from shared.domain.jobs.elicitations import (
+from planq.shared.domain.errors import InvalidArguments, capped, storable
+from planq.shared.domain.jobs.budget import Holder, Wanted
+from planq.shared.domain.jobs.elicitations import (
     MAX_ELICITATION_CHARS,
     AfterAnswer,
     Continues,
@@ -19,10 +19,10 @@ from shared.domain.jobs.elicitations import (
     Fails,
     Succeeds,
 )
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import (
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import (
     STAGES,
     AskedOf,
     Effect,
@@ -36,15 +36,15 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.jobs.steps import PlannedStep, StepResult
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.references.excerpts import Excerpts, path_of, path_text
-from shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
-from shared.domain.rounds.record import RoundRecord
-from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
-from shared.ports.jobs.wakes import PlanWake, StepWake, TaskLinks, Wake, stage_again
-from shared.store.database import Row, json_text, stored_text
+from planq.shared.domain.jobs.steps import PlannedStep, StepResult
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
+from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
+from planq.shared.ports.jobs.wakes import PlanWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.store.database import Row, json_text, stored_text
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:

@@ -13,18 +13,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.conversations.messages import HistoryMessage
-from shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions
-from shared.domain.jobs.budget import Holder, Reserved, Wanted
-from shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import STAGES, AskedOf, ElicitationKind, JobStatus, Lane, StepStatus, StopReason
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.jobs.usage import ModelCall
-from shared.ports.jobs.children import ChildOutcome, Delegated
-from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from shared.ports.jobs.store import (
+from planq.shared.domain.conversations.messages import HistoryMessage
+from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions
+from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import STAGES, AskedOf, ElicitationKind, JobStatus, Lane, StepStatus, StopReason
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.ports.jobs.children import ChildOutcome, Delegated
+from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.ports.jobs.store import (
     ONE_ROUND,
     Approved,
     ArtifactRecord,
@@ -36,12 +36,12 @@ from shared.ports.jobs.store import (
     TransitionResult,
     UnitStep,
 )
-from shared.ports.jobs.wakes import Wake
-from shared.store.database import Database, Row, as_json, json_text, query, stored_text
-from shared.store.ids import new_id
-from shared.store.jobs.batching import Batcher
-from shared.store.jobs.children import children_text, notify_parent, outcomes
-from shared.store.jobs.codec import (
+from planq.shared.ports.jobs.wakes import Wake
+from planq.shared.store.database import Database, Row, as_json, json_text, query, stored_text
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.batching import Batcher
+from planq.shared.store.jobs.children import children_text, notify_parent, outcomes
+from planq.shared.store.jobs.codec import (
     call_to_json,
     elicitation_text,
     holder_to_json,
@@ -55,7 +55,7 @@ from shared.store.jobs.codec import (
     transition_result,
     wanted_to_json,
 )
-from shared.store.turns import history, settle_turn
+from planq.shared.store.turns import history, settle_turn
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""

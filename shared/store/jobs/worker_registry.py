@@ -11,11 +11,11 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import apart
-from shared.domain.jobs.states import (
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import apart
+from planq.shared.domain.jobs.states import (
     STAGES,
     Effect,
     ElicitationKind,
@@ -27,8 +27,8 @@ from shared.domain.jobs.states import (
     StepKind,
     WakeQueue,
 )
-from shared.ports.jobs.store import ParentTransition, TransitionResult
-from shared.ports.jobs.sweep import (
+from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
+from planq.shared.ports.jobs.sweep import (
     Attempt,
     Due,
     DueSchedule,
@@ -43,14 +43,14 @@ from shared.ports.jobs.sweep import (
     Peer,
     SweepPart,
 )
-from shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
-from shared.store.database import Database, Row, as_json, json_text, stored_text
-from shared.store.ids import new_id
-from shared.store.jobs.children import notify_parent
-from shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
-from shared.store.lines import admit_lines, cancel_lines, fail_lost_lines, settle_lines
-from shared.store.schedules import Firing
-from shared.store.turns import settle_turn
+from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.children import notify_parent
+from planq.shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
+from planq.shared.store.lines import admit_lines, cancel_lines, fail_lost_lines, settle_lines
+from planq.shared.store.schedules import Firing
+from planq.shared.store.turns import settle_turn
 
 
 class WorkerRegistry:

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.local.postgres import EmbeddedPostgres
-from shared.store.migrate import upgrade
+from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.shared.store.migrate import upgrade
 from tests.bench.context import Context
 from tests.bench.history import filling, patterns
 

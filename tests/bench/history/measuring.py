@@ -21,9 +21,9 @@ from time import perf_counter
 import httpx
 import psycopg
 
-from shared.domain.tenants.keys import KeyScope
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
@@ -172,7 +172,7 @@ def _commands(stack: Stack, keys: Keys, database_url: str) -> dict[str, float]:
     env = {**os.environ, "PLANQ_URL": stack.url, "PLANQ_API_KEY": keys.large, "DATABASE_URL": database_url}
 
     def run(arguments: str) -> None:
-        program = [sys.executable, "-m", "deploy.cli.main", *arguments.split()]
+        program = [sys.executable, "-m", "planq.deploy.cli.main", *arguments.split()]
         subprocess.run(program, env=env, check=True, capture_output=True)
 
     return {f"planq {given}": _median(3, partial(run, given)) for given in COMMANDS}

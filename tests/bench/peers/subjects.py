@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from deploy.local.child import spawn, stop
+from planq.deploy.local.child import spawn, stop
 from tests.bench.context import Context
 from tests.bench.peers import environment
 

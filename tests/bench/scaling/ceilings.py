@@ -9,7 +9,7 @@ from time import monotonic
 
 import psycopg
 
-from deploy.local.postgres import installed_binaries
+from planq.deploy.local.postgres import installed_binaries
 from tests.bench.scaling.usage import Ceilings
 
 _CLIENTS = 32

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import redis
 
-from deploy.local.child import has_exited
-from deploy.local.folder import last_lines
-from deploy.local.postgres import PORT, EmbeddedPostgres
-from deploy.local.valkey import EmbeddedValkey
-from shared.store.migrate import upgrade
+from planq.deploy.local.child import has_exited
+from planq.deploy.local.folder import last_lines
+from planq.deploy.local.postgres import PORT, EmbeddedPostgres
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.store.migrate import upgrade
 from tests.bench.scaling.network import RANGE, SERVERS, Network, address
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
@@ -116,7 +116,7 @@ class Installation:
             address(number),
             "--",
         ]
-        worker = ["-m", "worker", "io", "--concurrency", str(self._concurrency)]
+        worker = ["-m", "planq.worker", "io", "--concurrency", str(self._concurrency)]
         process = self._stack.run(name, *host, *worker, env=self._servers.remote)
         network.plug_in(process.pid, number)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psycopg
 
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Database
-from shared.store.payloads import PayloadStore
-from shared.store.retention import Retention
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database
+from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.retention import Retention
 from tests.bench import plans
 from tests.bench.client import run
 from tests.bench.scaling import ceilings

@@ -19,24 +19,24 @@ import httpx
 import pytest
 import uvicorn
 
-from api.app import create_api
-from deploy.local.valkey import EmbeddedValkey
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, JobStatus, Lane
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ArtifactRecord, Wake
-from shared.settings import Settings
-from shared.store.api_keys import ApiKeyStore, StoredKey
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.tenants import TenantStore
+from planq.api.app import create_api
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ArtifactRecord, Wake
+from planq.shared.settings import Settings
+from planq.shared.store.api_keys import ApiKeyStore, StoredKey
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.tenants import TenantStore
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents

@@ -7,18 +7,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Recovery
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import StageClaim, StepClaim
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Recovery
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import StageClaim, StepClaim
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.support.stored import documents
 
 if TYPE_CHECKING:

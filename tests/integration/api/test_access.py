@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.app import create_api
-from shared.domain.errors import Misconfigured
-from shared.settings import Settings
+from planq.api.app import create_api
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.settings import Settings
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 PATHS = ["/jobs", "/tools", "/metrics", "/nothing"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from api.routes import agents as routes
-from shared.domain.agents.document import AgentDocument, parse_agent
+from planq.api.routes import agents as routes
+from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from tests.integration.api.conftest import Api, problem_of
 
 YAML = {"Content-Type": "application/yaml"}

@@ -10,15 +10,15 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from shared.domain.tenants.keys import KeyScope
-from shared.settings import Settings
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.settings import Settings
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
+from planq.worker.tools import ToolContext, tool
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
-from worker.tools import ToolContext, tool
 
 ADA, BOB = "ada", "bob"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

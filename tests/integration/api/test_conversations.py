@@ -8,13 +8,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.errors import Erased, ErrorRecord, Transient
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import JobStatus
-from shared.ports import Message
-from shared.store.conversations import ConversationStore, Received
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.errors import Erased, ErrorRecord, Transient
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.ports import Message
+from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api
 from tests.support.conversations import message
 

@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
-from api.message_flow import plan_id_of
+from planq.api.message_flow import plan_id_of
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of, search
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.proxy import TcpProxy
@@ -128,7 +128,7 @@ LOSSES: dict[str, Loss] = {"closed": lambda _, url: closed(url), "pool exhausted
 def test_every_operation_refuses_with_a_time_to_come_back(
     make_api: MakeApi, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 600.0)  # those that are busy stay so
+    monkeypatch.setattr("planq.api.app._STATEMENT_SECONDS", 600.0)  # those that are busy stay so
     api = make_api(database_timeout_seconds=0.3, wait_poll_seconds=60, database_connections=2, secret_keys=SECRET_KEY)
     api.jobs.publish_tools()
     operations = Operations(api)
@@ -155,7 +155,7 @@ def test_requests_are_answered_while_the_network_to_the_database_is_silent(
     make_api: MakeApi, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pins: to take a statement back psycopg asks the silent server to cancel it, and then waits for the answer.
-    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 600.0)
+    monkeypatch.setattr("planq.api.app._STATEMENT_SECONDS", 600.0)
     server = conninfo_to_dict(database_url)
     with TcpProxy(Path(str(server["host"]), f".s.PGSQL.{server['port']}")) as proxy:
         url = f"postgresql://{server['user']}@127.0.0.1:{proxy.port}/{server['dbname']}"
@@ -227,7 +227,7 @@ def test_connections_that_were_cut_are_replaced_without_an_error(make_api: MakeA
 def test_a_statement_that_hangs_does_not_hold_its_request_for_ever(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 0.1)
+    monkeypatch.setattr("planq.api.app._STATEMENT_SECONDS", 0.1)
     api = make_api(database_timeout_seconds=0.3, database_connections=2)
     operations = Operations(api)
 

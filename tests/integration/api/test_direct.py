@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.domain.tools.definition import ToolDefinition
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.stored import documents
 from tests.support.waiting import eventually

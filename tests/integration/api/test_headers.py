@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.__main__ import server_options
+from planq.api.__main__ import server_options
 from tests.integration.api.conftest import Api, MakeApi
 
 FIELDS = {

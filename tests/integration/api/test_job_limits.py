@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope
-from shared.store.api_keys import ApiKeyStore
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.api_keys import ApiKeyStore
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.tenants import TenantStore
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.waiting import eventually
 

@@ -9,14 +9,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from api.schemas import JobDocument
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.ports import PlanWake
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.api.schemas import JobDocument
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.ports import PlanWake
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 
 PLAN = {

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.keys import KeyScope, new_key
-from shared.store.api_keys import ApiKeyStore, StoredKey
-from shared.store.database import Database
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.keys import KeyScope, new_key
+from planq.shared.store.api_keys import ApiKeyStore, StoredKey
+from planq.shared.store.database import Database
+from planq.shared.store.tenants import TenantStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.clock import move_clock
 from tests.support.outage import closed

@@ -13,17 +13,17 @@ import pytest
 import redis
 import uvloop
 
-from api.http import error_response
-from api.limits import RateLimits, open_windows, too_many
-from deploy.local.valkey import EmbeddedValkey
-from shared.broker.rates import ValkeyWindows, redis_py_url
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import Lane
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.rates import RateVerdict, Window
-from shared.settings import Settings
-from shared.store.database import Database
-from shared.store.rates import PostgresWindows
+from planq.api.http import error_response
+from planq.api.limits import RateLimits, open_windows, too_many
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker.rates import ValkeyWindows, redis_py_url
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.rates import RateVerdict, Window
+from planq.shared.settings import Settings
+from planq.shared.store.database import Database
+from planq.shared.store.rates import PostgresWindows
 from tests.integration.api.conftest import MakeApi
 from tests.support.ports import free_port
 from tests.support.proxy import TcpProxy

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import StageClaim
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import StageClaim
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 BLOCK = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.openapi import _first_sentence
+from planq.api.openapi import _first_sentence
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 GETS = ["/healthz", "/jobs", "/tools", "/agents", "/schedules", "/openapi.json", "/docs", "/nothing"]

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from shared.domain import errors
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain import errors
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.api.conftest import Api, MakeApi

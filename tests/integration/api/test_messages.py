@@ -12,15 +12,15 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from shared.domain import errors
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
-from shared.domain.jobs.states import ElicitationKind, JobStatus
-from shared.settings import Settings
-from shared.store.conversations import ConversationStore
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain import errors
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
+from planq.shared.domain.jobs.states import ElicitationKind, JobStatus
+from planq.shared.settings import Settings
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.integration.api.control import Story

@@ -14,13 +14,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from api.limits import RateLimits
-from api.readiness import BrokerProbe, ReadinessChecks
-from shared.broker.celery_config import create_celery
-from shared.domain.jobs.states import Lane
-from shared.store.database import Database
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.rates import PostgresWindows
+from planq.api.limits import RateLimits
+from planq.api.readiness import BrokerProbe, ReadinessChecks
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.rates import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually

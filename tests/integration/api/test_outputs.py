@@ -10,16 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.references.excerpts import excerpts_json
-from shared.ports import ArtifactRecord, PayloadRecord
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.payloads import SLICE_BYTES, PayloadStore
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.references.excerpts import excerpts_json
+from planq.shared.ports import ArtifactRecord, PayloadRecord
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.payloads import SLICE_BYTES, PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 
 OUTPUT = {"artifact_id": "large", "artifact": {"text": "x" * (3 * SLICE_BYTES)}, "_metadata": {}, "text": "é"}

@@ -1,4 +1,4 @@
-"""`python -m api` as a process: how it refuses to start, and how it stops."""
+"""`python -m planq.api` as a process: how it refuses to start, and how it stops."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def start_refused(**changed: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m api`, which must end by itself."""
+    """Run `python -m planq.api`, which must end by itself."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PLANQ_")}
     servers = {"DATABASE_URL": "postgresql://127.0.0.1:1/x", "BROKER_URL": "redis://127.0.0.1:1/0"}
     return subprocess.run(
-        [sys.executable, "-m", "api"],
+        [sys.executable, "-m", "planq.api"],
         env=clean | servers | changed,
         cwd=ROOT,
         capture_output=True,
@@ -102,7 +102,7 @@ def test_the_log_says_whether_a_key_is_needed(
     tmp_path: Path, database_url: str, api_valkey: str, env: dict[str, str], needs: bool
 ) -> None:
     stack = Stack(tmp_path, database_url, api_valkey)
-    stack.run("api", "-m", "api", env=env)
+    stack.run("api", "-m", "planq.api", env=env)
 
     def told() -> dict[str, object] | None:
         lines = [json.loads(line) for line in stack.log("api").read_text().splitlines() if line.startswith("{")]
@@ -117,7 +117,7 @@ def test_the_log_says_whether_a_key_is_needed(
 def stack_api(tmp_path: Path, database_url: str, api_valkey: str) -> Iterator[Stack]:
     """The API alone, as a process, answering."""
     stack = Stack(tmp_path, database_url, api_valkey, fresh=True)
-    stack.run("api", "-m", "api")
+    stack.run("api", "-m", "planq.api")
 
     def answers() -> bool:
         try:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.integration.api.conftest import Api, problem_of
 
 INSERT = (

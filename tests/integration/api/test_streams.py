@@ -14,13 +14,13 @@ import httpx
 import psycopg
 import pytest
 
-from api import streams
-from api.__main__ import server_options
-from shared.ports.streams import Epoch, TextPiece
-from shared.store.conversations import ConversationStore
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.texts import PostgresTexts
+from planq.api import streams
+from planq.api.__main__ import server_options
+from planq.shared.ports.streams import Epoch, TextPiece
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.texts import PostgresTexts
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of, search
 from tests.support.clock import move_clock
 from tests.support.conversations import message

@@ -11,7 +11,7 @@ from typing import Any
 import kombu
 import pytest
 
-from shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.limits import Limits
 from tests.integration.api.conftest import JSON, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually

@@ -10,11 +10,11 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
-from shared.broker.celery_config import create_celery
-from shared.broker.depth import BrokerQueues
-from shared.broker.publisher import CeleryPublisher
-from shared.domain.jobs.states import WakeQueue
-from shared.ports import PlanWake
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.depth import BrokerQueues
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.ports import PlanWake
 from tests.support.ports import free_port
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.broker.celery_config import create_celery
+from planq.shared.broker.celery_config import create_celery
 from tests.support.callers import Caller
 from tests.support.monitor import RECEIVED, Monitor
 from tests.support.stack import Stack

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from deploy.local.child import spawn, stop
-from deploy.local.valkey import installed_binary
+from planq.deploy.local.child import spawn, stop
+from planq.deploy.local.valkey import installed_binary
 from tests.support import kombu_suite
 from tests.support.pinned_env import ROOT
 from tests.support.ports import free_port

@@ -12,13 +12,13 @@ from uuid import UUID
 import pytest
 from celery import Celery
 
-from shared.broker import names
-from shared.broker.celery_config import create_celery
-from shared.broker.messages import WakeMessage
-from shared.broker.publisher import CeleryPublisher
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane, WakeQueue
-from shared.ports import PlanWake, RespondWake, StepWake
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.messages import WakeMessage
+from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane, WakeQueue
+from planq.shared.ports import PlanWake, RespondWake, StepWake
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

@@ -12,8 +12,8 @@ import pytest
 import redis
 from kombu import Connection
 
-from deploy.local.valkey import EmbeddedValkey
-from shared.broker.transport import hardened
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker.transport import hardened
 from tests.support.callers import Caller
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kombu import Connection, Consumer, Queue
 
-from shared.broker.celery_config import transport_options
-from shared.broker.transport import Reserve, hardened
+from planq.shared.broker.celery_config import transport_options
+from planq.shared.broker.transport import Reserve, hardened
 
 ALL, BULK = "windows", "windows.bulk"
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support.callers import Caller
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.stack import Stack

@@ -6,8 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+from planq.worker.tools import ToolContext, ToolError, tool
 from tests.support.waiting import eventually
-from worker.tools import ToolContext, ToolError, tool
 
 OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 

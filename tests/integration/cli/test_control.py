@@ -13,8 +13,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.cli.main import create_app
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
 from tests.support.tiers import some

@@ -14,14 +14,14 @@ import pytest
 import redis
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
-from deploy.local.valkey import EmbeddedValkey
-from shared.broker.celery_config import create_celery
-from shared.broker.dead_letters import MOST_LETTERS, DeadLetters, Letter
-from shared.domain.jobs.states import Lane
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.deploy.cli.main import create_app
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetters, Letter
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.support.clock import move_clock
 from tests.support.ended import ended
 from tests.support.ports import free_port

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
-from deploy.local.valkey import EmbeddedValkey
+from planq.deploy.cli.main import create_app
+from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support.servers import TestPostgres
 from tests.support.stack import ROOT, Stack
 from tests.support.waiting import eventually
@@ -224,7 +224,7 @@ def test_cancelling_ends_a_job_that_waits(planq: Planq) -> None:
 
 def test_an_interrupt_leaves_the_job_running(planq: Planq, stack: Stack, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    command = [sys.executable, "-m", "deploy.cli.main", "submit", "wait 299 seconds", "--url", stack.url]
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "submit", "wait 299 seconds", "--url", stack.url]
     with told.open("wb") as err:
         process = subprocess.Popen(command, cwd=ROOT, stderr=err)
     eventually(lambda: "job executing" in told.read_text(), 60)

@@ -73,7 +73,7 @@ def test_the_walk_through_works_as_printed(
     stack = make_stack(database_url, valkey_url, env=env)
     stack.start()
     script = f"\necho '{MARK}'\n".join(command for command, _ in walk)
-    script = f"planq() {{ '{sys.executable}' -m deploy.cli.main \"$@\"; }}\n{script}"
+    script = f"planq() {{ '{sys.executable}' -m planq.deploy.cli.main \"$@\"; }}\n{script}"
     script = script.replace("http://127.0.0.1:8000", stack.url)
 
     done = subprocess.run(

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.support.ended import ended
 
 Planq = Callable[..., Result]

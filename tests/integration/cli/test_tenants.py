@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
-from shared.domain.tenants.keys import is_key
+from planq.deploy.cli.main import create_app
+from planq.shared.domain.tenants.keys import is_key
 
 Planq = Callable[..., Result]
 

@@ -15,8 +15,8 @@ import psutil
 import psycopg
 import pytest
 
-from api.cli import runtime
-from shared.store import schema
+from planq.api.cli import runtime
+from planq.shared.store import schema
 from tests.support.ports import free_port
 from tests.support.tiers import rare
 from tests.support.torn import FATAL

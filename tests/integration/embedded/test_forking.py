@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local.child import has_exited, reap, send
+from planq.deploy.local.child import has_exited, reap, send
 from tests.support.forking import Forked, ForkServer, fork_server
 from tests.support.waiting import eventually
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 TELL = (
     "import json, os, sys; print(json.dumps({'env': dict(os.environ), 'cwd': os.getcwd(), 'argv': sys.argv[1:], "
     "'path': sys.path[1], 'session': os.getsid(0), 'files': len(os.listdir('/proc/self/fd')), "
-    "'early': 'worker.celery.app' in sys.modules}), flush=True)"
+    "'early': 'planq.worker.celery.app' in sys.modules}), flush=True)"
 )
 PAUSE = "import signal; print('ready', flush=True); signal.pause()"
 

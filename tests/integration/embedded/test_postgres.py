@@ -14,10 +14,10 @@ import psutil
 import psycopg
 import pytest
 
-from deploy.local import identity
-from deploy.local.folder import LONGEST_SOCKET_PATH
-from deploy.local.postgres import EmbeddedPostgres
-from shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.deploy.local import identity
+from planq.deploy.local.folder import LONGEST_SOCKET_PATH
+from planq.deploy.local.postgres import EmbeddedPostgres
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -175,7 +175,7 @@ def test_a_long_path_gets_a_short_private_socket_folder_and_keeps_it(tmp_path: P
 
 def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom deploy.local.postgres import EmbeddedPostgres\n"
+        "import sys\nfrom pathlib import Path\nfrom planq.deploy.local.postgres import EmbeddedPostgres\n"
         "server = EmbeddedPostgres(Path(sys.argv[1]))\nserver.start()\nprint(server.pid, flush=True)\ninput()"
     )
     owner = subprocess.Popen(

@@ -15,9 +15,9 @@ import pytest
 import redis
 from flower.utils.broker import Broker
 
-from deploy.local import valkey as module
-from deploy.local.valkey import EmbeddedValkey
-from shared.domain.errors import BrokerUnavailable, Misconfigured
+from planq.deploy.local import valkey as module
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
 from tests.support.torn import FATAL, HARMLESS
 from tests.support.waiting import eventually
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.ports import Tool
-from shared.store.database import Database
+from planq.shared.ports import Tool
+from planq.shared.store.database import Database
 from tests.support.harness import Harness, ScriptedModel
 from tests.support.orchestras import Orchestra, document, perform
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ToolFailed, Transient
-from shared.domain.jobs.states import Effect
-from shared.domain.models.exchange import ToolCallRequest
-from shared.ports import ToolContext
+from planq.shared.domain.errors import ToolFailed, Transient
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.ports import ToolContext
+from planq.worker.tools.declare import tool
 from tests.support.agents import look, rows, run_agent, saying, submit_agent
 from tests.support.harness import Harness, make_tool
-from worker.tools.declare import tool
 
 WRITER = {"name": "writer", "description": "You write."}
 CLERK = {

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.budget import Holder, Price, Wanted
-from shared.domain.jobs.states import Effect, JobStatus
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
-from shared.ports import RespondWake
+from planq.shared.domain.jobs.budget import Holder, Price, Wanted
+from planq.shared.domain.jobs.states import Effect, JobStatus
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
+from planq.shared.ports import RespondWake
+from planq.worker.tools.declare import tool
 from tests.support.agents import TalkingModel, keep_agent, look, rows, run_agent, saying, submit_agent
 from tests.support.children import DelegatingTool
 from tests.support.harness import Harness, make_tool
-from worker.tools.declare import tool
 
 WRITER = {"name": "writer", "description": "You write.", "tools": ["echo"]}
 THINKER = {"name": "thinker", "description": "You think."}

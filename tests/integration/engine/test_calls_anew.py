@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import TERMINAL_JOB, JobStatus
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, ModelFailed, ModelReply
-from shared.ports import Attempt, ToolContext
-from shared.store.jobs.signals import CANCELLED, listen
+from planq.shared.domain.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply
+from planq.shared.ports import Attempt, ToolContext
+from planq.shared.store.jobs.signals import CANCELLED, listen
+from planq.worker.agents.calls import CallAgent
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, document, pump
-from worker.agents.calls import CallAgent
 
 Play = Callable[..., Any]
 

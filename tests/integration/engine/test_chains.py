@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
-from shared.ports import StepWake, Suspended, ToolContext
+from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.ports import StepWake, Suspended, ToolContext
+from planq.worker.tools import tool
 from tests.integration.engine.test_takes import statuses
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 Play = Callable[..., Any]
 PATIENCE = 60
@@ -135,7 +135,7 @@ def test_a_unit_ends_there(
         await harness.drain()
         return found, await outcome(harness, job_id)
 
-    monkeypatch.setattr(f"worker.attempts.step.{bound[0]}", bound[1])
+    monkeypatch.setattr(f"planq.worker.attempts.step.{bound[0]}", bound[1])
     count = len(tools)
     ended = ("completed", [{"n": n + 1} for n in range(count)], [1] * count)
     assert play(scenario, ScriptedModel(), Steps().tools()) == (sizes, ended)

@@ -9,17 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import Cancelled, ErrorRecord
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus, Priority
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, ModelReply
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import AnyWake, CutOff, PlanWake, StepWake
-from shared.store.jobs.signals import CANCELLED, listen
+from planq.shared.domain.errors import Cancelled, ErrorRecord
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus, Priority
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, ModelReply
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import AnyWake, CutOff, PlanWake, StepWake
+from planq.shared.store.jobs.signals import CANCELLED, listen
+from planq.worker.tools import tool
 from tests.support.children import DelegatingTool, child_plan, children_of
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 Play = Callable[..., Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.builtin.pure import calculate
 
 Play = Callable[..., Any]
 

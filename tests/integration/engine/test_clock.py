@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import StepWake
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import StepWake
+from planq.worker.tools import tool
 from tests.support.clock import move_clock
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 Play = Callable[..., Any]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.conversations.messages import MessageKind, Policy
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import ElicitationStatus
-from shared.domain.models.exchange import ToolCallRequest
-from shared.store.conversations import AnsweredQuestion, Arrival, ConversationStore
+from planq.shared.domain.conversations.messages import MessageKind, Policy
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.store.conversations import AnsweredQuestion, Arrival, ConversationStore
+from planq.worker.tools.declare import tool
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.declare import tool
 
 
 @tool(name="note", effect="read")

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from shared.domain.jobs.ids import StepRef
-from shared.ports import AnyWake, Attempt
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.ports import AnyWake, Attempt
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.worker.engine.fence import Lease
+from planq.worker.runtime.prefork import PreforkProcesses
+from planq.worker.runtime.reconcile import Reconciler
 from tests.integration.store.test_control import Rows
-from worker.engine.fence import Lease
-from worker.runtime.prefork import PreforkProcesses
-from worker.runtime.reconcile import Reconciler
 
 LEASE = timedelta(seconds=15)
 

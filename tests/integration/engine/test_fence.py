@@ -11,14 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect
-from shared.ports import ToolContext
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.ports import ToolContext
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.worker.engine.fence import Lease
+from planq.worker.tools import NotHappened, OwnershipLost, tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE, until
-from worker.engine.fence import Lease
-from worker.tools import NotHappened, OwnershipLost, tool
 
 Play = Callable[..., Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from planq.worker.tools import ToolError, tool
 from tests.support.garbage import garbage
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import ToolError, tool
 
 Play = Callable[..., Any]
 

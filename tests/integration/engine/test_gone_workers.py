@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.processes import Process
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import Attempt, Loss, Peer, StageClaim, StepClaim
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.processes import Process
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import Attempt, Loss, Peer, StageClaim, StepClaim
+from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine import Sweeper, SweepSettings
-from worker.tools import tool
 
 Play = Callable[..., Any]
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ModelRefused, Transient
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, Strategy
-from shared.domain.models.exchange import Ask, ToolCallRequest, TurnForm
-from shared.ports import Tool
+from planq.shared.domain.errors import ModelRefused, Transient
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Effect, Strategy
+from planq.shared.domain.models.exchange import Ask, ToolCallRequest, TurnForm
+from planq.shared.ports import Tool
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.request import turn_request
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.builtin.pure import calculate
+from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.llm.gateway import ModelGateway
-from worker.llm.request import turn_request
-from worker.llm.settings import ModelSettings
-from worker.tools.builtin.pure import calculate
-from worker.tools.declare import tool
 
 GUIDE = {"steps": [{"step_number": 1, "description": "Note it down", "tool_name": "note"}], "complexity": "low"}
 CALLED = [ToolCallRequest("note", {"text": "a"}, "id_0")]

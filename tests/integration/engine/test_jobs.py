@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidOutput, Transient
-from shared.domain.jobs.limits import Limits
-from shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.errors import InvalidOutput, Transient
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import ToolError, tool
 
 Play = Callable[..., Any]
 
@@ -198,7 +198,7 @@ def test_a_plan_with_a_lone_surrogate_is_refused(play: Play, text: str) -> None:
 def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.store.jobs.codec.MAX_SIZE", 400)
+    monkeypatch.setattr("planq.shared.store.jobs.codec.MAX_SIZE", 400)
     model = ScriptedModel.planning(("say", {"text": "x" * 300}), *[("say", {"text": "$0.output.said"})] * 2)
     _, steps, _ = play(default, model, TOOLS)
     assert statuses(steps) == ["succeeded"] * 3

@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from shared.ports import StepClaim, StepWake, ToolContext
-from shared.store.agents import DocumentStore
-from shared.store.knowledge import Piece, PostgresKnowledge
-from shared.store.memory import PostgresMemory
+from planq.shared.ports import StepClaim, StepWake, ToolContext
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.knowledge import Piece, PostgresKnowledge
+from planq.shared.store.memory import PostgresMemory
+from planq.worker.engine.chain import after_release
+from planq.worker.tools.registry import load_registry
+from planq.worker.tools.services import ToolServices
 from tests.support.harness import Harness, ScriptedModel
 from tests.support.stored import documents
-from worker.engine.chain import after_release
-from worker.tools.registry import load_registry
-from worker.tools.services import ToolServices
 
 Play = Callable[..., Any]
 Read = Callable[..., list[dict[str, Any]]]
@@ -42,7 +42,7 @@ async def furnish(harness: Harness, **services: Any) -> None:
     known = ToolServices(
         knowledge=PostgresKnowledge(harness.database), memory=PostgresMemory(harness.database), **services
     )
-    loaded = load_registry(services=known, entry_point_group=None, modules=["worker.tools.builtin"])
+    loaded = load_registry(services=known, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     harness.registry.extend([tool for d in loaded.definitions() if (tool := loaded.find(d.name)) is not None])
     await harness.worker_registry.publish_tools(documents(loaded.definitions()))
 

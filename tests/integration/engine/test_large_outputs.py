@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import StorageUnavailable
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
-from shared.domain.values.preview import PREVIEW_CHARS
-from shared.ports import Payloads, StepsWake, StepWake
-from shared.store.database import Database
-from shared.store.objects import open_objects
-from shared.store.payloads import PayloadStore
+from planq.shared.domain.errors import StorageUnavailable
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.values.preview import PREVIEW_CHARS
+from planq.shared.ports import Payloads, StepsWake, StepWake
+from planq.shared.store.database import Database
+from planq.shared.store.objects import open_objects
+from planq.shared.store.payloads import PayloadStore
+from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 MB = 1024 * 1024
 TITLE = "fifty megabytes"

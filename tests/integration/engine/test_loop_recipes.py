@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect, Strategy
-from shared.domain.models.exchange import ToolCallRequest
-from shared.ports import PlanningRequest, Tool
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect, Strategy
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.ports import PlanningRequest, Tool
+from planq.worker.llm.planners import InstalledPlanners
+from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.recipes import RECIPES, both_forms
-from worker.llm.planners import InstalledPlanners
-from worker.tools.declare import tool
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 FORMS = ["imported", "written"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane, Priority, WakeQueue
-from shared.ports import PlanWake, StepWake
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.ports import PlanWake, StepWake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel
 

@@ -12,15 +12,15 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import AnyWake, PlanWake, RespondWake, StepClaim, StepWake, Wake
-from shared.store.database import Database
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepClaim, StepWake, Wake
+from planq.shared.store.database import Database
+from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.stored import DID_IT
-from worker.engine import Sweeper, SweepSettings
-from worker.tools import tool
 
 SWEEPERS = 5
 LOST = ErrorRecord("worker_lost", "the worker was lost")

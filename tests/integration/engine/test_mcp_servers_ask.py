@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.store.elicitations import ElicitationStore
-from shared.store.requests import AnsweredBy
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.requests import AnsweredBy
 from tests.integration.tools.mcp_probe import SERVERS, connected
 from tests.support.harness import Harness, ScriptedModel
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.domain.tenants.config import TenantConfig
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.store.tenants import TenantStore
+from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.declare import tool
 
 
 @tool(effect="pure")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.ports import Tool
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.ports import Tool
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, make_tool
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
-from worker.tools.builtin.pure import calculate
 
 CHAIN = "calculate 2 + 3, then calculate it * 4"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.orchestration.plan import StepType
-from shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.plan import StepType
+from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.worker.agents.orchestration.state_machine import StepPhase, StepProgress, transitions_of
 from tests.support.agents import rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, agent_step, below, group_step, orchestrate, told
-from worker.agents.orchestration.state_machine import StepPhase, StepProgress, transitions_of
 
 Run = Callable[..., Any]
 

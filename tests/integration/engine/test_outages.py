@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from api.documents import job_document
-from api.http import json_bytes
-from shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
-from shared.domain.jobs.limits import Limits
-from shared.domain.models.exchange import Ask, Findings, ModelReply
-from shared.ports import CutOff, PlanWake
-from shared.store.requests import RequestStore
+from planq.api.documents import job_document
+from planq.api.http import json_bytes
+from planq.shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.models.exchange import Ask, Findings, ModelReply
+from planq.shared.ports import CutOff, PlanWake
+from planq.shared.store.requests import RequestStore
+from planq.worker.tools.declare import tool
 from tests.support.agents import look, rows, submit_agent
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.declare import tool
 
 PATIENCE = 900.0
 WRITER = {"name": "writer", "description": "You write."}

@@ -11,18 +11,18 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.store.elicitations import ElicitationStore
-from shared.store.requests import AnsweredBy
-from shared.store.views import parsed
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.requests import AnsweredBy
+from planq.shared.store.views import parsed
+from planq.worker.tools import AnswerDeclined, ToolContext, tool
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE
-from worker.tools import AnswerDeclined, ToolContext, tool
 
 Play = Callable[..., Any]
 

@@ -10,16 +10,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.ports import StageClaim
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.ports import StageClaim
+from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.worker.engine.persist import persist
+from planq.worker.tools.declare import tool
 from tests.support.agents import rows, run_agent, saying
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.attempts.budget import Budget, ModelCallRecorder
-from worker.engine.persist import persist
-from worker.tools.declare import tool
 
 Play = Callable[..., Any]
 Write = Callable[[Harness, StageClaim, ModelCall], Awaitable[Any]]

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from api.recovery import doubts_about
-from shared.domain.errors import RateLimited, Transient
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane, Settlement
-from shared.ports import StepClaim, StepWake
-from shared.store.requests import Verdict
+from planq.api.recovery import doubts_about
+from planq.shared.domain.errors import RateLimited, Transient
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
+from planq.shared.ports import StepClaim, StepWake
+from planq.shared.store.requests import Verdict
+from planq.worker.engine import SweepSettings
+from planq.worker.tools import NotHappened, ToolContext, ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine import SweepSettings
-from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 Play = Callable[..., Any]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.states import Strategy
+from planq.shared.domain.jobs.states import Strategy
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.tools.builtin.pure import calculate
 from tests.integration.llm.calls import every_stream, settings_for
 from tests.integration.llm.dialects import Dialect
 from tests.integration.llm.turns import Said, calling, conversation, reasoning
 from tests.integration.llm.wire import Reply, WireServer, wire_server
 from tests.support.harness import Harness, make_tool
-from worker.llm.gateway import ModelGateway
-from worker.tools.builtin.pure import calculate
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Priority
-from shared.ports import PlanWake
-from shared.store.agents import DocumentStore
-from shared.store.database import Database, as_json
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.ports import PlanWake
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.database import Database, as_json
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
 from tests.support.harness import LEASE, Harness, ScriptedModel
 

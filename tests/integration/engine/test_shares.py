@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.tenants.config import TenantConfig
-from shared.store.database import Database
-from shared.store.tenants import TenantStore
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.store.database import Database
+from planq.shared.store.tenants import TenantStore
+from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 SLOTS = 16
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from api.cli.progress import Story
-from api.documents import execution_document, job_document
-from api.http import json_bytes
-from api.routes.executions import ExecutionDocument
-from api.schemas import JobDocument
-from shared.domain.errors import ToolFailed
-from shared.domain.jobs.states import Effect, Strategy
-from shared.domain.models.exchange import ToolCallRequest
-from shared.ports import Tool
+from planq.api.cli.progress import Story
+from planq.api.documents import execution_document, job_document
+from planq.api.http import json_bytes
+from planq.api.routes.executions import ExecutionDocument
+from planq.api.schemas import JobDocument
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.jobs.states import Effect, Strategy
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.ports import Tool
+from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.declare import tool
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
-from shared.ports import AnyWake, PlanWake, StepsWake, StepWake
-from shared.store.ids import new_id
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.ports import AnyWake, PlanWake, StepsWake, StepWake
+from planq.shared.store.ids import new_id
+from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.builtin.pure import calculate
 
 Play = Callable[..., Any]
 

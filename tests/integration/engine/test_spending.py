@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import Cancelled, ErrorRecord
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, Findings, ModelReply
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import CutOff, PlanWake
+from planq.shared.domain.errors import Cancelled, ErrorRecord
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, Findings, ModelReply
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import CutOff, PlanWake
 from tests.support.harness import Harness, ScriptedModel
 
 Play = Callable[..., Any]

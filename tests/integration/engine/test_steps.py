@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import PlanWake, RespondWake, StepWake, Suspended
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import PlanWake, RespondWake, StepWake, Suspended
+from planq.worker.engine.chain import Party
+from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine.chain import Party
-from worker.tools import ToolError, tool
 
 Play = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def test_a_tool_that_hangs_is_cut_off_at_its_timeout(play: Play) -> None:
 
 
 def test_a_tool_that_swallows_its_cancellation_is_abandoned(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.attempts.step._ABANDON_SECONDS", 0.05)
+    monkeypatch.setattr("planq.worker.attempts.step._ABANDON_SECONDS", 0.05)
     freed = asyncio.Event()
 
     @tool(effect="unsafe", timeout_seconds=0.05)
@@ -104,7 +104,7 @@ def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypa
     async def refuse(*_: Any, **named: Any) -> Any:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("shared.store.jobs.transitions.PostgresJobStore.succeed_step", refuse)
+    monkeypatch.setattr("planq.shared.store.jobs.transitions.PostgresJobStore.succeed_step", refuse)
     job, steps = run_plan(play, [fine], ("fine", {}))
     assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
 

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.ports import StageClaim, StepClaim
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.ports import StageClaim, StepClaim
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import tool
 
 Play = Callable[..., Any]
 STAGES = [JobStatus.QUEUED, JobStatus.PLANNING]

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus, Lane, StepStatus
-from shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus, Lane, StepStatus
+from planq.shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.tools import tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
-from worker.engine import Sweeper, SweepSettings
-from worker.tools import tool
 
 Play = Callable[..., Any]
 LATE = ErrorRecord("timeout", "the plan did not end within 300 s")
@@ -226,7 +226,7 @@ def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
         harness.published.clear()
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE jobs SET wake_at = now()")
-        monkeypatch.setattr("shared.store.jobs.worker_registry.WorkerRegistry.lost_steps", broken)
+        monkeypatch.setattr("planq.shared.store.jobs.worker_registry.WorkerRegistry.lost_steps", broken)
         await harness.sweeper.sweep()
         return job_id, list(harness.published)
 

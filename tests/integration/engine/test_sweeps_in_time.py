@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.limits import Limits
+from planq.worker.engine import Sweeper, SweepSettings
+from planq.worker.tools import tool
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine import Sweeper, SweepSettings
-from worker.tools import tool
 
 Play = Callable[..., Any]
 

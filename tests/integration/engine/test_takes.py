@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
-from shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
-from shared.store.database import Database
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
+from planq.shared.store.database import Database
+from planq.worker.container import LaneRuntime
+from planq.worker.engine.chain import Party
+from planq.worker.engine.fence import Lease
+from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
+from planq.worker.tools import tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
-from worker.container import LaneRuntime
-from worker.engine.chain import Party
-from worker.engine.fence import Lease
-from worker.runtime.reconcile import LoopInFlight, Reconciler
-from worker.tools import tool
 
 Play = Callable[..., Any]
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from shared.domain.conversations.messages import Policy
-from shared.domain.jobs.states import Strategy
-from shared.domain.models.names import Provider
-from shared.domain.tenants.config import TenantConfig
-from shared.store.tenants import TenantStore
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.names import Provider
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.store.tenants import TenantStore
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import note, says
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.strict import StrictServer, defects, strict_server
 from tests.integration.llm.wire import Reply
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
-from worker.tools.declare import tool
 
 
 @pytest.fixture

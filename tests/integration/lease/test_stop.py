@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from deploy.local.child import send
-from shared.broker.celery_config import create_celery
+from planq.deploy.local.child import send
+from planq.shared.broker.celery_config import create_celery
 from tests.integration.lease.conftest import Scene
 from tests.support.waiting import eventually
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.wire import Received, WireServer
 from tests.support.tiers import some
-from worker.llm.gateway import ModelGateway, Patience
-from worker.llm.settings import ModelSettings
 
 PLAN = {
     "type": "tool_calls",

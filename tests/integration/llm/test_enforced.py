@@ -14,15 +14,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from shared.domain.models.exchange import Ask, ModelReply
-from shared.domain.plan.interpret import decoded
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.models.exchange import Ask, ModelReply
+from planq.shared.domain.plan.interpret import decoded
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.agents.planner import planner_ask
+from planq.worker.llm.gateway import ModelGateway
 from tests.integration.llm.calls import settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.test_structured import answer, ask_for, schema_sent
 from tests.integration.llm.wire import Reply, WireServer
-from worker.agents.planner import planner_ask
-from worker.llm.gateway import ModelGateway
 
 DIALECTS = [OPENAI_CHAT, OPENAI_RESPONSES, GOOGLE, ANTHROPIC]
 every = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)

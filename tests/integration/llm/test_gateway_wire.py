@@ -9,9 +9,11 @@ from decimal import Decimal
 
 import pytest
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Findings, ModelReply
-from shared.domain.models.names import Provider
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import Findings, ModelReply
+from planq.shared.domain.models.names import Provider
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,
@@ -25,8 +27,6 @@ from tests.integration.llm.calls import (
 )
 from tests.integration.llm.dialects import ANTHROPIC, KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
 
 
 @every_dialect

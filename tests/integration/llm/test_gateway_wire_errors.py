@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.models.exchange import ModelFailed
-from shared.domain.models.names import Provider
+from planq.shared.domain.models.exchange import ModelFailed
+from planq.shared.domain.models.names import Provider
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.http_client import MAX_REPLY_BYTES
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,
@@ -28,8 +30,6 @@ from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, 
 from tests.integration.llm.events import events_of
 from tests.integration.llm.wire import Reply, WireServer
 from tests.support.tiers import rare, some
-from worker.llm.gateway import ModelGateway
-from worker.llm.http_client import MAX_REPLY_BYTES
 
 
 @every_dialect

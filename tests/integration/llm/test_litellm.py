@@ -15,16 +15,24 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm, reply_to_json
-from shared.domain.models.names import Provider
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.rounds.transcript import transcript
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import (
+    Ask,
+    ChatMessage,
+    Findings,
+    ModelFailed,
+    ModelReply,
+    TurnForm,
+    reply_to_json,
+)
+from planq.shared.domain.models.names import Provider
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.transcript import transcript
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
 from tests.support import litellm_env
 from tests.support.waiting import eventually
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
 
 pytestmark = pytest.mark.whole  # the proxy takes minutes to start; what it answers, `wire.py` answers too
 

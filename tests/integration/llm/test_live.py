@@ -11,16 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import JobStatus
-from shared.domain.models.exchange import Ask, ModelFailed, ModelReply, StageAttempt, TurnForm
-from shared.ports.streams import Epoch, TextPiece
-from shared.store.ids import new_id
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply, StageAttempt, TurnForm
+from planq.shared.ports.streams import Epoch, TextPiece
+from planq.shared.store.ids import new_id
+from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.live import LiveTexts
 from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, every_stream, settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.gateway import ModelGateway, Patience
-from worker.llm.live import LiveTexts
 
 FOUR = "It is four, and here is why: " + "two and two \u00a0make \U0001f600 four.\n" * 20
 FIVE = "It is five, and here is why: " + "two and two make five. " * 20

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import AuthFailed
-from shared.domain.models.exchange import Ask, ModelFailed
-from shared.domain.models.names import Provider
+from planq.shared.domain.errors import AuthFailed
+from planq.shared.domain.models.exchange import Ask, ModelFailed
+from planq.shared.domain.models.names import Provider
+from planq.worker.llm.gateway import ModelGateway, Patience
 from tests.integration.llm.calls import Waits, every_stream, settings_for
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer, wire_server
 from tests.support.tiers import some
-from worker.llm.gateway import ModelGateway, Patience
 
 AWAY = Reply({"error": {"message": "down"}}, 503)
 

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from pydantic_ai import direct
 
-from shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.worker.llm import providers
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,
@@ -28,9 +31,6 @@ from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, Diale
 from tests.integration.llm.events import Event, events_of
 from tests.integration.llm.wire import Reply, WireServer
 from tests.support.waiting import eventually
-from worker.llm import providers
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
 
 LONG = "It is four, and here is why: " + "two and two make four. " * 40
 ERRORS = {

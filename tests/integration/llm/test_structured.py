@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
+from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
+from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.gateway import ModelGateway, Patience
-from worker.llm.settings import ModelSettings
 
 SCHEMA = {
     "type": "object",

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
-from shared.domain.rounds.reading import Nothing, TurnCalls, interpret_turn
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.rounds.transcript import transcript, with_refusal
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
+from planq.shared.domain.rounds.reading import Nothing, TurnCalls, interpret_turn
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.transcript import transcript, with_refusal
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
 from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, Dialect
 from tests.integration.llm.turns import SIGNATURE, Said, calling, conversation, offered, reasoning
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.gateway import ModelGateway, Patience
-from worker.llm.settings import ModelSettings
 
 FETCH = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
 ALL = [*TOOLS, ToolDefinition(name="web.fetch", description="Get a page.", input_schema=FETCH)]

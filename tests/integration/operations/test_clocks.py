@@ -24,7 +24,7 @@ SLACK = 60.0
 
 def start(site: Site, **skews: int) -> None:
     """Start an API whose clock is right, and workers (`io_1=HOUR`) whose clocks are not."""
-    site.stack.run("api", "-m", "api")
+    site.stack.run("api", "-m", "planq.api")
     for name, seconds in skews.items():
         lane = name.partition("_")[0]
         site.stack.run(name, *SKEWED, str(seconds), "worker", lane, "--concurrency", "20" if lane == "io" else "2")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.child import has_exited
+from planq.deploy.local.child import has_exited
 from tests.integration.operations.conftest import Site
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.tiers import some

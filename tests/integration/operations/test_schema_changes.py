@@ -9,8 +9,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from deploy.local.child import has_exited
-from shared.store import schema
+from planq.deploy.local.child import has_exited
+from planq.shared.store import schema
 from tests.integration.operations.conftest import Site
 from tests.support.stack import ROOT, refused_start
 from tests.support.tiers import rare
@@ -92,7 +92,7 @@ def test_what_runs_goes_on_while_the_schema_grows(make_site: Callable[..., Site]
 
 
 def test_many_may_migrate_at_once(empty_database_url: str) -> None:
-    command = [sys.executable, "-m", "deploy.cli.main", "migrate"]
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "migrate"]
     env = {"PATH": "/usr/bin:/bin", "DATABASE_URL": empty_database_url}
     several = [
         subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

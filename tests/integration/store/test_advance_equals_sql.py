@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import (
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import (
     AfterSteps,
     JobStatus,
     JoinPolicy,
@@ -24,14 +24,14 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.document import Plan
-from shared.ports import FollowUp, StageClaim, Take
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs import transitions as jobs
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.requests import Submission
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import FollowUp, StageClaim, Take
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs import transitions as jobs
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.requests import Submission
 from tests.model.events import (
     AnswerGiven,
     CancelRequested,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import NotFound
-from shared.store.agents import DocumentStore
-from shared.store.database import Database
+from planq.shared.domain.errors import NotFound
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.database import Database
 
 T = "default"
 

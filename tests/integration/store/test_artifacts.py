@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import NotFound
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.domain.plan.document import Plan
-from shared.domain.values.encoding import JsonText, encode
-from shared.ports import ArtifactRecord, StepClaim, Take
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.values.encoding import JsonText, encode
+from planq.shared.ports import ArtifactRecord, StepClaim, Take
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.ports import ArtifactRecord, PayloadRecord, StageClaim, StepClaim, Take, TransitionResult
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.ports import ArtifactRecord, PayloadRecord, StageClaim, StepClaim, Take, TransitionResult
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.integration.store.test_takes import FAN, accepted, indices, planning, steps_of
 

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import (
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import (
     Effect,
     JobStatus,
     JoinPolicy,
@@ -23,15 +23,15 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.document import Plan
-from shared.ports import ChildRequest, Delegated, Message, PlanWake, StageClaim, StepClaim, Take, TaskLinks
-from shared.store.agents import DocumentStore
-from shared.store.database import Database
-from shared.store.ids import new_id, new_ids
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import Submission
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import ChildRequest, Delegated, Message, PlanWake, StageClaim, StepClaim, Take, TaskLinks
+from planq.shared.store.agents import DocumentStore
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id, new_ids
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import Submission
 from tests.support.children import children_of
 from tests.support.harness import LEASE
 from tests.support.plans import compiled

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import ErrorRecord, InternalFault
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
-from shared.domain.plan.document import Plan
-from shared.ports import PlanWake, StepWake
-from shared.ports.jobs.store import ONE_ROUND, FollowUp
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import Submission, Verdict
+from planq.shared.domain.errors import ErrorRecord, InternalFault
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import PlanWake, StepWake
+from planq.shared.ports.jobs.store import ONE_ROUND, FollowUp
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import Submission, Verdict
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import DID_IT

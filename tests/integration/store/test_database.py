@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.store.database import Database
-from shared.store.ids import new_id
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
 from tests.support.outage import cut
 from tests.support.waiting import eventually
 

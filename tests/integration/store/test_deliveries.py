@@ -12,19 +12,19 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from shared.domain.errors import Conflict, ErrorRecord, NotFound
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus, Strategy
-from shared.domain.webhooks.deliveries import DeliveryOutcome
-from shared.ports.deliveries import Delivery
-from shared.store.database import Database, as_json
-from shared.store.deliveries import PostgresDeliveries
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import RequestStore, Submission
-from shared.store.retention import DELIVERIES, Retention
-from shared.store.webhooks import WebhookStore
+from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import JobStatus, Strategy
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
+from planq.shared.ports.deliveries import Delivery
+from planq.shared.store.database import Database, as_json
+from planq.shared.store.deliveries import PostgresDeliveries
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.store.retention import DELIVERIES, Retention
+from planq.shared.store.webhooks import WebhookStore
 from tests.support.clock import move_clock
 from tests.support.waiting import eventually
 

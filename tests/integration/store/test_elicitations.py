@@ -11,14 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import Elicitation, Fails
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
-from shared.domain.plan.document import Plan
-from shared.ports import Delegated, ExpiredJob, ExpiredPlan, StepClaim, Take
-from shared.store.requests import Verdict
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import Elicitation, Fails
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import Delegated, ExpiredJob, ExpiredPlan, StepClaim, Take
+from planq.shared.store.requests import Verdict
 from tests.integration.store.test_child_jobs import Family, child, play
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import psycopg
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.domain.streams.position import BEGINNING, END, Position
-from shared.store.database import Database
-from shared.store.event_log import EventLog, LoggedEvent
-from shared.store.ids import new_id
-from shared.store.requests import Submission
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.streams.position import BEGINNING, END, Position
+from planq.shared.store.database import Database
+from planq.shared.store.event_log import EventLog, LoggedEvent
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
 from tests.support.requests import OpenRequestStore
 
 Tell = Callable[..., Awaitable[None]]

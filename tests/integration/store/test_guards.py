@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import Fails
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.domain.plan.document import Plan
-from shared.ports import ChildRequest, Delegated
-from shared.store.batches import BatchStore, NewBatch
-from shared.store.database import as_json
-from shared.store.ids import new_id
-from shared.store.payloads import PayloadStore
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import ChildRequest, Delegated
+from planq.shared.store.batches import BatchStore, NewBatch
+from planq.shared.store.database import as_json
+from planq.shared.store.ids import new_id
+from planq.shared.store.payloads import PayloadStore
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT

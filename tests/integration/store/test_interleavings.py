@@ -11,25 +11,25 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from shared.domain.conversations.messages import Policy
-from shared.domain.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
-from shared.domain.jobs.budget import STAGE, Holder, Wanted
-from shared.domain.jobs.elicitations import Elicitation
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import ElicitationKind, JobStatus, Lane, Strategy
-from shared.domain.plan.document import Plan
-from shared.domain.tenants.master_keys import MasterKey
-from shared.ports import ChildRequest, Delegated, Take
-from shared.store import database as database_module
-from shared.store.conversations import ConversationStore
-from shared.store.database import Database, as_json
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import RequestStore, Submission
-from shared.store.signing import SigningSecrets
-from shared.store.webhooks import WebhookStore
+from planq.shared.domain.conversations.messages import Policy
+from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
+from planq.shared.domain.jobs.budget import STAGE, Holder, Wanted
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, Lane, Strategy
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.tenants.master_keys import MasterKey
+from planq.shared.ports import ChildRequest, Delegated, Take
+from planq.shared.store import database as database_module
+from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.database import Database, as_json
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.webhooks import WebhookStore
 from tests.integration.store.test_turns import Talk
 from tests.support.batches import admitted, end_jobs, item, stored_batch
 from tests.support.conversations import message

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from shared.domain.jobs.states import JoinPolicy
-from shared.domain.plan.document import Plan
-from shared.store import schema
-from shared.store.database import Database, query
-from shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.domain.jobs.states import JoinPolicy
+from planq.shared.domain.plan.document import Plan
+from planq.shared.store import schema
+from planq.shared.store.database import Database, query
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.model.events import StepClaimed, StepDelegated, StepSucceeded
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.conversations import Thread

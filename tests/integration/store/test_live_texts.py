@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
-from shared.ports.streams import Epoch, LiveText, TextPiece
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.streams import StreamStore
-from shared.store.texts import PostgresTexts
+from planq.shared.ports.streams import Epoch, LiveText, TextPiece
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.streams import StreamStore
+from planq.shared.store.texts import PostgresTexts
 from tests.support.clock import move_clock
 
 EVERYTHING = 2**63

@@ -12,10 +12,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
-from shared.domain.errors import DatabaseUnavailable, Misconfigured
-from shared.domain.jobs.states import JobStatus, StepStatus
-from shared.store import migrate, schema
-from shared.store.database import named, query
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.shared.store import migrate, schema
+from planq.shared.store.database import named, query
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.servers import TestPostgres
 

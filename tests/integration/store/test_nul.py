@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure
-from shared.domain.plan.document import Plan
-from shared.ports import FollowUp, Take
-from shared.ports.jobs.claims import StepClaim
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import FollowUp, Take
+from planq.shared.ports.jobs.claims import StepClaim
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

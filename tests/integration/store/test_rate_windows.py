@@ -11,11 +11,11 @@ import psycopg
 import pytest
 import redis
 
-from deploy.local.valkey import EmbeddedValkey
-from shared.broker.rates import ValkeyWindows, key_of
-from shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict
-from shared.store.database import Database
-from shared.store.rates import PostgresWindows
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker.rates import ValkeyWindows, key_of
+from planq.shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict
+from planq.shared.store.database import Database
+from planq.shared.store.rates import PostgresWindows
 
 PATIENCE_SECONDS = 30.0
 """The machine may be busy."""

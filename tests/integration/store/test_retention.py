@@ -13,13 +13,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
-from shared.store.database import Database, query
-from shared.store.ids import new_id
-from shared.store.requests import RequestStore, Submission
-from shared.store.retention import CONVERSATIONS, Purgeable, Retention
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
+from planq.shared.store.database import Database, query
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.store.retention import CONVERSATIONS, Purgeable, Retention
 from tests.support.batches import item, stored_batch
 from tests.support.ended import ended
 from tests.support.waiting import eventually

@@ -12,11 +12,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from shared.domain.errors import NotFound
-from shared.domain.jobs.states import JobStatus
-from shared.store.database import Database, query
-from shared.store.requests import RequestStore
-from shared.store.retention import Retention
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database, query
+from planq.shared.store.requests import RequestStore
+from planq.shared.store.retention import Retention
 from tests.integration.store.test_retention import HELD, NoPayloads
 from tests.support.ended import ended
 from tests.support.tiers import some

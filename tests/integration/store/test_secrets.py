@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.domain.errors import InvalidRequest, Misconfigured, NotFound
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.master_keys import read_master_keys
-from shared.store.database import Database
-from shared.store.secrets import SecretStore
-from shared.store.tenants import TenantStore
+from planq.shared.domain.errors import InvalidRequest, Misconfigured, NotFound
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.store.database import Database
+from planq.shared.store.secrets import SecretStore
+from planq.shared.store.tenants import TenantStore
 
 OLD, NEW = (read_master_keys(base64.b64encode(bytes([number]) * 32).decode()) for number in (1, 2))
 NAME = "openai_api_key"

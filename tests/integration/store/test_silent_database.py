@@ -11,8 +11,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.store.database import Database, _hang_up
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.database import Database, _hang_up
 from tests.support.proxy import TcpProxy
 
 PATIENCE = 120.0

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 import redis
 
-from deploy.local.valkey import EmbeddedValkey
-from shared.store import database
+from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.store import database
 from tests.bench.history import filling, patterns
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import StorageFull
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.objects import open_objects
-from shared.store.payloads import PayloadStore
+from planq.shared.domain.errors import StorageFull
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.objects import open_objects
+from planq.shared.store.payloads import PayloadStore
 
 PREVIEW = b'{"value": "x", "is_whole": false}'
 MEGABYTE = 1_000_000

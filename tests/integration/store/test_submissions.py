@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.domain.values.encoding import JsonText
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.codec import array_text
-from shared.store.requests import RequestStore, Submission
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.codec import array_text
+from planq.shared.store.requests import RequestStore, Submission
 from tests.support.tiers import examples
 
 ODD = [

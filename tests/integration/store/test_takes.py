@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane
-from shared.domain.plan.document import Plan
-from shared.ports import StageClaim, StepClaim, Take, TransitionResult
-from shared.store.jobs.signals import ENDED
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import StageClaim, StepClaim, Take, TransitionResult
+from planq.shared.store.jobs.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

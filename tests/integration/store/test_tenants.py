@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.domain.errors import Conflict, NotFound, Unavailable
-from shared.domain.jobs.limits import Limits
-from shared.domain.tenants.config import TenantConfig, read_tenant_config
-from shared.store.database import Database
-from shared.store.tenants import TenantDirectory, TenantStore
+from planq.shared.domain.errors import Conflict, NotFound, Unavailable
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
+from planq.shared.store.database import Database
+from planq.shared.store.tenants import TenantDirectory, TenantStore
 
 CONFIG = read_tenant_config({"model": "offline", "limits": {"max_rounds": 3}})
 

@@ -14,16 +14,16 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ErrorRecord, InternalFault
-from shared.domain.jobs.elicitations import Fails
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane, Settlement
-from shared.domain.plan.document import Plan
-from shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake, Take, TransitionResult
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.requests import Verdict
+from planq.shared.domain.errors import ErrorRecord, InternalFault
+from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake, Take, TransitionResult
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.requests import Verdict
 from tests.integration.store.test_control import BOOM, Rows
 from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled

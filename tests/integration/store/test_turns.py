@@ -10,19 +10,19 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.conversations.failure import STOPPED, TOO_LONG
-from shared.domain.conversations.messages import Direction, Policy
-from shared.domain.errors import Conflict, ErrorRecord
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
-from shared.domain.plan.document import Plan
-from shared.ports import FollowUp, PlanWake, StageClaim, StepClaim, Take
-from shared.store.conversations import Arrival, Received
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.requests import RequestStore
+from planq.shared.domain.conversations.failure import STOPPED, TOO_LONG
+from planq.shared.domain.conversations.messages import Direction, Policy
+from planq.shared.domain.errors import Conflict, ErrorRecord
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import FollowUp, PlanWake, StageClaim, StepClaim, Take
+from planq.shared.store.conversations import Arrival, Received
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.requests import RequestStore
 from tests.support.conversations import Thread, message
 from tests.support.plans import compiled
 

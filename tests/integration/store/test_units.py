@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.jobs.states import Lane
-from shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, TransitionResult, UnitStep
-from shared.store.database import Database
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, TransitionResult, UnitStep
+from planq.shared.store.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.tiers import examples

@@ -10,21 +10,21 @@ from uuid import UUID
 
 import pytest
 
-from api.documents import job_document, steps_document
-from shared.domain.errors import ErrorRecord, NotFound
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.values.encoding import JsonText
-from shared.ports import StageClaim, Take
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs.transitions import PostgresJobStore
-from shared.store.requests import Submission
-from shared.store.views import JobView, parsed
+from planq.api.documents import job_document, steps_document
+from planq.shared.domain.errors import ErrorRecord, NotFound
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.ports import StageClaim, Take
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.requests import Submission
+from planq.shared.store.views import JobView, parsed
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 

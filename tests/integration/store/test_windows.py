@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
-from shared.domain.plan.document import Plan
-from shared.ports import StepClaim, Take, TransitionResult
-from shared.ports.jobs.store import ONE_ROUND, FollowUp
-from shared.store.database import Database
-from shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
+from planq.shared.domain.plan.document import Plan
+from planq.shared.ports import StepClaim, Take, TransitionResult
+from planq.shared.ports.jobs.store import ONE_ROUND, FollowUp
+from planq.shared.store.database import Database
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 from tests.support.sessions import raced

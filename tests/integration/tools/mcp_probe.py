@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.ports import Tool
+from planq.shared.ports import Tool
+from planq.worker.tools.mcp import McpToolbox, connect_mcp
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from worker.tools.mcp import McpToolbox, connect_mcp
 
 SERVERS = Path(__file__).parent / "servers"
 

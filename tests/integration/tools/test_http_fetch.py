@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
     InvalidArguments,
@@ -24,10 +24,10 @@ from shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from shared.domain.schema.schemas import violations
-from shared.ports import ToolContext
-from worker.tools import ToolServices
-from worker.tools.registry import load_registry
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.ports import ToolContext
+from planq.worker.tools import ToolServices
+from planq.worker.tools.registry import load_registry
 
 PAGE = """<?xml version="1.0"?><!doctype html><html><head><title> The
 Page </title><style>p {}</style><script>alert(1)</script></head>
@@ -110,7 +110,7 @@ def fetch(site: Site, services: ToolServices, context: ToolContext) -> Fetch:
             http_timeout_seconds=max_total,
             http_max_bytes=limit,
         )
-        registry = load_registry(services=offered, entry_point_group=None, modules=["worker.tools.builtin"])
+        registry = load_registry(services=offered, entry_point_group=None, modules=["planq.worker.tools.builtin"])
         tool = registry.find("http_fetch")
         assert tool is not None
         output = asyncio.run(tool.call({"url": url, **arguments}, context))
@@ -312,7 +312,7 @@ def test_connection_goes_to_the_address_that_was_checked(
 
     site.pages["/"] = (200, {"Content-Type": "text/plain"}, b"checked")
     offered = dataclasses.replace(services, resolve=rebinding, allow_private_hosts=frozenset({site.host}))
-    registry = load_registry(services=offered, entry_point_group=None, modules=["worker.tools.builtin"])
+    registry = load_registry(services=offered, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tool = registry.find("http_fetch")
     assert tool is not None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
     InvalidArguments,
@@ -27,14 +27,14 @@ from shared.domain.errors import (
     Transient,
     Unreached,
 )
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.schema.schemas import violations
-from shared.ports import Accompanied, Tool, ToolContext
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.ports import Accompanied, Tool, ToolContext
+from planq.worker.tools.mcp import McpToolbox
+from planq.worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
+from planq.worker.tools.registry import Registry
 from tests.integration.tools.mcp_probe import Entry, HttpProbe, Probed, Scenario, connected, gate, stdio, tool, until
 from tests.support.tiers import rare
-from worker.tools.mcp import McpToolbox
-from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
-from worker.tools.registry import Registry
 
 SAID = {"type": "text", "text": "said"}
 
@@ -458,7 +458,7 @@ def test_required_server_that_goes_away_is_reported_until_it_is_back(
 def test_no_file_gives_no_tools_and_imports_no_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from worker.tools.mcp import connect_mcp\n"
+        "from planq.worker.tools.mcp import connect_mcp\n"
         "toolbox = asyncio.run(connect_mcp(None))\n"
         "assert toolbox.tools() == []\n"
         "assert not [name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types')]\n"

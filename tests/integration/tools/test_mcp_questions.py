@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import AnswerDeclined, ToolFailed
-from shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from shared.ports import Tool, ToolContext
-from shared.ports.tools import AskingPerson
+from planq.shared.domain.errors import AnswerDeclined, ToolFailed
+from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
+from planq.shared.ports import Tool, ToolContext
+from planq.shared.ports.tools import AskingPerson
+from planq.worker.attempts.asking import CallQuestions
+from planq.worker.tools.mcp import McpToolbox
 from tests.integration.tools.mcp_probe import SERVERS, HttpProbe, connected, tool
-from worker.attempts.asking import CallQuestions
-from worker.tools.mcp import McpToolbox
 
 ACCEPTED, DECLINED, CANCELLED = ElicitationStatus.ACCEPTED, ElicitationStatus.DECLINED, ElicitationStatus.CANCELLED
 STATE = 'opaque "1" é=='

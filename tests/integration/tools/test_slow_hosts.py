@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import HostBusy, TooSlow
-from shared.ports import ToolContext
-from worker.egress import HostPlaces, LeastRate
-from worker.tools import ToolServices
-from worker.tools.registry import load_registry
+from planq.shared.domain.errors import HostBusy, TooSlow
+from planq.shared.ports import ToolContext
+from planq.worker.egress import HostPlaces, LeastRate
+from planq.worker.tools import ToolServices
+from planq.worker.tools.registry import load_registry
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
 
@@ -103,7 +103,9 @@ class Fetching:
 
         names = frozenset({f"slow.example:{site.port}", f"other.example:{site.port}"})
         self.services = dataclasses.replace(services, resolve=resolve, allow_private_hosts=names, **offered)
-        registry = load_registry(services=self.services, entry_point_group=None, modules=["worker.tools.builtin"])
+        registry = load_registry(
+            services=self.services, entry_point_group=None, modules=["planq.worker.tools.builtin"]
+        )
         tool = registry.find("http_fetch")
         assert tool is not None
         self._tool = tool

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
     Misconfigured,
@@ -26,13 +26,13 @@ from shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from shared.domain.schema.schemas import violations
-from shared.ports import ToolContext
-from worker.egress import GuardedTransport
-from worker.tools import ToolServices
-from worker.tools.builtin import web
-from worker.tools.builtin.web import read_web_access
-from worker.tools.registry import load_registry
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.ports import ToolContext
+from planq.worker.egress import GuardedTransport
+from planq.worker.tools import ToolServices
+from planq.worker.tools.builtin import web
+from planq.worker.tools.builtin.web import read_web_access
+from planq.worker.tools.registry import load_registry
 
 Search = Callable[..., Any]
 
@@ -103,7 +103,7 @@ def search(service: Service, services: ToolServices, context: ToolContext) -> Se
         offered = dataclasses.replace(
             services, resolve=resolve, web_search=read_web_access(engine, address, "s3cret")
         )
-        registry = load_registry(services=offered, entry_point_group=None, modules=["worker.tools.builtin"])
+        registry = load_registry(services=offered, entry_point_group=None, modules=["planq.worker.tools.builtin"])
         tool = registry.find("web_search")
         assert tool is not None
         output = asyncio.run(tool.call({"query": "sailing boats", **arguments}, context))

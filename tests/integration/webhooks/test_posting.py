@@ -14,13 +14,13 @@ from openai import OpenAI
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from shared.domain.webhooks.deliveries import LADDER, DeliveryOutcome
-from shared.domain.webhooks.signing import signing_secret
-from shared.ports.deliveries import Delivery
-from shared.store.ids import new_id
+from planq.shared.domain.webhooks.deliveries import LADDER, DeliveryOutcome
+from planq.shared.domain.webhooks.signing import signing_secret
+from planq.shared.ports.deliveries import Delivery
+from planq.shared.store.ids import new_id
+from planq.worker.egress import Resolver, resolve_with_system
+from planq.worker.webhooks.posting import Poster
 from tests.support.receiver import CHUNK, ENDLESS_CHUNKS, SILENT, Answer, receiving
-from worker.egress import Resolver, resolve_with_system
-from worker.webhooks.posting import Poster
 
 OLD, NEW, OTHER = (signing_secret(bytes([number]) * 32) for number in (1, 2, 3))
 BODY = '{"type":"job.completed","timestamp":"2026-11-23T06:00:00.000000Z","data":{"id":"j","name":"Grüße"}}'

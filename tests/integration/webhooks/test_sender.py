@@ -14,20 +14,20 @@ from uuid import UUID
 import pytest
 from standardwebhooks import Webhook
 
-from shared.domain.errors import Misconfigured
-from shared.domain.tenants.master_keys import read_master_keys
-from shared.domain.webhooks.deliveries import LADDER
-from shared.store.database import Database, as_json
-from shared.store.deliveries import PostgresDeliveries
-from shared.store.ids import new_id
-from shared.store.jobs.worker_registry import WorkerRegistry
-from shared.store.secrets import SecretStore
-from shared.store.signing import SigningSecrets
-from shared.store.webhooks import WebhookStore
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.domain.webhooks.deliveries import LADDER
+from planq.shared.store.database import Database, as_json
+from planq.shared.store.deliveries import PostgresDeliveries
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.secrets import SecretStore
+from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.webhooks import WebhookStore
+from planq.worker.webhooks.posting import Poster
+from planq.worker.webhooks.sender import EACH, DeliverySender
 from tests.support.clock import move_clock
 from tests.support.receiver import OK, SILENT, Answer, Receiver, receiving
-from worker.webhooks.posting import Poster
-from worker.webhooks.sender import EACH, DeliverySender
 
 OLD, NEW = (read_master_keys(base64.b64encode(bytes([number]) * 32).decode()) for number in (1, 2))
 LEASE = timedelta(seconds=15)

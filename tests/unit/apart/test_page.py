@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.domain.values.charsets import decoded_page
-from worker.apart.page import read_page
+from planq.shared.domain.values.charsets import decoded_page
+from planq.worker.apart.page import read_page
 
 OPENERS = ["<!--", "<![CDATA[", "<!DOCTYPE ", "<?", "<?xml", "<a ", '<a b="', "</", "<a", "<meta", "<!", "<![cdata[>"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from planq.worker.apart import Apart, Failed, Refused
 from tests.support.waiting import eventually
-from worker.apart import Apart, Failed, Refused
 
 ENDLESS = "while True: pass"
 EXPRESSION = f"[{','.join(['[?@>`0`]'] * 200)}]"
@@ -28,7 +28,9 @@ def apart() -> Iterator[Apart]:
 def below() -> list[psutil.Process]:
     """Return the processes that work apart; a session of tests has other children, too."""
     children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [one for one in children if {"worker.apart", "script.py"} & {Path(part).name for part in one.cmdline()}]
+    return [
+        one for one in children if {"planq.worker.apart", "script.py"} & {Path(part).name for part in one.cmdline()}
+    ]
 
 
 def scripted(tmp_path: Path, script: str, slots: int = 3) -> Apart:
@@ -147,7 +149,7 @@ def test_what_needs_more_memory_than_there_is_fails_there(apart: Apart) -> None:
     async def large() -> None:
         doubled = f"to_string({'|'.join(['[@,@]'] * 10)})"
         with pytest.raises(Refused, match="MemoryError"):
-            await apart.call("t", "query", doubled, "x" * 1_000_000, 10**9, seconds=60)
+            await apart.call("t", "query", doubled, "x" * 1_000_000, 10**9, seconds=300)
         assert await apart.call("t", "query", "@", 1, 10, seconds=30) == 1
 
     asyncio.run(large())

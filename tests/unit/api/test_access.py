@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from api.access import Access, opening_of
-from api.callers import LOCAL, Caller
-from api.http import HttpRefusal
-from shared.domain.errors import DatabaseUnavailable, Unauthorized
-from shared.domain.tenants.keys import KeyScope, key_digest, new_key
-from shared.store.api_keys import KnownKey
+from planq.api.access import Access, opening_of
+from planq.api.callers import LOCAL, Caller
+from planq.api.http import HttpRefusal
+from planq.shared.domain.errors import DatabaseUnavailable, Unauthorized
+from planq.shared.domain.tenants.keys import KeyScope, key_digest, new_key
+from planq.shared.store.api_keys import KnownKey
 
 KEY, UNKNOWN = new_key(bytes(32)), new_key(b"\x01" * 32)
 GOOD = KnownKey(UUID(int=7), "acme", "ci", frozenset({KeyScope.JOBS}), None, False)

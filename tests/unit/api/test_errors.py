@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from api.http import STATUS_OF, Faults, HttpRefusal, Problem, error_response
-from shared.domain import errors as domain
-from shared.domain.errors import PlanqError, RequestRefused
+from planq.api.http import STATUS_OF, Faults, HttpRefusal, Problem, error_response
+from planq.shared.domain import errors as domain
+from planq.shared.domain.errors import PlanqError, RequestRefused
 
 
 def leaves(kind: type[PlanqError]) -> Iterator[type[PlanqError]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.recovery import doubts_about, seconds_again
-from shared.domain.errors import Conflict, OutcomeUnknown
+from planq.api.recovery import doubts_about, seconds_again
+from planq.shared.domain.errors import Conflict, OutcomeUnknown
 
 FAILED = {"code": "timeout", "message": "no"}
 

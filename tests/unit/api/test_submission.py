@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from api.http import HttpRefusal
-from api.submission import check_key, known_names, trace_id
-from shared.domain.errors import InvalidRequest
-from shared.domain.tools.definition import ToolDefinition
+from planq.api.http import HttpRefusal
+from planq.api.submission import check_key, known_names, trace_id
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.tools.definition import ToolDefinition
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TOOLS = {name: ToolDefinition(name=name) for name in ("web_fetch", "web.fetch", "text_search")}

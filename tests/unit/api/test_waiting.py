@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 import pytest
 from starlette.types import Message
 
-from api import waiting
-from api.waiting import Waiter, Waiters
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.ids import TENANT
+from planq.api import waiting
+from planq.api.waiting import Waiter, Waiters
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.ids import TENANT
 
 JOB, OTHER = uuid4(), uuid4()
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.plan.compile import CompiledPlan, compile_plan
-from shared.domain.plan.document import parse_plan
-from shared.domain.plan.validation import validate_plan
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ToolContext
+from planq.shared.domain.plan.compile import CompiledPlan, compile_plan
+from planq.shared.domain.plan.document import parse_plan
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ToolContext
 from tests.bench import parallelqa, plans, tools
 from tests.bench.children import fan_out
 from tests.bench.history.filling import copying

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from shared.broker import names
-from shared.broker.lists import TenantLists
-from shared.domain.jobs.states import WakeQueue
+from planq.shared.broker import names
+from planq.shared.broker.lists import TenantLists
+from planq.shared.domain.jobs.states import WakeQueue
 
 QUEUE = names.queue(WakeQueue.IO)
 TENANTS = [f"tenant-{number}" for number in range(500)]

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.exceptions import OperationalError
 
-from shared.broker import names
-from shared.broker.dead_letters import LONGEST_CHARS, Letter
-from shared.broker.depth import reply_of
-from shared.broker.messages import (
+from planq.shared.broker import names
+from planq.shared.broker.dead_letters import LONGEST_CHARS, Letter
+from planq.shared.broker.depth import reply_of
+from planq.shared.broker.messages import (
     NoWakeUp,
     check_message,
     decode_plan,
@@ -27,9 +27,9 @@ from shared.broker.messages import (
     encode_wake,
     read_links,
 )
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane, Priority
-from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane, Priority
+from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from shared.domain.models.exchange import Ask
-from shared.domain.plan.document import parse_plan
-from shared.domain.plan.validation import validate_plan
-from shared.domain.references.resolution import resolve
-from shared.ports import Suspended, Tool, ToolContext
+from planq.shared.domain.models.exchange import Ask
+from planq.shared.domain.plan.document import parse_plan
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.ports import Suspended, Tool, ToolContext
+from planq.worker.llm.offline import plan_offline
+from planq.worker.tools import ToolError
+from planq.worker.tools.registry import Registry, load_registry
+from planq.worker.tools.services import ToolServices
 from tests.chaos import ledger
 from tests.chaos.blob import shrunk
 from tests.chaos.recipes import KINDS, PEACEFUL, Recipe, recipes
 from tests.chaos.tools import LEDGER_VARIABLE
-from worker.llm.offline import plan_offline
-from worker.tools import ToolError
-from worker.tools.registry import Registry, load_registry
-from worker.tools.services import ToolServices
 
 
 @pytest.fixture(scope="module")

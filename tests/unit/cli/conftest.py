@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.support.recorder import Recorder, recorder
 
 

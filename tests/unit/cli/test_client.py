@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api.cli.client import Client
-from shared.domain.errors import (
+from planq.api.cli.client import Client
+from planq.shared.domain.errors import (
     Conflict,
     InvalidRequest,
     NotFound,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from api.cli import runtime
-from api.cli.connection import connect, default_url, located_settings, require_database
-from api.cli.runtime import Runtime
-from shared.domain.errors import Misconfigured
+from planq.api.cli import runtime
+from planq.api.cli.connection import connect, default_url, located_settings, require_database
+from planq.api.cli.runtime import Runtime
+from planq.shared.domain.errors import Misconfigured
 
 HERE = Runtime(os.getpid(), "http://127.0.0.1:9999", "postgresql://here", "redis://here")
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from api.cli.console import PlainConsole, as_line, columns, out, plain, print_json
+from planq.api.cli.console import PlainConsole, as_line, columns, out, plain, print_json
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\x9b2J\u202eabc\u2066\ud800 [red]x[/red] :smile:\r\x7f"
 

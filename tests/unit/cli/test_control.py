@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from api.cli.console import PlainConsole
-from api.cli.progress import Story
+from planq.api.cli.console import PlainConsole
+from planq.api.cli.progress import Story
 from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

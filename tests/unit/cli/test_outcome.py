@@ -7,9 +7,9 @@ import json
 import pytest
 import typer
 
-from api.cli.outcome import describe_defect, exit_code, report, reported
-from shared.domain import errors
-from shared.domain.errors import InvalidRequest, PlanInvalid, PlanqError
+from planq.api.cli.outcome import describe_defect, exit_code, report, reported
+from planq.shared.domain import errors
+from planq.shared.domain.errors import InvalidRequest, PlanInvalid, PlanqError
 
 UNKNOWN = {"tool_index": 1, "argument": "/q", "template": "$0.output.x", "error": {"type": "self_reference"}}
 

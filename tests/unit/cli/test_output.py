@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.cli.main import create_app
+from planq.deploy.cli.main import create_app
 from tests.support.recorder import Recorder, recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

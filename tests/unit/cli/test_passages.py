@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.cli.passages import LONGEST, Form, split_document
+from planq.deploy.cli.passages import LONGEST, Form, split_document
 
 MARKDOWN = """---
 author: nobody

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from api.cli.client import Client, Json
-from api.cli.progress import follow_job, print_outcome
+from planq.api.cli.client import Client, Json
+from planq.api.cli.progress import follow_job, print_outcome
 
 
 class Replay:

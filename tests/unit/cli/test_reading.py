@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.reading import MAX_FILE_BYTES, UnreadableFile, find_files, read_file
-from deploy.cli.passages import Form
+from planq.api.cli.reading import MAX_FILE_BYTES, UnreadableFile, find_files, read_file
+from planq.deploy.cli.passages import Form
 
 
 def found(*paths: Path, prefix: str = "") -> dict[str, str | None]:

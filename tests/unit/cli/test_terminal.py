@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from api.cli.console import plain
+from planq.api.cli.console import plain
 from tests.support.recorder import Recorder
 from tests.unit.cli.test_commands import job
 from tests.unit.cli.test_inbox import question
@@ -30,7 +30,7 @@ def on_a_terminal(server: Recorder, *arguments: str, typed: str = "") -> str:
     master, slave = pty.openpty()
     env = {**os.environ, "PLANQ_URL": server.url, "TERM": "xterm-256color", "COLUMNS": "200", "PYTHONUTF8": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cli.main", *arguments],
+        [sys.executable, "-m", "planq.deploy.cli.main", *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -14,9 +14,9 @@ import redis
 import typer
 import yaml
 
-from deploy.cli.main import create_app
-from deploy.local.valkey import installed_binary
-from shared.settings import Settings
+from planq.deploy.cli.main import create_app
+from planq.deploy.local.valkey import installed_binary
+from planq.shared.settings import Settings
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]

@@ -21,17 +21,17 @@ from uuid import UUID
 import psutil
 import pytest
 
-from deploy.local import guard
-from deploy.local.child import has_exited, reap, spawn
-from deploy.local.freezes import StackFrame, row_of, told_place
-from deploy.local.guard import LoopGuard, Watched, _Times, credited
-from shared.beats import Slot
-from shared.computing import off_loop
-from shared.domain.frames import under_name
-from shared.domain.jobs.ids import StepRef
+from planq.deploy.local import guard
+from planq.deploy.local.child import has_exited, reap, spawn
+from planq.deploy.local.freezes import StackFrame, row_of, told_place
+from planq.deploy.local.guard import LoopGuard, Watched, _Times, credited
+from planq.shared.beats import Slot
+from planq.shared.computing import off_loop
+from planq.shared.domain.frames import under_name
+from planq.shared.domain.jobs.ids import StepRef
+from planq.worker.tools.threads import ToolThreads
 from tests.support import beating
 from tests.support.waiting import eventually
-from worker.tools.threads import ToolThreads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a guard needs to know what only Linux tells")
 
@@ -48,7 +48,8 @@ class Guarded:
         self._log = folder / "log"
         # Nobody listens there: the log says what was to be noted, and that it was not.
         env = {**os.environ, "DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "PLANQ_LOG_JSON": "true"}
-        command = [sys.executable, "-m", "deploy.local.guard", "io", "-m", "tests.support.beating"]
+        env["PYTHONPATH"] = str(ROOT)  # what a guard starts looks into no present folder
+        command = [sys.executable, "-m", "planq.deploy.local.guard", "io", "-m", "tests.support.beating"]
         with self._log.open("ab") as log:
             self.guard = spawn([*command, str(folder), str(limit)], log=log, env=env, cwd=ROOT)
 
@@ -259,7 +260,7 @@ def test_a_place_names_modules_and_no_folder_of_the_machine() -> None:
     frames = [
         StackFrame("/usr/lib/python3.11/re/__init__.py", 166, "match"),
         StackFrame("/srv/secret/customer/tools.py", 6, "parse"),
-        StackFrame("/opt/planq/lib/site-packages/worker/tools/function.py", 106, "_run"),
+        StackFrame("/opt/planq/lib/site-packages/planq/worker/tools/function.py", 106, "_run"),
         StackFrame("<frozen runpy>", 88, "_run_code"),
     ]
     path = ["/usr/lib/python3.11", "/opt/planq/lib/site-packages", "/opt"]

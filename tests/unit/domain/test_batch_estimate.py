@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.domain.batches.estimate import Estimate, LineEstimate, line_estimate
-from shared.domain.jobs.budget import Price
+from planq.shared.domain.batches.estimate import Estimate, LineEstimate, line_estimate
+from planq.shared.domain.jobs.budget import Price
 
 PRICE = Price(asked_usd=0.001, token_usd=0.01)
 

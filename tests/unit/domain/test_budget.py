@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.jobs.budget import Wanted, read_budget
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.estimate import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, cut_to, wanted_for
-from shared.domain.models.exchange import Ask, Findings, Repair
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.budget import Wanted, read_budget
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.estimate import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, cut_to, wanted_for
+from planq.shared.domain.models.exchange import Ask, Findings, Repair
+from planq.shared.domain.tools.definition import ToolDefinition
 
 
 def test_a_budget_is_taken_as_it_is_written() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.values import encoding
-from shared.domain.values.encoding import count_nodes
+from planq.shared.domain.values import encoding
+from planq.shared.domain.values.encoding import count_nodes
 
 TEXTS = st.text(alphabet='a,:[]{}"\\\n', max_size=8)
 VALUES: st.SearchStrategy[Any] = st.recursive(

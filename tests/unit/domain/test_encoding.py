@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.values.encoding import encode, has_long_integer, indented
+from planq.shared.domain.values.encoding import encode, has_long_integer, indented
 from tests.unit.domain.strategies import json_values
 
 

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, checked_secret, seal, unseal
-from shared.domain.tenants.master_keys import MasterKey, read_master_keys
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.tenants.envelope import (
+    ENVELOPE_ENTROPY_BYTES,
+    Sealed,
+    Unopenable,
+    checked_secret,
+    seal,
+    unseal,
+)
+from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
 
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 MASTERS = read_master_keys(f"{NEW}, {OLD}")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.references import excerpts
-from shared.domain.references.excerpts import Absent, Excerpts, excerpts_json
-from shared.domain.references.resolution import resolve, uncovered
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.references import excerpts
+from planq.shared.domain.references.excerpts import Absent, Excerpts, excerpts_json
+from planq.shared.domain.references.resolution import resolve, uncovered
+from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import finite_json_values
 
 DIGEST = b"h" * 32

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.states import Effect
-from shared.domain.jobs.steps import PlannedStep
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan
-from shared.domain.plan.fork import SourceStep, in_doubt, reusable
-from shared.domain.references.grammar import find_references
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
+from planq.shared.domain.references.grammar import find_references
+from planq.shared.domain.tools.definition import ToolDefinition
 
 EFFECTS = {"calc": Effect.PURE, "look": Effect.READ, "put": Effect.IDEMPOTENT, "mail": Effect.UNSAFE}
 TOOLS = {name: ToolDefinition(name=name, effect=effect) for name, effect in EFFECTS.items()}

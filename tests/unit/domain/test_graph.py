@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.states import Effect
-from shared.domain.plan.graph import (
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.plan.graph import (
     MAX_EDGES,
     Node,
     critical_path_length,

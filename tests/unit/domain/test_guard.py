@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.jobs.steps import StepResult
-from shared.domain.rounds.guard import (
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     DUPLICATE_OF,
     SKIPPED,
@@ -18,8 +18,8 @@ from shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.tools.definition import ToolDefinition
 
 TOOLS = {name: ToolDefinition(name=name, repeatable=name == "wait") for name in ("a", "b", "wait")}
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.conversations.history import history_messages
-from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from shared.domain.models.exchange import ChatMessage
+from planq.shared.domain.conversations.history import history_messages
+from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.domain.models.exchange import ChatMessage
 from tests.unit.domain.strategies import json_values
 
 

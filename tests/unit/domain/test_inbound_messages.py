@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.domain import errors
-from shared.domain.conversations.failure import (
+from planq.shared.domain import errors
+from planq.shared.domain.conversations.failure import (
     BEYOND_BUDGET,
     BEYOND_CONTEXT,
     NO_DATA,
@@ -19,16 +19,16 @@ from shared.domain.conversations.failure import (
     told,
     told_of_call,
 )
-from shared.domain.conversations.inbound import CanonicalMessage, checked_text
-from shared.domain.conversations.wording import (
+from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.domain.conversations.wording import (
     MAX_TEXT_CHARS,
     TRUNCATED,
     injection_kinds,
     sanitized,
     suspicious_arguments,
 )
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.prompt import check_tenant_prompt, tenant_prompt_defects
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.prompt import check_tenant_prompt, tenant_prompt_defects
 
 
 def message(**changed: Any) -> CanonicalMessage:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.jobs.limits import Limits, read_tenant_limits
-from shared.environment import load_settings
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
+from planq.shared.environment import load_settings
 
 
 def test_a_request_lowers_a_limit() -> None:

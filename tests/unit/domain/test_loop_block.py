@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.agents.document import parse_agent
-from shared.domain.errors import InvalidArguments, InvalidRequest
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
-from shared.domain.jobs.steps import StepResult
-from shared.domain.rounds.block import LoopBlock, merged, parse_block, read_block, rendered_prompt
-from shared.domain.rounds.evaluate import (
+from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.errors import InvalidArguments, InvalidRequest
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.rounds.block import LoopBlock, merged, parse_block, read_block, rendered_prompt
+from planq.shared.domain.rounds.evaluate import (
     RuleCall,
     after_steps,
     errors_matched,
@@ -20,7 +20,7 @@ from shared.domain.rounds.evaluate import (
     prompt_text,
     until_holds,
 )
-from shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.record import RoundRecord
 
 BROKEN_AGENT = """\
 name: looper

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.tools.names import canonical, display, join, resolve_name, split_name, suggestion, to_registry
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.tools.names import (
+    canonical,
+    display,
+    join,
+    resolve_name,
+    split_name,
+    suggestion,
+    to_registry,
+)
 from tests.model.shapes import to_dotted
 
 

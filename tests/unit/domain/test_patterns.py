@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from shared.domain.agents.document import parse_agent
-from shared.domain.errors import InvalidRequest
-from shared.domain.schema.patterns import is_found, needs_backtracking, patterns_of
-from shared.domain.schema.schemas import compile_schema
+from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.schema.patterns import is_found, needs_backtracking, patterns_of
+from planq.shared.domain.schema.schemas import compile_schema
 
 HOSTILE = "^(a+)+$"
 """Python's own engine takes twice as long for each further `a`: hours for these forty."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import PlanInvalid
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Plan, parse_plan
-from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.errors import PlanInvalid
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan, parse_plan
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors
+from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.models.exchange import ToolCallRequest
-from shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret, planning_tool
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret, planning_tool
+from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 GOOD: dict[str, Any] = {

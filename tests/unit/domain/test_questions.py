@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.elicitations import (
+from planq.shared.domain.jobs.elicitations import (
     APPROVAL_SCHEMA,
     Continues,
     ElicitationAnswer,
@@ -16,8 +16,8 @@ from shared.domain.jobs.elicitations import (
     Succeeds,
     after_answer,
 )
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.domain.questions.answering import (
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.domain.questions.answering import (
     ASSENT,
     REFUSAL,
     action_of,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.schema.quick_check import QuickCheck
-from shared.domain.schema.schemas import UNKNOWN, compile_schema
-from shared.domain.schema.validators import Bounded, Steps
+from planq.shared.domain.schema.quick_check import QuickCheck
+from planq.shared.domain.schema.schemas import UNKNOWN, compile_schema
+from planq.shared.domain.schema.validators import Bounded, Steps
+from planq.worker.tools import builtin
 from tests.support.harness import make_tool
 from tests.unit.domain.strategies import json_values
-from worker.tools import builtin
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "object", "array"])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     Cancelled,
     ErrorRecord,
@@ -29,10 +29,10 @@ from shared.domain.errors import (
     Transient,
     UnknownTool,
 )
-from shared.domain.jobs.elicitations import OUTCOME_SCHEMA
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
-from shared.domain.jobs.states import Effect, ElicitationKind, Recovery
+from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
+from planq.shared.domain.jobs.states import Effect, ElicitationKind, Recovery
 
 JOB = UUID("0193a1b2-0000-7000-8000-000000000001")
 REF = StepRef(JOB, 0, 2)

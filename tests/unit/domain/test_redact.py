@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.domain.redact import Redaction, redacted, secrets_of, without_password
+from planq.shared.domain.redact import Redaction, redacted, secrets_of, without_password
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.domain.references.grammar import (
+from planq.shared.domain.references.grammar import (
     Insertion,
     Literal,
     Reference,
@@ -17,7 +17,7 @@ from shared.domain.references.grammar import (
     parse,
     pieces,
 )
-from shared.domain.values.pointers import from_pointer, to_pointer
+from planq.shared.domain.values.pointers import from_pointer, to_pointer
 
 
 @pytest.mark.parametrize(

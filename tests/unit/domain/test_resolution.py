@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.references.excerpts import Excerpts
-from shared.domain.references.resolution import resolve
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.references.excerpts import Excerpts
+from planq.shared.domain.references.resolution import resolve
 from tests.unit.domain.strategies import json_values
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
     HumanWaitTimedOut,
@@ -27,7 +27,7 @@ from shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from shared.domain.jobs.retry import (
+from planq.shared.domain.jobs.retry import (
     GiveUp,
     RetryPolicy,
     RunAgain,
@@ -37,7 +37,7 @@ from shared.domain.jobs.retry import (
     may_have_taken_effect,
     retry_delay,
 )
-from shared.domain.jobs.states import Effect, StepStatus
+from planq.shared.domain.jobs.states import Effect, StepStatus
 
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))

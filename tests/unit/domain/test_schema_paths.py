@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.references.schema_paths import Known, NotInSchema, declared_type, follow
+from planq.shared.domain.references.schema_paths import Known, NotInSchema, declared_type, follow
 
 TITLED = {"type": "object", "properties": {"t": {"type": "integer"}}}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import storable
-from shared.domain.models.exchange import ToolCallRequest
-from shared.domain.models.speech import Speech, SpeechForm
-from shared.domain.plan.interpret import Direct, interpret
+from planq.shared.domain.errors import storable
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.models.speech import Speech, SpeechForm
+from planq.shared.domain.plan.interpret import Direct, interpret
 
 WORDS, DECISION = SpeechForm.WORDS, SpeechForm.DECISION
 PLANNING = "__planning__"

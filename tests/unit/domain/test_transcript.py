@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.estimate import message_tokens
-from shared.domain.models.exchange import (
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.estimate import message_tokens
+from planq.shared.domain.models.exchange import (
     ChatMessage,
     ModelReply,
     ToolCallRequest,
@@ -21,9 +21,9 @@ from shared.domain.models.exchange import (
     reply_of_json,
     reply_to_json,
 )
-from shared.domain.plan.errors import invalid_plan
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.rounds.transcript import transcript, with_refusal
+from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.transcript import transcript, with_refusal
 
 PLENTY = 100_000
 STATE = {"parts": [{"signature": "c2ln"}]}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.models.exchange import ToolCallRequest, TurnForm
-from shared.domain.plan.interpret import Direct, Malformed
-from shared.domain.rounds.reading import (
+from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.rounds.reading import (
     Abort,
     Nothing,
     Turn,
@@ -22,7 +22,7 @@ from shared.domain.rounds.reading import (
     loop_tool,
     number_errors,
 )
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 TREE = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.agents.document import parse_agent
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.references.schema_paths import NotInSchema, declared_type, follow
-from shared.domain.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
+from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.references.schema_paths import NotInSchema, declared_type, follow
+from planq.shared.domain.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
 from tests.unit.domain.strategies import json_values
 
 HOSTILE = "^(a+)+$"

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import PlanInvalid
-from shared.domain.jobs.states import Effect
-from shared.domain.plan.compile import compile_plan
-from shared.domain.plan.document import Call, Plan, parse_plan
-from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.plan.forms import readable_part_of
-from shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, further_errors, validate_plan
-from shared.domain.references.grammar import Reference
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.errors import PlanInvalid
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Call, Plan, parse_plan
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors
+from planq.shared.domain.plan.forms import readable_part_of
+from planq.shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, further_errors, validate_plan
+from planq.shared.domain.references.grammar import Reference
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 INPUT = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.child import has_exited, reap, send, spawn, stop, wait_ended
+from planq.deploy.local.child import has_exited, reap, send, spawn, stop, wait_ended
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def test_looking_does_not_reap(tmp_path: Path) -> None:
 
 def test_a_child_dies_with_its_parent() -> None:
     script = (
-        "import subprocess, sys\nfrom deploy.local.child import spawn\n"
+        "import subprocess, sys\nfrom planq.deploy.local.child import spawn\n"
         f"child = spawn([sys.executable, '-c', {PAUSE!r}], log=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\ninput()"
     )

@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.folder import LONGEST_SOCKET_PATH, FolderLock, last_lines, make_private, size_of, socket_folder
-from shared.data_folder import kept_text, lacks_space, make_own, require_own, serves, usable
-from shared.domain.errors import Misconfigured
+from planq.deploy.local.folder import (
+    LONGEST_SOCKET_PATH,
+    FolderLock,
+    last_lines,
+    make_private,
+    size_of,
+    socket_folder,
+)
+from planq.shared.data_folder import kept_text, lacks_space, make_own, require_own, serves, usable
+from planq.shared.domain.errors import Misconfigured
 
 
 def test_a_lock_is_taken_once_and_can_be_taken_again_after_release(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import InternalFault, InvalidArguments, TimedOut
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.retry import Phase
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.tools.definition import LATENCIES_SECONDS
-from shared.ports import StepClaim
-from worker.attempts.step import Calling
-from worker.engine.in_flight import InFlightWork
+from planq.shared.domain.errors import InternalFault, InvalidArguments, TimedOut
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import Phase
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.tools.definition import LATENCIES_SECONDS
+from planq.shared.ports import StepClaim
+from planq.worker.attempts.step import Calling
+from planq.worker.engine.in_flight import InFlightWork
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:

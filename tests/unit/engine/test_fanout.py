@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
-from shared.ports import AnyWake, RespondWake, StepsWake, StepWake, Wake
-from worker.engine.chain import FEW, in_messages, own_share
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import Lane
+from planq.shared.ports import AnyWake, RespondWake, StepsWake, StepWake, Wake
+from planq.worker.engine.chain import FEW, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)
 

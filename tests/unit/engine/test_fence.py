@@ -12,12 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import OwnershipLost
-from shared.ports import Attempt
+from planq.shared.domain.errors import OwnershipLost
+from planq.shared.ports import Attempt
+from planq.worker.engine.fence import FENCED_EXIT, Lease, boot_clock
+from planq.worker.engine.writes import Writes
 from tests.support.tiers import rare
 from tests.support.waiting import eventually
-from worker.engine.fence import FENCED_EXIT, Lease, boot_clock
-from worker.engine.writes import Writes
 
 ATTEMPT = Attempt(UUID(int=1), 1)
 OTHER = Attempt(UUID(int=2), 1)
@@ -27,10 +27,10 @@ PROCESS = """
 import sys, time
 from datetime import timedelta
 from uuid import UUID
-from shared.ports import Attempt
-from worker.engine.fence import Fence
-from worker.engine.fence import Lease
-from worker.engine.writes import Writes
+from planq.shared.ports import Attempt
+from planq.worker.engine.fence import Fence
+from planq.worker.engine.fence import Lease
+from planq.worker.engine.writes import Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
 # Where it must live, a busy machine may keep it waiting for ten seconds.

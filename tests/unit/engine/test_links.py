@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
-from shared.ports import (
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
+from planq.shared.ports import (
     PlanWake,
     ReadyStep,
     RespondWake,
@@ -24,7 +24,7 @@ from shared.ports import (
     TransitionResult,
     UnitStep,
 )
-from worker.engine.chain import Carried, after_step, in_messages
+from planq.worker.engine.chain import Carried, after_step, in_messages
 
 JOB, ROOT, CHILD = UUID(int=1), UUID(int=2), UUID(int=3)
 

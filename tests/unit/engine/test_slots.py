@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from shared.domain.jobs.states import Priority
-from worker.engine.chain import Party, Slots, bulk_slots
+from planq.shared.domain.jobs.states import Priority
+from planq.worker.engine.chain import Party, Slots, bulk_slots
 
 BULK = Party(priority=Priority.BULK)
 

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind
-from shared.domain.jobs.steps import PlannedStep
-from shared.ports import ReusedStep, StageClaim, StepClaim
-from worker.attempts.unit import next_claim, units_of
-from worker.attempts.values import ReadyOutput
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.ports import ReusedStep, StageClaim, StepClaim
+from planq.worker.attempts.unit import next_claim, units_of
+from planq.worker.attempts.values import ReadyOutput
 
 JOB = UUID(int=1)
 STAGE = StageClaim(JOB, "tenant", JobStatus.PLANNING, 3, 1, "offline", "", None, Limits(), "model", None, None)

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from shared.domain.errors import InvalidArguments, InvalidOutput
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import Payloads, Tool
+from planq.shared.domain.errors import InvalidArguments, InvalidOutput
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import Payloads, Tool
+from planq.worker.attempts.values import OutputLimits, Values
 from tests.unit.engine.test_calling import claim
-from worker.attempts.values import OutputLimits, Values
 
 SCHEMA = {"type": "object", "properties": {"x": {"contains": {"const": -1}, "items": {"not": {"type": "string"}}}}}
 LONG = list(range(20_000))

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import Misconfigured, ModelRefused, PolicyDenied
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
-from shared.domain.tools.definition import ToolDefinition
-from worker.llm.cassette import Recorder, canonical_request, replay
-from worker.llm.completion import Completion
-from worker.llm.gateway import ModelGateway
-from worker.llm.request import ModelRequest, plan_request, respond_request
-from worker.llm.settings import ModelSettings
+from planq.shared.domain.errors import Misconfigured, ModelRefused, PolicyDenied
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.cassette import Recorder, canonical_request, replay
+from planq.worker.llm.completion import Completion
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.request import ModelRequest, plan_request, respond_request
+from planq.worker.llm.settings import ModelSettings
 
 TOOLS = [ToolDefinition(name="calculate")]
 

@@ -11,21 +11,21 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import ModelRefused, PolicyDenied
-from shared.domain.jobs.budget import Price
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import Purpose
-from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from shared.domain.models.names import Provider
-from shared.domain.plan.document import Plan
-from shared.domain.plan.interpret import Calls, interpret
-from shared.domain.plan.validation import validate_plan
-from shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.errors import ModelRefused, PolicyDenied
+from planq.shared.domain.jobs.budget import Price
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import Purpose
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.domain.models.names import Provider
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.interpret import Calls, interpret
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.registry import load_registry
+from planq.worker.tools.services import ToolServices
 from tests.support.ports import free_port
-from worker.llm.gateway import ModelGateway
-from worker.llm.settings import ModelSettings
-from worker.tools.registry import load_registry
-from worker.tools.services import ToolServices
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = (
@@ -88,7 +88,7 @@ def test_an_unknown_model_is_refused() -> None:
     ],
 )
 def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -> None:
-    registry = load_registry(services=ToolServices(), entry_point_group=None, modules=["worker.tools.builtin"])
+    registry = load_registry(services=ToolServices(), entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tools = {definition.name: definition for definition in registry.definitions()}
 
     reply = asyncio.run(ModelGateway(ModelSettings()).plan(Ask("job-1", text, "offline"), list(tools.values())))
@@ -102,9 +102,9 @@ def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -
 def test_an_offline_process_loads_no_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from shared.domain.models.exchange import Ask, Findings\n"
-        "from worker.llm.gateway import ModelGateway\n"
-        "from worker.llm.settings import ModelSettings\n"
+        "from planq.shared.domain.models.exchange import Ask, Findings\n"
+        "from planq.worker.llm.gateway import ModelGateway\n"
+        "from planq.worker.llm.settings import ModelSettings\n"
         "gateway = ModelGateway(ModelSettings())\n"
         "asyncio.run(gateway.plan(Ask('j', 'hello', 'offline'), []))\n"
         "asyncio.run(gateway.respond(Ask('j', 'hello', 'offline'), Findings()))\n"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.models.names import Provider, check_model_name, parse_model_name
-from worker.llm.settings import ModelSettings
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.models.names import Provider, check_model_name, parse_model_name
+from planq.worker.llm.settings import ModelSettings
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.models.exchange import Findings
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import read_reply
-from worker.agents.planner import planner_ask
-from worker.llm.offline import answer_offline
+from planq.shared.domain.models.exchange import Findings
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import read_reply
+from planq.worker.agents.planner import planner_ask
+from planq.worker.llm.offline import answer_offline
 
 TEAM = {name: {"description": name} for name in ("critic", "writer", "writer-two")}
 

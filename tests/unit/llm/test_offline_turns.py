@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.jobs.steps import StepResult
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.models.exchange import Ask, ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_to_json
-from shared.domain.plan.errors import invalid_plan
-from shared.domain.plan.interpret import Direct
-from shared.domain.references.resolution import resolve
-from shared.domain.rounds.reading import TurnCalls, interpret_turn, number_errors
-from shared.domain.rounds.record import RoundRecord
-from shared.domain.rounds.transcript import transcript, with_refusal
-from shared.domain.tools.definition import ToolDefinition
-from worker.llm.completion import Completion
-from worker.llm.offline import turn_offline
-from worker.llm.offline.structured import SIGNATURE
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_to_json
+from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.plan.interpret import Direct
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn, number_errors
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.rounds.transcript import transcript, with_refusal
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.completion import Completion
+from planq.worker.llm.offline import turn_offline
+from planq.worker.llm.offline.structured import SIGNATURE
 
 NAMES = ["calculate", "now", "wait", "write_report"]
 TOOLS = [ToolDefinition(name=name) for name in NAMES]

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import Misconfigured, Transient
-from shared.domain.jobs.usage import ModelCall
-from shared.domain.models.exchange import ModelFailed, ModelReply, TurnForm
-from shared.domain.plan.interpret import Direct
-from shared.domain.rounds.reading import TurnCalls, interpret_turn
-from shared.ports import PlanningRequest
-from shared.settings import Settings
-from worker.container import Tools
-from worker.llm.planners import InstalledPlanners, load_planners
-from worker.tools.services import NoDatabase
+from planq.shared.domain.errors import Misconfigured, Transient
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.exchange import ModelFailed, ModelReply, TurnForm
+from planq.shared.domain.plan.interpret import Direct
+from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn
+from planq.shared.ports import PlanningRequest
+from planq.shared.settings import Settings
+from planq.worker.container import Tools
+from planq.worker.llm.planners import InstalledPlanners, load_planners
+from planq.worker.tools.services import NoDatabase
 
 ASKED = PlanningRequest("job", "what?", (), {"results": [], "round": 0}, 0, 3)
 CALLS = {"type": "tool_calls", "reasoning": "why", "calls": [{"tool_name": "a", "arguments": {"x": 1}}]}

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from shared.domain.errors import AuthFailed, RateLimited, TimedOut, Transient
-from worker.llm.gateway import Patience
-from worker.llm.settings import ModelSettings
+from planq.shared.domain.errors import AuthFailed, RateLimited, TimedOut, Transient
+from planq.worker.llm.gateway import Patience
+from planq.worker.llm.settings import ModelSettings
 
 
 class Attempts:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.domain.models.exchange import Ask, ChatMessage, ToolCallRequest, TurnForm, TurnPrompt
-from shared.domain.rounds.block import PROMPT_VARIABLES, prompt_defects
-from shared.domain.tools.definition import ToolDefinition
-from worker.llm.request import turn_request
-from worker.llm.words import prompt_values, turn_prompt
+from planq.shared.domain.models.exchange import Ask, ChatMessage, ToolCallRequest, TurnForm, TurnPrompt
+from planq.shared.domain.rounds.block import PROMPT_VARIABLES, prompt_defects
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.request import turn_request
+from planq.worker.llm.words import prompt_values, turn_prompt
 
 TOOLS = [ToolDefinition(name="search", description="Find\n passages.")]
 ASK = Ask("job-1", "What is {{vars}}?", "offline", instructions=["Be brief."], data={"city": "{{round}}"})

@@ -2,37 +2,116 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.support.pinned_env import ROOT
 
-PACKAGES = ("api", "deploy", "shared", "worker", "docs")
+FOLDERS = ("api", "deploy", "shared", "worker")
+PACKAGES = (*FOLDERS, "docs")
 
 
-@pytest.mark.whole  # it builds one
-def test_a_wheel_brings_the_handbook_that_the_sample_job_searches(tmp_path: Path) -> None:
-    """Of a copy of the sources: a build leaves folders beside them."""
-    sources = tmp_path / "sources"
-    for folder in PACKAGES:
-        shutil.copytree(ROOT / folder, sources / folder, ignore=shutil.ignore_patterns("__pycache__"))
+pytestmark = pytest.mark.whole  # it builds one
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of planq, made of a copy of the sources: a build leaves folders beside them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources / name)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path / "made")]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder / "made")]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=sources, check=True)
-    (wheel,) = (tmp_path / "made").glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    documents = {f"deploy/handbook/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    assert documents | {"deploy/handbook/README.md"} == {n for n in names if n.startswith("deploy/handbook/")}
+    (made,) = (folder / "made").glob("*.whl")
+    return made
 
-    shutil.unpack_archive(wheel, tmp_path / "installed", "zip")
-    asks = "from deploy.local.sample import handbook_paths; print(*handbook_paths())"
-    found = subprocess.run(
-        [sys.executable, "-c", asks], cwd=tmp_path / "installed", capture_output=True, text=True, check=True
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The folder into which the wheel was unpacked."""
+    folder = wheel.parents[1] / "installed"
+    shutil.unpack_archive(wheel, folder, "zip")
+    return folder
+
+
+def test_a_wheel_has_one_package_and_every_file_of_it(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"planq"}
+    tracked = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {f"planq/{name}" for name in tracked.stdout.split() if name.endswith((".py", ".sql", ".lua", ".html"))}
+    assert {name for name in ours if "/package/" not in name} - set(names) == set()
+    assert {"planq/__init__.py", "planq/py.typed"} <= set(names)
+    assert not any("package/planq" in name for name in names)
+
+
+def test_a_wheel_brings_the_handbook_that_the_sample_job_searches(wheel: Path, installed: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    documents = {f"planq/deploy/handbook/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    found = {name for name in names if name.startswith("planq/deploy/handbook/")}
+    assert documents | {"planq/deploy/handbook/README.md"} == found
+
+    asks = "from planq.deploy.local.sample import handbook_paths; print(*handbook_paths())"
+    told = run(["-c", asks], cwd=installed, installed=installed)
+    assert told.stdout.split() == [str(installed / "planq/deploy/handbook")]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose modules are called as planq's folders are, with a tool that uses its own."""
+    for name in ("worker.py", "api/__main__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("print('not planq')\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "pricing.py").write_text("RATE = 3\n")
+    (tmp_path / "deploy.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "greetings.py").write_text(
+        "from planq import ToolContext, ToolError, tool\nfrom shared.pricing import RATE\n\n"
+        "@tool\ndef greet(name: str) -> str:\n    'Greet somebody.'\n    return name * RATE\n"
     )
-    assert found.stdout.split() == [str(tmp_path / "installed/deploy/handbook")]
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [["worker", "io"], ["worker", "cpu"], ["api"]], ids=" ".join)
+@pytest.mark.parametrize("path", [None, "."], ids=["", "PYTHONPATH=."])
+def test_a_project_may_have_modules_of_any_name(
+    project: Path, installed: Path, command: list[str], path: str | None
+) -> None:
+    planq = ["-P", "-m", "planq.deploy.cli.main"]  # what the script `planq` does
+    done = run([*planq, *command], cwd=project, installed=installed, path=path, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "_URL is not set" in done.stderr
+
+
+def test_a_projects_own_tools_are_found_where_it_lies(project: Path, installed: Path) -> None:
+    check = ["-P", "-m", "planq.worker", "io", "--check"]
+    env = {"BROKER_URL": "redis://127.0.0.1:1/0", "DATABASE_URL": "postgresql://127.0.0.1:1/x"}
+    done = run(check, cwd=project, installed=installed, env={**env, "PLANQ_TOOLS": "greetings"}, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def run(
+    arguments: list[str],
+    *,
+    cwd: Path,
+    installed: Path,
+    path: str | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, with the planq of the wheel."""
+    paths = os.pathsep.join([str(installed), *([] if path is None else [path])])
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, **(env or {})}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=check)

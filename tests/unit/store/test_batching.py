@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.store.jobs.batching import MAX_ITEMS, Batcher
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.jobs.batching import MAX_ITEMS, Batcher
 
 
 class Database:

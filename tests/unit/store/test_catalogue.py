@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.tenants.config import TenantConfig
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports.tenants import Tenant
-from shared.store import catalogue
-from shared.store.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports.tenants import Tenant
+from planq.shared.store import catalogue
+from planq.shared.store.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
 
 TENANT = "default"
 

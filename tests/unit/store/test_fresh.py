@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shared.store import fresh
-from shared.store.fresh import Fresh
+from planq.shared.store import fresh
+from planq.shared.store.fresh import Fresh
 from tests.support.waiting import until
 
 

@@ -17,13 +17,13 @@ import pytest
 from sqlalchemy import Uuid
 from sqlmodel import SQLModel
 
-from shared.store import tables
-from shared.store.database import named
+from planq.shared.store import tables
+from planq.shared.store.database import named
 from tests.support.sql_tenancy import functions, untied
 
 ROOT = Path(tables.__file__).parents[2]
 STORE = ROOT / "shared/store"
-SQL = resources.files("shared.store").joinpath("sql")
+SQL = resources.files("planq.shared.store").joinpath("sql")
 TABLES = {
     table.name: frozenset(column.name for column in table.columns if isinstance(column.type, Uuid)) | {"children"}
     for table in SQLModel.metadata.tables.values()

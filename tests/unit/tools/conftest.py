@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shared.ports import Passage, ToolContext
-from worker.tools.declare import ToolOptions, options_of
-from worker.tools.function import FunctionTool
-from worker.tools.services import ToolServices
-from worker.tools.threads import ToolThreads
+from planq.shared.ports import Passage, ToolContext
+from planq.worker.tools.declare import ToolOptions, options_of
+from planq.worker.tools.function import FunctionTool
+from planq.worker.tools.services import ToolServices
+from planq.worker.tools.threads import ToolThreads
 
 Make = Callable[..., FunctionTool]
 

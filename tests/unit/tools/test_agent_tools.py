@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     BudgetExceeded,
     Cancelled,
     DepthExceeded,
@@ -24,20 +24,20 @@ from shared.domain.errors import (
     ToolFailed,
     UnknownAgent,
 )
-from shared.domain.jobs.budget import Reserved
-from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
-from shared.domain.jobs.usage import ModelCall, Purpose
-from shared.domain.schema.schemas import violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ChildOutcome, Delegated
-from shared.settings import Settings
-from shared.store.ids import new_id
+from planq.shared.domain.jobs.budget import Reserved
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
+from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ChildOutcome, Delegated
+from planq.shared.settings import Settings
+from planq.shared.store.ids import new_id
+from planq.worker.agents import AgentServices, agent_tools
+from planq.worker.container import Tools
+from planq.worker.tools.registry import Registry
+from planq.worker.tools.services import NoDatabase
 from tests.support.agent_backends import Surroundings, agent_services, context
-from worker.agents import AgentServices, agent_tools
-from worker.container import Tools
-from worker.tools.registry import Registry
-from worker.tools.services import NoDatabase
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from shared.domain.errors import InvalidArguments
-from worker.tools.builtin.pure import calculate
+from planq.shared.domain.errors import InvalidArguments
+from planq.worker.tools.builtin.pure import calculate
 
 
 @pytest.mark.parametrize(

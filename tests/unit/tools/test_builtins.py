@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.results.artifacts import extract_skill_id
-from shared.domain.schema.schemas import violations
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import Passage, Suspended, ToolContext
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.results.artifacts import extract_skill_id
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import Passage, Suspended, ToolContext
+from planq.worker.tools import ToolServices
+from planq.worker.tools.builtin.report import heading_line, json_block
+from planq.worker.tools.registry import Registry, load_registry
 from tests.unit.tools.conftest import ShelfKnowledge
-from worker.tools import ToolServices
-from worker.tools.builtin.report import heading_line, json_block
-from worker.tools.registry import Registry, load_registry
 
 
 @pytest.fixture
 def registry(services: ToolServices) -> Registry:
     """The built-in tools alone."""
-    return load_registry(services=services, entry_point_group=None, modules=["worker.tools.builtin"])
+    return load_registry(services=services, entry_point_group=None, modules=["planq.worker.tools.builtin"])
 
 
 def call(registry: Registry, name: str, arguments: dict[str, Any], context: ToolContext) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from worker.tools.builtin.content import FetchedDocument, read_document, read_limited
+from planq.worker.tools.builtin.content import FetchedDocument, read_document, read_limited
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999", "9" * 5_000])

@@ -14,17 +14,17 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     InvalidArguments,
     InvalidOutput,
     Misconfigured,
 )
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.schema.schemas import check_schema, violations
-from shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
-from shared.ports import Suspended, ToolContext
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
+from planq.shared.ports import Suspended, ToolContext
+from planq.worker.tools import ToolServices, tool
 from tests.unit.tools.conftest import Make
-from worker.tools import ToolServices, tool
 
 
 class Colour(enum.Enum):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.values.merge_patch import merge_patch
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.values.merge_patch import merge_patch
+from planq.worker.tools.builtin.memory import check_size, moment_title, storable_json
 from tests.unit.domain.strategies import json_values
-from worker.tools.builtin.memory import check_size, moment_title, storable_json
 
 
 @pytest.mark.parametrize(

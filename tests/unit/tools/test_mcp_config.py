@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import Effect
-from shared.domain.plan.document import parse_plan
-from shared.domain.plan.validation import validate_plan
-from shared.domain.schema.schemas import check_schema, violations
-from worker.tools import ToolError
-from worker.tools.mcp.config import McpServer, read_mcp_file
-from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA, answer_of, definition_of, effect_of, registry_name
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.plan.document import parse_plan
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.worker.tools import ToolError
+from planq.worker.tools.mcp.config import McpServer, read_mcp_file
+from planq.worker.tools.mcp.definitions import (
+    UNDECLARED_OUTPUT_SCHEMA,
+    answer_of,
+    definition_of,
+    effect_of,
+    registry_name,
+)
 
 
 def write(folder: Path, content: Any) -> Path:

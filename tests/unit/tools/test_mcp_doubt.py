@@ -8,7 +8,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
@@ -17,12 +17,12 @@ from shared.domain.errors import (
     Transient,
     Unreached,
 )
-from shared.domain.jobs.retry import may_have_taken_effect
-from shared.domain.jobs.states import Effect, StepStatus
-from worker.tools import ToolError
-from worker.tools.mcp.definitions import answer_of
-from worker.tools.mcp.failures import call_failure
-from worker.tools.mcp.transport import NOT_SENT
+from planq.shared.domain.jobs.retry import may_have_taken_effect
+from planq.shared.domain.jobs.states import Effect, StepStatus
+from planq.worker.tools import ToolError
+from planq.worker.tools.mcp.definitions import answer_of
+from planq.worker.tools.mcp.failures import call_failure
+from planq.worker.tools.mcp.transport import NOT_SENT
 
 DECLARED = {"type": "object", "properties": {"n": {"type": "integer"}}}
 

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from shared.domain.errors import InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown, Transient
-from shared.domain.jobs.states import Recovery
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ToolContext
+from planq.shared.domain.errors import InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown, Transient
+from planq.shared.domain.jobs.states import Recovery
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ToolContext
+from planq.worker.tools import NotHappened, Suspended, ToolServices, tool
+from planq.worker.tools.mcp.config import McpServer
+from planq.worker.tools.mcp.definitions import definition_of
+from planq.worker.tools.registry import Registry, load_registry, read_tools_file
 from tests.unit.tools.conftest import Make
-from worker.tools import NotHappened, Suspended, ToolServices, tool
-from worker.tools.mcp.config import McpServer
-from worker.tools.mcp.definitions import definition_of
-from worker.tools.registry import Registry, load_registry, read_tools_file
 
 HERE = "test_recovery_options.py"
 
@@ -152,7 +152,7 @@ def test_an_operator_may_choose_between_failing_and_asking(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     source = (
-        "from worker.tools import NotHappened, tool\n"
+        "from planq.worker.tools import NotHappened, tool\n"
         "def look() -> str | NotHappened: return NotHappened()\n"
         "@tool(effect='unsafe', find_out=look)\n"
         "def send() -> str: return ''\n"

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import Effect, Lane
-from shared.domain.tools.definition import ToolDefinition
-from shared.ports import ToolContext
-from worker.tools import ToolServices
-from worker.tools.registry import Registry, load_registry
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.ports import ToolContext
+from planq.worker.tools import ToolServices
+from planq.worker.tools.registry import Registry, load_registry
 
 Write = Callable[[str, str], None]
 
 GREETING = """
-from worker.tools import tool
+from planq.worker.tools import tool
 
 @tool(effect="pure")
 async def greet(name: str) -> str:
@@ -91,7 +91,7 @@ def test_attribute_may_be_a_function_a_factory_or_a_list(write: Write, services:
         """
         from pq_greeting import greet
         from tests_fixed import Fixed
-        from worker.tools import ToolServices
+        from planq.worker.tools import ToolServices
 
         def make(services: ToolServices):
             assert isinstance(services, ToolServices)
@@ -113,7 +113,7 @@ def test_module_with_a_factory_called_tools_offers_what_it_makes(write: Write, s
     write(
         "pq_factory",
         """
-        from worker.tools import tool
+        from planq.worker.tools import tool
 
         def tools(services):
             @tool
@@ -152,7 +152,7 @@ def test_entry_points_are_loaded(
 
 def test_clash_names_both_places(write: Write, services: ToolServices) -> None:
     write("pq_greeting", GREETING)
-    write("pq_other", "from worker.tools import tool\n\n\n@tool\ndef greet() -> str:\n    return ''\n")
+    write("pq_other", "from planq.worker.tools import tool\n\n\n@tool\ndef greet() -> str:\n    return ''\n")
 
     with pytest.raises(Misconfigured) as caught:
         load(services, "pq_greeting", "pq_other")
@@ -164,7 +164,9 @@ def test_clash_names_both_places(write: Write, services: ToolServices) -> None:
 
 @pytest.mark.parametrize("name", ["cp__plan", "__planning__", "with space", "9lives", "", "a" * 129])
 def test_reserved_and_invalid_names_are_refused(write: Write, services: ToolServices, name: str) -> None:
-    write("pq_named", f"from worker.tools import tool\n\n@tool(name={name!r})\ndef f() -> str:\n    return ''\n")
+    write(
+        "pq_named", f"from planq.worker.tools import tool\n\n@tool(name={name!r})\ndef f() -> str:\n    return ''\n"
+    )
 
     with pytest.raises(Misconfigured, match=r"pq_named\.py:3 .*(reserved|no valid tool name)"):
         load(services, "pq_named")
@@ -182,7 +184,8 @@ def test_bad_schema_is_refused_with_its_place(field: str, schema: dict[str, Any]
 def test_bad_schema_of_a_decorator_is_refused(write: Write, services: ToolServices) -> None:
     write(
         "pq_bad",
-        "from worker.tools import tool\n\n@tool(output_schema={'type': 'objekt'})\ndef f() -> str:\n    return ''\n",
+        "from planq.worker.tools import tool\n\n"
+        "@tool(output_schema={'type': 'objekt'})\ndef f() -> str:\n    return ''\n",
     )
 
     with pytest.raises(Misconfigured, match=r"pq_bad\.py:3"):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from shared.domain.plan.document import parse_plan
-from shared.domain.plan.validation import validate_plan
-from shared.domain.schema.schemas import violations
-from shared.ports import ToolContext
+from planq.shared.domain.plan.document import parse_plan
+from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.ports import ToolContext
+from planq.worker.tools import ToolResponse, tool
 from tests.unit.tools.conftest import Make
-from worker.tools import ToolResponse, tool
 
 WHEN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 

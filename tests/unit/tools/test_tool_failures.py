@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
     InternalFault,
@@ -22,11 +22,11 @@ from shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from shared.ports import ToolContext
+from planq.shared.ports import ToolContext
+from planq.worker.tools import ToolError
+from planq.worker.tools.threads import ToolThreads
 from tests.support.garbage import garbage
 from tests.unit.tools.conftest import Make
-from worker.tools import ToolError
-from worker.tools.threads import ToolThreads
 
 
 def _status(code: int, **headers: str) -> httpx.HTTPStatusError:

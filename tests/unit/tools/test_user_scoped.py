@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from shared.domain.errors import Misconfigured
-from shared.ports import ToolContext
-from worker.tools.declare import options_of, tool
-from worker.tools.function import FunctionTool
-from worker.tools.services import ToolServices
-from worker.tools.threads import ToolThreads
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.ports import ToolContext
+from planq.worker.tools.declare import options_of, tool
+from planq.worker.tools.function import FunctionTool
+from planq.worker.tools.services import ToolServices
+from planq.worker.tools.threads import ToolThreads
 
 
 @tool(effect="read", user_scoped=["customer_id", "tenant_id"])

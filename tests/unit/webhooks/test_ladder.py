@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.webhooks.deliveries import LADDER, LONGEST_PAUSE, after_failure, after_response, pause_after
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.webhooks.deliveries import LADDER, LONGEST_PAUSE, after_failure, after_response, pause_after
 
 
 @given(st.integers(1, 20), st.floats(0, 1, exclude_max=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.errors import DatabaseUnavailable
 
 
 class Lane:
@@ -21,7 +21,7 @@ class Lane:
 
 def test_a_child_whose_database_was_away_at_its_first_task_opens_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKER_URL", "redis://localhost:1/0")
-    from worker.celery.app import CoroutineTask, app
+    from planq.worker.celery.app import CoroutineTask, app
 
     lane = Lane()
     monkeypatch.setattr(app, "planq_lane", lane)

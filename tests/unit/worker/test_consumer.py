@@ -9,8 +9,8 @@ import pytest
 from kombu.common import QoS as PrefetchWindow
 from kombu.transport.virtual import Message
 
-from shared.broker.transport import Channel, QoS, Reserve
-from worker.celery.consumer import Backoff, WakeConsumer
+from planq.shared.broker.transport import Channel, QoS, Reserve
+from planq.worker.celery.consumer import Backoff, WakeConsumer
 
 
 class Hub:

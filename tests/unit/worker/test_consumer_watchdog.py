@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.states import Lane
-from worker.runtime import lifecycle
-from worker.runtime.lifecycle import ConsumerWatchdog
+from planq.shared.domain.jobs.states import Lane
+from planq.worker.runtime import lifecycle
+from planq.worker.runtime.lifecycle import ConsumerWatchdog
 
 
 class Registry:

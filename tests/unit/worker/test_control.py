@@ -10,10 +10,10 @@ from celery.worker.control import Panel
 from kombu import Connection, Queue
 from kombu.messaging import Consumer
 
-from shared.environment import load_settings
-from shared.setting_kinds import COMMANDS, known_commands
-from worker.celery.consumer import WakeConsumer
-from worker.celery.control import LOOKS, RefusedCommand, check_clock, check_command
+from planq.shared.environment import load_settings
+from planq.shared.setting_kinds import COMMANDS, known_commands
+from planq.worker.celery.consumer import WakeConsumer
+from planq.worker.celery.control import LOOKS, RefusedCommand, check_clock, check_command
 
 REPLIES = "reply.planq.pidbox"
 PING: dict[str, Any] = {"method": "ping", "arguments": {}, "destination": None, "pattern": None, "matcher": None}

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from shared.domain.addresses import BLOCKS, why_refused
-from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
-from worker import egress
-from worker.egress import GuardedTransport, OwnAddresses, resolve_with_system, retry_after
+from planq.shared.domain.addresses import BLOCKS, why_refused
+from planq.shared.domain.errors import InvalidArguments, PolicyDenied, Transient
+from planq.worker import egress
+from planq.worker.egress import GuardedTransport, OwnAddresses, resolve_with_system, retry_after
 
 PUBLIC = [
     "93.184.216.34",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from worker.celery.events import TaskEvents
+from planq.worker.celery.events import TaskEvents
 
 
 class Producer:

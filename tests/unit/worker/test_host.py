@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.processes import Process
-from shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.processes import Process
+from planq.shared.domain.jobs.states import Lane
+from planq.worker.container import process_text
+from planq.worker.host import Host
 from tests.support.waiting import eventually
-from worker.container import process_text
-from worker.host import Host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells; elsewhere leases decide")
 
-TELL = "from worker.host import Host; print(Host().own.text, flush=True); "
+TELL = "from planq.worker.host import Host; print(Host().own.text, flush=True); "
 STAY = "import signal; signal.pause()"
 FORK = "import os; os.fork() or os.write(1, b'%d\\n' % os.getpid()); "
 LAST_THREAD = (

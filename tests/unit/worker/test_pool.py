@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
 
+from planq.worker.celery.pool import AsyncioPool, WorkFailed
 from tests.support.garbage import garbage
 from tests.support.waiting import eventually
-from worker.celery.pool import AsyncioPool, WorkFailed
 
 _POOL_WITH_A_BROKEN_LOOP = """
 import threading
 from types import SimpleNamespace
-from worker.celery.pool import AsyncioPool
+from planq.worker.celery.pool import AsyncioPool
 
 class Lane:
     async def open(self):

@@ -6,9 +6,9 @@ import asyncio
 from typing import cast
 from uuid import UUID
 
-from worker.engine import Dispatcher
-from worker.engine.chain import Carried
-from worker.runtime.quarantine import carry_out_suspects
+from planq.worker.engine import Dispatcher
+from planq.worker.engine.chain import Carried
+from planq.worker.runtime.quarantine import carry_out_suspects
 
 GROUP = UUID(int=1)
 

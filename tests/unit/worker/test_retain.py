@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable, Unavailable
-from shared.ports import Removed
-from worker.engine import Retainer
+from planq.shared.domain.errors import DatabaseUnavailable, Unavailable
+from planq.shared.ports import Removed
+from planq.worker.engine import Retainer
 
 
 class Batches:

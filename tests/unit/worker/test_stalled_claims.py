@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.errors import DatabaseUnavailable
-from shared.domain.jobs.states import JobStatus
-from worker.engine.in_flight import InFlightWork
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.jobs.states import JobStatus
+from planq.worker.engine.in_flight import InFlightWork
 
 QUEUED = (JobStatus.QUEUED,)
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from worker.runtime.lifecycle import SweepTimer
+from planq.worker.runtime.lifecycle import SweepTimer
 
 LONG = 3600.0
 

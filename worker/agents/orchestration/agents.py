@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.domain.agents.document import AgentDocument, read_agent
-from shared.domain.agents.input import input_defects, unstorable_texts
-from shared.domain.errors import capped
-from shared.domain.orchestration.compiling import Compiled
-from shared.domain.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
-from shared.domain.orchestration.validation import PlanDefect
-from shared.domain.references.grammar import parse, unescaped
-from shared.domain.schema.schemas import UNKNOWN
-from shared.domain.values.pointers import from_pointer
+from planq.shared.domain.agents.document import AgentDocument, read_agent
+from planq.shared.domain.agents.input import input_defects, unstorable_texts
+from planq.shared.domain.errors import capped
+from planq.shared.domain.orchestration.compiling import Compiled
+from planq.shared.domain.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
+from planq.shared.domain.orchestration.validation import PlanDefect
+from planq.shared.domain.references.grammar import parse, unescaped
+from planq.shared.domain.schema.schemas import UNKNOWN
+from planq.shared.domain.values.pointers import from_pointer
 
 
 def agents_of(plan: OrchestrationPlan) -> list[str]:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from shared.domain.orchestration.plan import MergeStrategy, StepType
+from planq.shared.domain.orchestration.plan import MergeStrategy, StepType
 
 
 class Status(StrEnum):

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from shared.domain.errors import capped
-from shared.domain.models.exchange import Ask, ToolCallRequest
-from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from shared.domain.references.grammar import escaped, find_references
-from shared.domain.rounds.guide import COMPLEXITIES
-from shared.domain.tools.definition import ToolDefinition
-from worker.llm.completion import NO_COST, Completion
-from worker.llm.offline.grammar import (
+from planq.shared.domain.errors import capped
+from planq.shared.domain.models.exchange import Ask, ToolCallRequest
+from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from planq.shared.domain.references.grammar import escaped, find_references
+from planq.shared.domain.rounds.guide import COMPLEXITIES
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.completion import NO_COST, Completion
+from planq.worker.llm.offline.grammar import (
     Calculate,
     CallTool,
     Command,
@@ -33,7 +33,7 @@ from worker.llm.offline.grammar import (
     help_text,
     read_commands,
 )
-from worker.llm.offline.structured import SIGNATURE, structured_text
+from planq.worker.llm.offline.structured import SIGNATURE, structured_text
 
 _MAX_HEADING = 80
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shared.domain.errors import capped
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Ask, Findings
-from shared.domain.values.encoding import indented
-from shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
-from worker.llm.completion import NO_COST, Completion
-from worker.llm.offline.structured import SIGNATURE, structured_text
-from worker.llm.request import plan_errors_text
+from planq.shared.domain.errors import capped
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import Ask, Findings
+from planq.shared.domain.values.encoding import indented
+from planq.shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
+from planq.worker.llm.completion import NO_COST, Completion
+from planq.worker.llm.offline.structured import SIGNATURE, structured_text
+from planq.worker.llm.request import plan_errors_text
 
 _MAX_SNIPPET_CHARS = 300
 _MAX_EXCERPT_CHARS = 1_500

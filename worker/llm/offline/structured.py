@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.domain.errors import capped, storable
-from shared.domain.models.exchange import Ask, Findings
-from shared.domain.schema.schemas import violations
-from shared.domain.values.encoding import encode
+from planq.shared.domain.errors import capped, storable
+from planq.shared.domain.models.exchange import Ask, Findings
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values.encoding import encode
 
 SIGNATURE = "— composed by planq's offline rules, not by a language model"
 

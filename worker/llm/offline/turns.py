@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.jobs.steps import StepResult
-from shared.domain.models.exchange import Ask, ChatMessage, Findings, ToolCallRequest, TurnForm
-from shared.domain.plan.errors import invalid_plan
-from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from shared.domain.references.grammar import find_references
-from shared.domain.references.resolution import resolve
-from shared.domain.rounds.guard import DUPLICATE_OF
-from shared.domain.tools.definition import ToolDefinition
-from worker.llm.completion import NO_COST, Completion
-from worker.llm.offline.planner import Draft, answer_without_calls, draft_again, planning_reply
-from worker.llm.offline.responder import answer_offline
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ToolCallRequest, TurnForm
+from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from planq.shared.domain.references.grammar import find_references
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.domain.rounds.guard import DUPLICATE_OF
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.llm.completion import NO_COST, Completion
+from planq.worker.llm.offline.planner import Draft, answer_without_calls, draft_again, planning_reply
+from planq.worker.llm.offline.responder import answer_offline
 
 
 def turn_offline(

@@ -18,13 +18,13 @@
 | `wait` | idempotent | a durable timer; counts as a write so that it keeps its place between other steps |
 """
 
-from worker.tools.builtin.fetch import http_fetch
-from worker.tools.builtin.memory import action, get_moments, save_moments, update_user_metadata
-from worker.tools.builtin.pure import calculate, json_query
-from worker.tools.builtin.report import write_report
-from worker.tools.builtin.search import knowledge_search, search
-from worker.tools.builtin.timing import now, remind_me, wait
-from worker.tools.builtin.web import web_search
+from planq.worker.tools.builtin.fetch import http_fetch
+from planq.worker.tools.builtin.memory import action, get_moments, save_moments, update_user_metadata
+from planq.worker.tools.builtin.pure import calculate, json_query
+from planq.worker.tools.builtin.report import write_report
+from planq.worker.tools.builtin.search import knowledge_search, search
+from planq.worker.tools.builtin.timing import now, remind_me, wait
+from planq.worker.tools.builtin.web import web_search
 
 __all__ = [
     "action",

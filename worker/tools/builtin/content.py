@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.errors import ToolFailed
-from shared.domain.schema.schemas import MAX_DEPTH
-from shared.domain.values import strict_json
-from shared.domain.values.describe import is_deeper_than
+from planq.shared.domain.errors import ToolFailed
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import is_deeper_than
 
 _TEXT_TYPES = frozenset(
     {

@@ -10,16 +10,16 @@ import httpx
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain.addresses import DEFAULT_PORTS
-from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
-from shared.domain.jobs.states import Effect
-from shared.ports import ToolContext
-from worker.apart import Apart, Failed, Refused
-from worker.egress import GuardedTransport
-from worker.tools.builtin.content import is_html, is_text, media_type, read_document, read_limited
-from worker.tools.declare import tool
-from worker.tools.errors import from_response
-from worker.tools.services import ToolServices
+from planq.shared.domain.addresses import DEFAULT_PORTS
+from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.ports import ToolContext
+from planq.worker.apart import Apart, Failed, Refused
+from planq.worker.egress import GuardedTransport
+from planq.worker.tools.builtin.content import is_html, is_text, media_type, read_document, read_limited
+from planq.worker.tools.declare import tool
+from planq.worker.tools.errors import from_response
+from planq.worker.tools.services import ToolServices
 
 _MOST_REDIRECTS = 5
 _READING_SECONDS = 10.0

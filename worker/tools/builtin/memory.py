@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from shared.domain.errors import Cancelled, InvalidArguments, InvalidRequest, capped, storable
-from shared.domain.jobs.schedule import read_moment
-from shared.domain.jobs.states import Effect
-from shared.domain.values.describe import is_deeper_than
-from shared.domain.values.merge_patch import merge_patch
-from shared.ports import KeptMoment, Moment, MomentQuery, ToolContext
-from worker.tools.declare import tool
-from worker.tools.services import ToolServices
+from planq.shared.domain.errors import Cancelled, InvalidArguments, InvalidRequest, capped, storable
+from planq.shared.domain.jobs.schedule import read_moment
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.domain.values.merge_patch import merge_patch
+from planq.shared.ports import KeptMoment, Moment, MomentQuery, ToolContext
+from planq.worker.tools.declare import tool
+from planq.worker.tools.services import ToolServices
 
 _MOST_SAVED = 100
 _MOST_FOUND = 100

@@ -18,14 +18,14 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
-from shared.domain.jobs.states import Effect
-from shared.domain.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
-from shared.domain.values.encoding import is_larger
-from shared.ports import ToolContext
-from worker.apart import Failed, Refused
-from worker.tools.declare import tool
-from worker.tools.services import ToolServices
+from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
+from planq.shared.domain.values.encoding import is_larger
+from planq.shared.ports import ToolContext
+from planq.worker.apart import Failed, Refused
+from planq.worker.tools.declare import tool
+from planq.worker.tools.services import ToolServices
 
 Number = int | float
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from shared.domain.jobs.states import Effect
-from shared.domain.results.artifacts import build_tool_response, tool_response_schema
-from shared.ports import ToolContext
-from worker.tools.declare import tool
-from worker.tools.services import ToolServices
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.results.artifacts import build_tool_response, tool_response_schema
+from planq.shared.ports import ToolContext
+from planq.worker.tools.declare import tool
+from planq.worker.tools.services import ToolServices
 
 _MOST_SECTIONS = 200
 _HEADING_CHARS = 300

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain.jobs.states import Effect
-from shared.ports import KeptMoment, MomentQuery, Passage, ToolContext
-from worker.tools.declare import tool
-from worker.tools.services import ToolServices
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.ports import KeptMoment, MomentQuery, Passage, ToolContext
+from planq.worker.tools.declare import tool
+from planq.worker.tools.services import ToolServices
 
 _MOST_RESULTS = 50
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain.errors import InvalidArguments, InvalidRequest, RequestRefused, capped, storable
-from shared.domain.jobs.schedule import MAX_AHEAD, check_cron, read_moment, read_zone
-from shared.domain.jobs.states import Effect
-from shared.domain.tools.names import MAX_AGENT_NAME
-from shared.ports import Reminder, Suspended, ToolContext
-from worker.tools.declare import tool
-from worker.tools.services import ToolServices
+from planq.shared.domain.errors import InvalidArguments, InvalidRequest, RequestRefused, capped, storable
+from planq.shared.domain.jobs.schedule import MAX_AHEAD, check_cron, read_moment, read_zone
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.ports import Reminder, Suspended, ToolContext
+from planq.worker.tools.declare import tool
+from planq.worker.tools.services import ToolServices
 
 _LONGEST_WAIT_SECONDS = 86_400
 

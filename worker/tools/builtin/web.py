@@ -16,16 +16,16 @@ import httpx
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain.addresses import DEFAULT_PORTS
-from shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
-from shared.domain.jobs.states import Effect
-from shared.domain.values import strict_json
-from shared.ports import ToolContext
-from worker.egress import GuardedTransport
-from worker.tools.builtin.content import read_limited
-from worker.tools.declare import tool
-from worker.tools.errors import from_response
-from worker.tools.services import ToolServices, WebSearch
+from planq.shared.domain.addresses import DEFAULT_PORTS
+from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.values import strict_json
+from planq.shared.ports import ToolContext
+from planq.worker.egress import GuardedTransport
+from planq.worker.tools.builtin.content import read_limited
+from planq.worker.tools.declare import tool
+from planq.worker.tools.errors import from_response
+from planq.worker.tools.services import ToolServices, WebSearch
 
 _NAME = "web_search"
 _MOST_RESULTS = 20

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker.tools.mcp.config import read_mcp_file
-from worker.tools.mcp.toolbox import McpToolbox, OnChange
+from planq.worker.tools.mcp.config import read_mcp_file
+from planq.worker.tools.mcp.toolbox import McpToolbox, OnChange
 
 __all__ = ["McpToolbox", "connect_mcp"]
 

@@ -14,13 +14,18 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.elicitations import MAX_ELICITATION_CHARS, Elicitation, ElicitationAnswer, declined_error
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from shared.domain.schema.schemas import check_schema, is_deeper_than
-from shared.domain.values.encoding import encode
-from shared.ports.tools import AsksPeople
-from worker.tools.errors import ToolError
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.elicitations import (
+    MAX_ELICITATION_CHARS,
+    Elicitation,
+    ElicitationAnswer,
+    declined_error,
+)
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
+from planq.shared.domain.schema.schemas import check_schema, is_deeper_than
+from planq.shared.domain.values.encoding import encode
+from planq.shared.ports.tools import AsksPeople
+from planq.worker.tools.errors import ToolError
 
 MAX_QUESTIONS = 20
 """Most questions that one step asks for its server."""

@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.domain.errors import Misconfigured
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from shared.domain.jobs.states import Recovery
-from shared.domain.redact import secrets_of
-from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MCP_SOURCE
-from worker.tools.declare import faults_of
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.states import Recovery
+from planq.shared.domain.redact import secrets_of
+from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MCP_SOURCE
+from planq.worker.tools.declare import faults_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile("(?i)key|token|secret|pass|auth|cred|cookie|session")

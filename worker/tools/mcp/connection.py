@@ -21,15 +21,15 @@ from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
-from shared.domain.errors import ExecutionFailed, Unreached
-from shared.domain.redact import Redaction
-from shared.ports.tools import AskingPerson
-from shared.telemetry.logs import hide
-from worker.tools.errors import ToolError, quoted
-from worker.tools.mcp.asking import Need, Resumption
-from worker.tools.mcp.config import McpServer
-from worker.tools.mcp.failures import call_failure, has_forgotten, is_connection_lost
-from worker.tools.mcp.transport import call_headers, http_refusal, open_transport
+from planq.shared.domain.errors import ExecutionFailed, Unreached
+from planq.shared.domain.redact import Redaction
+from planq.shared.ports.tools import AskingPerson
+from planq.shared.telemetry.logs import hide
+from planq.worker.tools.errors import ToolError, quoted
+from planq.worker.tools.mcp.asking import Need, Resumption
+from planq.worker.tools.mcp.config import McpServer
+from planq.worker.tools.mcp.failures import call_failure, has_forgotten, is_connection_lost
+from planq.worker.tools.mcp.transport import call_headers, http_refusal, open_transport
 
 _log = logging.getLogger("planq.tools")
 

@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared.domain.errors import InvalidOutput
-from shared.domain.jobs.states import Effect, Lane, Recovery
-from shared.domain.results.texts import tool_outcome
-from shared.domain.schema.schemas import rebase
-from shared.domain.tools.definition import ToolDefinition, default_retries
-from shared.domain.tools.names import to_registry
-from shared.domain.tools.scoping import unscoped_schema
-from worker.tools.errors import ToolError
-from worker.tools.mcp.config import McpServer
+from planq.shared.domain.errors import InvalidOutput
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.results.texts import tool_outcome
+from planq.shared.domain.schema.schemas import rebase
+from planq.shared.domain.tools.definition import ToolDefinition, default_retries
+from planq.shared.domain.tools.names import to_registry
+from planq.shared.domain.tools.scoping import unscoped_schema
+from planq.worker.tools.errors import ToolError
+from planq.worker.tools.mcp.config import McpServer
 
 _NAME_CHARS = 128
 

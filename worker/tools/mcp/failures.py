@@ -9,7 +9,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from shared.domain.errors import (
+from planq.shared.domain.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
@@ -20,8 +20,8 @@ from shared.domain.errors import (
     Unreached,
     capped,
 )
-from worker.tools.errors import MAX_QUOTE_CHARS, from_status, quoted
-from worker.tools.mcp.transport import NOT_SENT
+from planq.worker.tools.errors import MAX_QUOTE_CHARS, from_status, quoted
+from planq.worker.tools.mcp.transport import NOT_SENT
 
 _SESSION_ENDED = "Session terminated"
 """The SDK's text for HTTP 404 within a session: the server has forgotten it (it was started anew)."""

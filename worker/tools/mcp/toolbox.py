@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from shared.domain.errors import Misconfigured
-from shared.domain.results.artifacts import build_tool_response
-from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.scoping import scope_headers
-from shared.ports import Accompanied, Tool, ToolContext
-from worker.tools.declare import faults_of
-from worker.tools.errors import ToolError
-from worker.tools.mcp.asking import Conversation, Need, Resumption
-from worker.tools.mcp.config import McpServer
-from worker.tools.mcp.definitions import answer_of, definition_of
-from worker.tools.registry import check_definition
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.results.artifacts import build_tool_response
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.scoping import scope_headers
+from planq.shared.ports import Accompanied, Tool, ToolContext
+from planq.worker.tools.declare import faults_of
+from planq.worker.tools.errors import ToolError
+from planq.worker.tools.mcp.asking import Conversation, Need, Resumption
+from planq.worker.tools.mcp.config import McpServer
+from planq.worker.tools.mcp.definitions import answer_of, definition_of
+from planq.worker.tools.registry import check_definition
 
 if TYPE_CHECKING:
-    from worker.tools.mcp.connection import ServerConnection
+    from planq.worker.tools.mcp.connection import ServerConnection
 
 _log = logging.getLogger("planq.tools")
 
@@ -53,7 +53,7 @@ class McpTool:
         return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call the server, and ask people what it needs to know; see `shared.ports.Tool.call`."""
+        """Call the server, and ask people what it needs to know; see `planq.shared.ports.Tool.call`."""
         result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
         output, beside = answer_of(self._definition.name, self._declared, result, artifact_id)
@@ -64,7 +64,7 @@ class McpTool:
 
     async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         """Return the server's result. A call that people have answered goes on where the server left it."""
-        from worker.tools.mcp.connection import StateForgotten
+        from planq.worker.tools.mcp.connection import StateForgotten
 
         server = self._connection.server.name
         talk = Conversation(server, self._tool, context.people)
@@ -109,7 +109,7 @@ class McpToolbox:
         """Connect to all servers at once; raises `Misconfigured` for a required one that gives no usable tools."""
         if not self._servers:
             return
-        from worker.tools.mcp.connection import ServerConnection
+        from planq.worker.tools.mcp.connection import ServerConnection
 
         for server in self._servers:
             self._connections.append(self._connection(ServerConnection, server))

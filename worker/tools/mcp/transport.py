@@ -20,8 +20,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from worker.tools.mcp.config import McpServer
+from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.worker.tools.mcp.config import McpServer
 
 http_refusal: ContextVar[deque[int] | None] = ContextVar("planq.mcp.http_refusal", default=None)
 """Where the last HTTP status of 400 or above that answered a call is noted for its caller.

@@ -25,7 +25,7 @@ SELECT planners FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND planners IS NOT NULL
 
 -- name: peers
--- The workers that run in one place (see shared.domain.jobs.processes) and whose lease nobody has ended.
+-- The workers that run in one place (see planq.shared.domain.jobs.processes) and whose lease nobody has ended.
 SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND heartbeat_at > 'epoch'
 
 -- name: held_work

@@ -37,7 +37,7 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.stat
 
 -- name: lost_steps
 -- Running steps whose worker's lease has ended and of which it is noted who was in flight with them (`company`, 1 where
--- the step was alone), or whose worker did not enforce the step's deadline. `seen` as in shared.ports.Loss; `freezes`
+-- the step was alone), or whose worker did not enforce the step's deadline. `seen` as in planq.shared.ports.Loss; `freezes`
 -- counts the attempts at it that are known to have frozen their workers, the last one at `froze_at`.
 -- Where somebody will look whether an unsafe call took effect, it must not act any more by then: its
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the

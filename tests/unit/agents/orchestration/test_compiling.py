@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import OrchestrateLimits
-from shared.domain.orchestration.validation import read_plan
-from shared.domain.plan.document import parse_plan
+from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import read_plan
+from planq.shared.domain.plan.document import parse_plan
 
 
 def agent(name: str, **call: Any) -> dict[str, Any]:

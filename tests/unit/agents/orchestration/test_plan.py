@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from shared.domain.orchestration.plan import (
+from planq.shared.domain.orchestration.plan import (
     MergeStrategy,
     OrchestrationEvent,
     OrchestrationPlan,
     ParallelGroup,
     StepType,
 )
-from shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, read_plan
-from shared.domain.schema.schemas import violations
-from worker.agents.orchestration.schema import PLAN_SCHEMA
+from planq.shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, read_plan
+from planq.shared.domain.schema.schemas import violations
+from planq.worker.agents.orchestration.schema import PLAN_SCHEMA
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}
 

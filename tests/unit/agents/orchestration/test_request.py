@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.limits import Limits
-from shared.domain.orchestration.plan import OrchestrationPlan
-from shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, request_defects
-from shared.domain.schema.schemas import check_schema, violations
-from worker.agents.orchestration.schema import ORCHESTRATE_INPUT, PLAN_SCHEMA_FOR_MODELS
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, request_defects
+from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT, PLAN_SCHEMA_FOR_MODELS
 
 PLAN = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}]}
 

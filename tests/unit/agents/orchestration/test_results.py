@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.orchestration.plan import MergeStrategy
-from shared.domain.schema.schemas import violations
-from worker.agents.orchestration.results import (
+from planq.shared.domain.orchestration.plan import MergeStrategy
+from planq.shared.domain.schema.schemas import violations
+from planq.worker.agents.orchestration.results import (
     AgentResult,
     Status,
     StepOutcome,
@@ -19,7 +19,7 @@ from worker.agents.orchestration.results import (
     merge,
     render_orchestration,
 )
-from worker.agents.orchestration.schema import ORCHESTRATE_OUTPUT
+from planq.worker.agents.orchestration.schema import ORCHESTRATE_OUTPUT
 
 BOOM = {"code": "tool_error", "message": "boom"}
 GOOD = AgentResult(Status.SUCCESS, "e1", {"v": 1}, None, 12, 2.0)

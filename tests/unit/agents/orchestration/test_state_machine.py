@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.orchestration.plan import StepType
-from worker.agents.orchestration.state_machine import (
+from planq.shared.domain.orchestration.plan import StepType
+from planq.worker.agents.orchestration.state_machine import (
     ALIASES,
     InvalidEvent,
     State,

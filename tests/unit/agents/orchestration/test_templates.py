@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidArguments
-from shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value, restored
-from shared.domain.references.resolution import resolve
+from planq.shared.domain.errors import InvalidArguments
+from planq.shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value, restored
+from planq.shared.domain.references.resolution import resolve
 
 FOUND = Target(0, ("output",))
 JUDGED = Target(1, ("output",), {"a.b": ("children", "0", "output")})

@@ -1,0 +1,38 @@
+"""planq, a durable backend for agentic jobs: what other programs import from here is all that is promised."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
+    from planq.shared.ports import NotHappened, PlanningRequest, Suspended, ToolContext
+    from planq.worker.tools import ToolError, ToolResponse, ToolServices, tool
+
+__all__ = [
+    "AnswerDeclined",
+    "Cancelled",
+    "NotHappened",
+    "OwnershipLost",
+    "PlanningRequest",
+    "Suspended",
+    "ToolContext",
+    "ToolError",
+    "ToolResponse",
+    "ToolServices",
+    "tool",
+]
+
+_ELSEWHERE = {"PlanningRequest": "planq.shared.ports"}
+
+
+def __getattr__(name: str) -> Any:
+    # Only who uses a name pays for its import: every process of planq begins with this module.
+    if name in __all__:
+        return getattr(import_module(_ELSEWHERE.get(name, "planq.worker.tools")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
