@@ -49,7 +49,7 @@ chaos: $(DEV_STAMP)
 	@exec $(BIN)/python -m tests.chaos $(ARGS)
 
 clean:
-	rm -rf $(VENV) .planq-test-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .planq-test-envs build dist deploy/package/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find api worker shared tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "The data folder is kept; remove $${PLANQ_DATA:-.planq} yourself if its jobs may go."
 

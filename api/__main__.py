@@ -68,7 +68,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     from planq.shared.telemetry.logs import configure_logging
 
     settings = load_settings()
-    configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
+    configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
     bound_arenas()
     app = (make or create_api)(settings)
     beat = None if beats is None else beats.beat(settings.freeze_seconds)

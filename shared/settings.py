@@ -441,7 +441,9 @@ class Settings(BaseSettings):
     log_level: Annotated[str, AfterValidator(known_log_level)] = Field(
         default="INFO", description="`DEBUG`, `INFO`, `WARNING`, `ERROR`."
     )
-    log_json: bool = Field(default=True, description="JSON lines; `false` for people.")
+    log_format: Literal["json", "text"] = Field(
+        default="json", description="Of a line: an object in JSON, or text for people."
+    )
 
     @field_validator("*")
     @classmethod

@@ -46,7 +46,7 @@ def main() -> int:
             check_settings(settings, given.lane)
             Tools.load(settings, NoDatabase(), NoDatabase())
             return 0
-        configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
+        configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
         bound_arenas()
         from planq.worker.main import run
 

@@ -434,6 +434,11 @@ class LaneRuntime:
         """Take note of how many workers of this lane live; callable from any thread."""
         self.workers = count
 
+    def described(self) -> dict[str, object]:
+        """Return what this worker is, for lines of its log: its name, lane and slots, and how many tools it has."""
+        here, tools = self._identity, len(self._tools.registry.definitions())
+        return {"worker": here.name, "lane": str(here.lane), "slots": here.capacity, "tools": tools}
+
     def missing(self) -> list[str]:
         """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
         return [] if self._mcp is None else self._mcp.away()

@@ -7,6 +7,7 @@ because they need a lease before they take their first message.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -23,7 +24,9 @@ from planq.shared.broker import names
 from planq.shared.broker.celery_config import is_redis
 from planq.shared.broker.transport import Reserve
 from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.domain.redact import without_password
 from planq.shared.failpoints import Failpoints
+from planq.shared.settings import VERSION
 from planq.shared.store.ids import new_id
 from planq.shared.store.knowledge import PostgresKnowledge
 from planq.shared.store.memory import PostgresMemory
@@ -48,6 +51,8 @@ from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.quarantine import carry_out_suspects, fork_zygote
 from planq.worker.runtime.reconcile import LoopInFlight
+
+_log = logging.getLogger("planq.worker")
 
 _STALLED_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
@@ -230,7 +235,19 @@ def _connect_signals(
         if processes is not None:
             processes.attach(sender)
 
+    def tell_of_start(**_: Any) -> None:
+        _log.info(
+            "worker_ready",
+            extra={
+                **runtime.described(),
+                "version": VERSION,
+                "database": without_password(settings.require_database()),
+                "broker": without_password(settings.require_broker()),
+            },
+        )
+
     def wind_down(**_: Any) -> None:
+        _log.info("worker_draining", extra={**runtime.described(), "seconds": settings.drain_seconds})
         # Celery looks at its signal up to a second later, and takes a message that comes until then: only that one.
         runtime.wind_down()
         lifecycle.wind_down()
@@ -245,4 +262,5 @@ def _connect_signals(
     setup_logging.connect(keep_logging, weak=False)
     worker_process_init.connect(tie, weak=False)
     worker_ready.connect(attach, weak=False)
+    worker_ready.connect(tell_of_start, weak=False)
     worker_shutting_down.connect(wind_down, weak=False)

@@ -75,7 +75,7 @@ def main() -> int:
 
     settings = load_settings()
     database_url = settings.require_database()
-    configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
+    configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
     every, held_at, told = settings.lease_seconds / _HOLDS_IN_LEASE, -inf, b""
     while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
         told += piece

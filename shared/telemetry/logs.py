@@ -1,7 +1,8 @@
 """Structured logs over the standard library: JSON lines for machines, or short lines for people.
 
 Nothing that is logged shows a secret of the settings, or the credentials or the query of an address. Libraries say
-what they do in words of their own, addresses with keys among them: of those only warnings are written.
+what they do in words of their own, addresses with keys among them: of those only warnings are written. Loggers of the
+modules that users bring are none of a library's, and every line that is written while an attempt runs says which.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -23,11 +26,48 @@ OURS = "planq"
 redaction = Redaction()
 """What no line of this process shows; a secret that is learned later is added."""
 
+attempt_fields: ContextVar[Mapping[str, Any]] = ContextVar("planq_attempt_fields")
+"""What lines say that are written while an attempt runs, in a thread of its tool, too: job, step, tenant, tool."""
+
+_brought: set[str] = set()
+"""Packages that users bring, which are none of the libraries wherever they are installed."""
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; the rest was given as `extra`."""
 
 
 _encode = json.JSONEncoder(default=str).encode
+
+
+_NO_FIELDS: Mapping[str, Any] = {}
+
+
+class _Lines(logging.Filter):
+    """Gives a record the fields of its attempt, and keeps back what libraries say below a warning."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is written."""
+        if record.levelno < logging.WARNING and _is_of_library(record.name):
+            # From now on it is not even made.
+            logging.getLogger(record.name).setLevel(logging.WARNING)
+            return False
+        for name, value in attempt_fields.get(_NO_FIELDS).items():
+            record.__dict__.setdefault(name, value)
+        return True
+
+
+def _is_of_library(logger: str) -> bool:
+    """Say whether a logger is called as a module of the standard library, or of an installed package, is."""
+    top = logger.partition(".")[0]
+    if top == OURS or top in _brought:
+        return False
+    if top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is not None and file.startswith(tuple(_INSTALLED))
+
+
+_INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 
 
 class JsonLines(logging.Formatter):
@@ -59,20 +99,24 @@ class _ForPeople(structlog.stdlib.ProcessorFormatter):
         return redaction(super().format(record))
 
 
-def configure_logging(level: str, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
+def configure_logging(level: str, *, form: Literal["json", "text"], secrets: Iterable[str] = ()) -> None:
     """Send every log record of the process to standard error in one format; call once, from an entry point.
 
-    Fields given as `extra={…}` become keys of the line. `level` is for what planq itself logs; of libraries there are
-    warnings and errors. No line shows one of `secrets`.
+    Fields given as `extra={…}` become keys of the line. `level` is for what planq and the modules of users log; of
+    libraries there are warnings and errors. No line shows one of `secrets`.
     """
     hide(secrets)
-    formatter = JsonLines() if as_json else _for_people()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    handler.setFormatter(JsonLines() if form == "json" else _for_people())
+    handler.addFilter(_Lines())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
-    logging.getLogger(OURS).setLevel(level.upper())
+    root.setLevel(level.upper())
+
+
+def is_brought(module: str) -> None:
+    """Take the package of a module for one that users bring: its loggers write as planq's do."""
+    _brought.add(module.partition(".")[0])
 
 
 def hide(secrets: Iterable[str]) -> None:

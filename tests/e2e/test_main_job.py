@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from planq.shared.settings import VERSION
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.knowledge import Piece, PostgresKnowledge
@@ -177,15 +179,40 @@ def test_a_killed_process_of_a_cpu_worker_loses_nothing(
     assert parent.is_running()
 
 
-def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step(
+def logged(stack: Stack, name: str) -> list[dict[str, Any]]:
+    """Return the lines of a process's log; some libraries write lines of their own."""
+    lines = stack.log(name).read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback_is_in_the_log(
     database_url: str, valkey_url: str, make_stack: MakeStack
 ) -> None:
     stack = make_stack(database_url, valkey_url, env={"PLANQ_TOOLS": "tests.support.tools"})
     stack.start()
-    job = wait_for(stack, submit(stack, plan=plan(("test_raise", {"message": "kaboom"})))["id"])
-    assert job["status"] == "completed"
-    assert job["steps"][0]["error"]["code"] == "internal"
-    assert "kaboom" in job["steps"][0]["error"]["message"]
+    tools = {"io-1": "test_raise", "cpu-1": "test_raise_apart"}
+    for worker, tool in tools.items():
+        job = wait_for(stack, submit(stack, plan=plan((tool, {"message": "kaboom"})))["id"])
+        assert job["status"] == "completed"
+        error = job["steps"][0]["error"]
+        assert error["code"] == "internal"
+        assert "kaboom" in error["message"]
+        assert "Traceback" not in json.dumps(job)
+        place = {"job": job["id"], "step": 0, "attempt": 1, "tenant": "default", "tool": tool}
+        said, raised = [line for line in logged(stack, worker) if line["event"] in ("about to break", "tool_raised")]
+        assert said.items() >= {**place, "logger": "shop.billing", "level": "info"}.items()
+        assert raised.items() >= {**place, "level": "error", "code": "internal"}.items()
+        assert raised["exception"].startswith("Traceback")
+        assert "in _break\n" in raised["exception"]
+        assert raised["exception"].endswith("RuntimeError: kaboom")
+        ready = next(line for line in logged(stack, worker) if line["event"] == "worker_ready")
+        assert (ready["lane"], ready["version"]) == (worker[:-2], VERSION)
+        assert ready["tools"] > 2
+        assert {"slots", "worker", "database", "broker"} <= set(ready)
+    for worker in tools:
+        stack.processes[worker].terminate()
+        assert stack.processes[worker].wait(120) == 0
+        assert "worker_draining" in [line["event"] for line in logged(stack, worker)]
 
 
 def test_cancelling_stops_what_runs_within_a_second(

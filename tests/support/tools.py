@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -91,4 +92,15 @@ async def flaky(path: str) -> dict[str, int]:
 @tool(name="test_raise", effect="unsafe")
 async def fail(message: str) -> dict[str, str]:
     """Raise what nobody foresaw."""
+    return _break(message)
+
+
+@tool(name="test_raise_apart", effect="unsafe", lane="cpu")
+def fail_apart(message: str) -> dict[str, str]:
+    """Raise it in a process of the `cpu` lane."""
+    return _break(message)
+
+
+def _break(message: str) -> dict[str, str]:
+    logging.getLogger("shop.billing").info("about to break")
     raise RuntimeError(message)

@@ -54,6 +54,7 @@ from planq.shared.ports import (
 )
 from planq.shared.ports.tenants import Tenants
 from planq.shared.ports.tools import AskingPerson, AsksPeople
+from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.unit import MOST, SECONDS, next_claim
 from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
@@ -219,6 +220,15 @@ class StepRunner:
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> Outcome:
         """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
         calling = Calling(claim, self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim)))
+        attempt_fields.set(
+            {
+                "job": str(claim.ref.job_id),
+                "step": claim.ref.index,
+                "attempt": claim.attempt,
+                "tool": claim.tool_name,
+                "tenant": claim.tenant_id,
+            }
+        )
         try:
             is_question = claim.kind is StepKind.ELICITATION
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)

@@ -26,6 +26,8 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
 from kombu.serialization import loads, prepare_accept_content
 
+from planq.worker.celery.task_signals import task_signals
+
 
 class WorkFailed(Exception):
     """Ends a Celery task whose stage or step failed, so that monitors show it as failed; nothing is retried."""
@@ -239,13 +241,16 @@ class AsyncioPool(BasePool):
         return 1, _info(error)
 
     async def _call(self, args: Any) -> Any:
-        name, _, headers, body, content_type, encoding = args[:6]
+        name, number, headers, body, content_type, encoding = args[:6]
         message_headers.set(headers)
         if content_type:
             arguments, keywords, _ = loads(body, content_type, encoding, accept=self._accept)
         else:
             arguments, keywords, _ = body
-        return await self.app.tasks[name].run(*arguments, **keywords)
+        task = self.app.tasks[name]
+        with task_signals(task, number, headers, arguments, keywords) as ended:
+            ended.value = await task.run(*arguments, **keywords)
+        return ended.value
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """Cancel one message's coroutine; `pid` is the number that Celery got when it was accepted."""

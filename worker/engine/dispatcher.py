@@ -31,6 +31,7 @@ from planq.shared.ports.jobs.wakes import (
     Wake,
     stage_again,
 )
+from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.engine.chain import (
     ANYBODY,
     Carried,
@@ -405,6 +406,9 @@ class Dispatcher:
 
     async def _work(self, chain: Chain, claim: Claim) -> Carried:
         """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
+        if isinstance(claim, StageClaim):
+            told = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
+            attempt_fields.set({**told, "attempt": claim.attempt})
         try:
             return await self._executor.carry_out(claim, chain)
         except DatabaseUnavailable:

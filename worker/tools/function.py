@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from planq.worker.tools.errors import as_execution_failed
 from planq.worker.tools.services import ToolServices
 from planq.worker.tools.signature import Inputs, Question, read_inputs, read_output, read_question
 from planq.worker.tools.threads import ToolThreads
+
+_log = logging.getLogger("planq.tools")
 
 
 class FunctionTool:
@@ -113,7 +116,10 @@ class FunctionTool:
             raise  # as it is: one that is said to come from itself would wait for the garbage collector
         except BaseException as error:
             # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
-            raise as_execution_failed(error, name) from error
+            failure = as_execution_failed(error, name)
+            # The step's own error quotes it in a line; where in the code it came from stands in the log alone.
+            _log.error("tool_raised", exc_info=error, extra={"tool": name, "code": failure.code})
+            raise failure from error
 
     def _define(self, options: ToolOptions) -> ToolDefinition:
         effect = options.effect or Effect.UNSAFE

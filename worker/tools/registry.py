@@ -26,6 +26,7 @@ from planq.shared.domain.jobs.states import Effect, Recovery
 from planq.shared.domain.schema.schemas import check_schema
 from planq.shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
 from planq.shared.ports import FindsOut, Tool
+from planq.shared.telemetry.logs import is_brought
 from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
 from planq.worker.tools.errors import quoted
 from planq.worker.tools.function import FunctionTool
@@ -85,6 +86,8 @@ class Registry:
                     "rename one (name=… in @tool, or name: in tools.yaml)"
                 )
             check(definition, _place(tool))
+            if isinstance(tool, FunctionTool):
+                is_brought(tool.function.__module__)
             if definition.recovery is Recovery.FIND_OUT and not isinstance(tool, FindsOut):
                 raise Misconfigured(
                     f"{_place(tool)}: {definition.name!r} has the recovery 'find_out', and no method `find_out`"

@@ -47,7 +47,7 @@ class Guarded:
         self.folder = folder
         self._log = folder / "log"
         # Nobody listens there: the log says what was to be noted, and that it was not.
-        env = {**os.environ, "DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "PLANQ_LOG_JSON": "true"}
+        env = {**os.environ, "DATABASE_URL": "postgresql://x@127.0.0.1:1/x", "PLANQ_LOG_FORMAT": "json"}
         env["PYTHONPATH"] = str(ROOT)  # what a guard starts looks into no present folder
         command = [sys.executable, "-m", "planq.deploy.local.guard", "io", "-m", "tests.support.beating"]
         with self._log.open("ab") as log:

@@ -1,0 +1,69 @@
+"""Celery's signals of a task (`task_prerun`, `task_success`, `task_failure`, `task_postrun`) in the asyncio pool.
+
+Celery's tracer sends them in the pools that it knows; instrumentation of other people is built on them. Receivers run
+on the loop, in the context of the task, so that what they set in context variables holds for all that it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery import Task, signals, states
+from celery.app.task import Context
+
+
+@dataclass(slots=True)
+class TaskEnd:
+    """What a task returned; its user sets it."""
+
+    value: Any = None
+
+
+@contextmanager
+def task_signals(
+    task: Task, id: str, headers: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[TaskEnd]:
+    """Send the signals of one task: before what stands in this context, and after it, with what it came to.
+
+    Without a receiver nothing is sent. A task that is cancelled has not failed; it ends as `REVOKED`.
+    """
+    end = TaskEnd()
+    told = [signals.task_prerun, signals.task_success, signals.task_failure, signals.task_postrun]
+    if not any(signal.receivers for signal in told):
+        yield end
+        return
+    # Celery's own name for what a receiver finds at `task.request`. It belongs to a thread, where many tasks run: so
+    # it is there while receivers run, and they wait for nothing.
+    request = {**headers, "id": id, "args": args, "kwargs": kwargs, "called_directly": False, "is_eager": False}
+
+    def send(signal: Any, **fields: Any) -> None:
+        task.request_stack.push(Context(request))
+        try:
+            signal.send(sender=task, **fields)
+        finally:
+            task.request_stack.pop()
+
+    named = {"task_id": id, "task": task, "args": args, "kwargs": kwargs}
+    send(signals.task_prerun, **named)
+    began = monotonic()
+    state, value = states.REVOKED, None
+    try:
+        yield end
+        state, value = states.SUCCESS, end.value
+        send(signals.task_success, result=value, runtime=monotonic() - began)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        state, value = states.FAILURE, error
+        info = ExceptionInfo()
+        failed = {"task_id": id, "args": args, "kwargs": kwargs}
+        send(signals.task_failure, **failed, exception=error, traceback=info.tb, einfo=info)
+        raise
+    finally:
+        send(signals.task_postrun, **named, retval=value, state=state)
