@@ -14,6 +14,8 @@
 -- Lock order: the rows of batches, by their ids, then jobs as everywhere, then lines. A line is changed by nobody who does
 -- not hold its batch, so lines need no locks of their own. No transition that holds a job asks for a batch: what has ended
 -- is settled in a commit of its own, by the sweeper.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- LinesAdmitted: makes jobs with the ids `p_ids`, as many as there is room for; one sweeper acts at a time. The queue time of
 -- a job runs from now on. What a line may use up is held of its batch's budget. Workers are there whose lease

@@ -5,6 +5,8 @@
 -- end of the claim that it was made for ends it (planq_is_held). The limits stand in every job of the tree
 -- (`jobs.budget`), what is used is the sum over its jobs (planq_tree_used): a call counts from the commit that records
 -- it. Reservations of one tree take turns by the row in `budgets`, which no other transition locks.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Reserves what an attempt at a stage of a job (index -1) or at one of its steps is about to use, where the limits of its
 -- tree leave that, and its agent's own ones, `p_own`, which count for the job alone.

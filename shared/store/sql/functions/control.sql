@@ -4,6 +4,8 @@
 -- planq_pause_job    nothing of the job is begun any more, nor of what is below it: planq_below
 -- planq_resume_job   lets a paused job go on (planq_resume_below, planq_rewake_steps), or tries again what has not
 --                    succeeded of one that has ended (planq_reopen_steps)
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- CancelRequested: ends the job, and its child jobs. Returns {found, applied, status, ended: [ids]}.
 CREATE FUNCTION planq_cancel_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$

@@ -9,6 +9,8 @@
 -- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
 -- transition is one round trip, guarded by the state and the attempt it expects, and says whether it applied; its
 -- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- StepSucceeded, many times, each followed by the rest of its unit. Items: {n, job, round, index, attempt, output, hash,
 -- bytes, excerpts, artifact, unit, unit_seconds, take_steps, take_stage}; a large output comes as the hash of its payload

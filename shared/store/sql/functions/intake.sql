@@ -9,6 +9,8 @@
 --
 -- Whoever stores lines holds the batch by `held_by` until `held_until`; what comes later than that is refused as soon as
 -- another process holds it.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Stores a batch without lines; `p_batch` has its columns, JSON as texts. Returns it with `is_new`, or the earlier one of
 -- the same idempotency key with its request's hash. An upload that was given up makes way for its repetition.

@@ -5,6 +5,8 @@
 -- planq_let_follow  steps that are held take places that have come free, in the commit that frees them
 -- planq_keep_window   the same where a transition of another kind has made steps ready
 -- planq_open_windows  for the sweeper: what freed places otherwise, workers that have come
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- How much of a priority keeps the live workers busy. Each slot may carry out one, while another one waits for it: so no
 -- slot is idle between two looks, and the broker's queues stay short. The slots of a worker whose loop lags count half. Of

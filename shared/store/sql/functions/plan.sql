@@ -9,6 +9,8 @@
 -- Items come as one JSON array in the order of their jobs' ids, in which the jobs are locked; texts in it hold JSON
 -- (`output`, `steps`, ...), because functions that take JSON apart refuse \u0000. `take_steps` and `take_stage` are what
 -- the caller of an item takes over; `p_lane` is the lane of all callers, `p_seconds` the longest that a stage may take.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
 -- spent_input, spent_output, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over

@@ -6,6 +6,8 @@
 -- planq_warn            appends a warning about the stage
 -- planq_record_calls    stores the model calls of a stage, once each, and adds them up
 --   planq_insert_calls    the same for a transition that adds them up itself
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. Items: {n, job, attempt, status, answer, error,
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where

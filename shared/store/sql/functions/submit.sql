@@ -1,4 +1,6 @@
 -- Submit: a request becomes a job. planq_submit_jobs writes the job, the caller's plan and the first event.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Inserts jobs, the plans that their callers sent, and their first events, set by set; one row for each job. `plan`,
 -- `limits` and other JSON come as texts. `created_at` is null where nothing was inserted: the tenant has used the
