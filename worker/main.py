@@ -199,6 +199,7 @@ def _composed(
         counts=lambda: app.planq_dead_letters.counts,
         missing=runtime.missing,
         beat=beat if lane is Lane.CPU else None,
+        lagged=runtime.note_lag,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in

@@ -71,12 +71,20 @@ class Client:
         """Ask for a path (with its query); raises `ConnectionError` when the server hangs up instead of answering."""
         return await self._send(b"GET " + path.encode() + self._common + b"\r\n")
 
-    async def post(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a JSON body, given as a value or encoded already; raises as `get` does."""
+    async def post(
+        self,
+        path: str,
+        body: Any,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Answer:
+        """Send a body, bytes as they are and any other value as JSON; raises as `get` does."""
         content = body if isinstance(body, bytes) else orjson.dumps(body)
         own = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode() if headers else b""
-        head = b"POST %b%bContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
-        return await self._send(head % (path.encode(), self._common, len(content), own) + content)
+        head = b"POST %b%bContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n"
+        given = path.encode(), self._common, content_type.encode(), len(content), own
+        return await self._send(head % given + content)
 
     async def answering(self, seconds: float = 60.0) -> None:
         """Return once the server answers anything; raises `TimeoutError` when it does not within so many seconds."""

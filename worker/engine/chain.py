@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -296,16 +298,28 @@ class Work:
             self._errors.append(error)
 
 
+_LAGS_SECONDS, _STILL_LAGS_SECONDS = 0.05, 0.01
+"""How late a loop is that lags, and one that lags still: with fewer chains it is less late, until all are back."""
+
+_LATELY_SECONDS = 3.0
+
+
 class Slots:
     """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one.
 
     One that comes free goes to the tenant that holds the fewest. Nothing is taken from anybody, so there is a reserve
     beyond `count`, of an eighth for what is not slow while slow calls hold most slots, and of another one for tenants
     that hold next to nothing while others hold most. A tenant alone has all of `count`, as if there were no shares.
+
+    Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
+    many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
     """
 
-    def __init__(self, count: int, bulk: int | None = None) -> None:
+    def __init__(self, count: int, bulk: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._count = count
+        self._clock = clock
+        self._lagged_until = self._several_until = -math.inf
+        self._last_tenant: str | None = None
         self._few = reserved_slots(count)
         self._held = 0
         self._slow = 0
@@ -344,17 +358,32 @@ class Slots:
         self._change(count, to)
         self._call_next()
 
+    def note_lag(self, seconds: float) -> None:
+        """Take note of how late the loop was just now."""
+        now = self._clock()
+        if seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
+            self._lagged_until = now + _LATELY_SECONDS
+        self._call_next()
+
     def is_wanted_from(self, party: Party) -> bool:
-        """True while a tenant waits that holds not half as much: this one should begin nothing more for itself.
+        """True while this tenant should begin nothing more for itself.
+
+        Another waits that holds not half as much, or the loop's time is short and this one has more than its part.
 
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
         mine = self._shares[party.tenant]
+        if self._is_short and mine > self._few:
+            return True
         return any(
             2 * self._shares[other.tenant] < mine
             for other in self._waiting
             if other.priority is Priority.INTERACTIVE or party.priority is Priority.BULK
         )
+
+    @property
+    def _is_short(self) -> bool:
+        return self._few > 0 and self._clock() < min(self._lagged_until, self._several_until)
 
     def _left(self, party: Party) -> int:
         mine = self._shares[party.tenant]
@@ -365,9 +394,14 @@ class Slots:
         else:
             most += self._few if not party.is_slow and 2 * self._slow > self._count else 0
             left = most - self._held
+        if self._is_short:
+            left = min(left, self._few - mine)
         return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_free))
 
     def _change(self, count: int, party: Party) -> None:
+        if count > 0 and party.tenant != self._last_tenant:
+            self._several_until = -math.inf if self._last_tenant is None else self._clock() + _LATELY_SECONDS
+            self._last_tenant = party.tenant
         self._held += count
         self._shares[party.tenant] += count
         if not self._shares[party.tenant]:

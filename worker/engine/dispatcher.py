@@ -114,7 +114,7 @@ class Dispatcher:
         whether its calls wait for others; `clock` counts seconds.
         """
         self._settings = settings
-        self._slots = Slots(settings.slots, settings.bulk_slots)
+        self.slots = Slots(settings.slots, settings.bulk_slots)
         self._workers = workers
         self._is_slow = is_slow
         self._store = store
@@ -154,7 +154,7 @@ class Dispatcher:
         work, chain = Work(), self._chain(lambda: False)
         claims = await self._store.claim_suspects(group, self._settings.lane)
         self.in_flight.hold(claims, [PendingClaim(attempt_of(claim).place) for claim in claims])
-        chain.held = self._slots.reserve(len(claims))
+        chain.held = self.slots.reserve(len(claims))
         running = [self._branch(work, chain, claim) for claim in claims]
         try:
             await work.done()
@@ -172,7 +172,7 @@ class Dispatcher:
         self._is_winding_down = True
 
     def _chain(self, may_go_on: Callable[[], bool], party: Party = ANYBODY, held: int = 0) -> Chain:
-        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held, party)
+        return Chain(self._settings.lane, self.slots, may_go_on, self._workers, held, party)
 
     def _party(self, wake: AnyWake) -> Party:
         """Return for whom a wake-up wants its slots."""
@@ -293,14 +293,14 @@ class Dispatcher:
         if not wakes or not chain.goes_on:
             return (), wakes
         ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
-        share = own_share(taken + len(ours), taken + self._slots.free(chain.party), self._workers()) - taken
+        share = own_share(taken + len(ours), taken + self.slots.free(chain.party), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
         """Return the child job, of those that may begin, which this process begins itself."""
-        if self._settings.lane is not Lane.IO or not self._slots.free(chain.party) or not chain.goes_on:
+        if self._settings.lane is not Lane.IO or not self.slots.free(chain.party) or not chain.goes_on:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 
@@ -355,7 +355,7 @@ class Dispatcher:
         """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
         chain.is_asking = False
         try:
-            chain.asked = chain.held = await self._slots.wait(len(wakes), chain.party)
+            chain.asked = chain.held = await self.slots.wait(len(wakes), chain.party)
         except asyncio.CancelledError:
             await asyncio.shield(self._publish(wakes))
             raise

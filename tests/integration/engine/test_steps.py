@@ -314,7 +314,7 @@ def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) ->
         job_id = await harness.submit("", plan=plan(*calls))
         wake = harness.published.pop()
         assert isinstance(wake, PlanWake)
-        harness.dispatcher._slots.reserve(290, Party("default"))
+        harness.dispatcher.slots.reserve(290, Party("default"))
         await harness.run_one(wake)
         fanned_out = list(harness.published)
         await harness.drain()

@@ -129,7 +129,7 @@ def test_a_fan_out_is_carried_out_over_the_slots_of_the_process(database_url: st
         await harness.open()
         try:
             job, steps = await harness.run("", plan=wide(40))
-            return job["status"], steps[-1]["output"], {s["attempt"] for s in steps}, harness.dispatcher._slots.free()
+            return job["status"], steps[-1]["output"], {s["attempt"] for s in steps}, harness.dispatcher.slots.free()
         finally:
             await database.close()
 
@@ -241,7 +241,7 @@ def test_what_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: 
         await asyncio.wait([running], timeout=60)
         assert running.cancelled() is (how == "cancel")
         assert harness.dispatcher.in_flight.count == 0
-        assert harness.dispatcher._slots.free() == 300
+        assert harness.dispatcher.slots.free() == 300
         return await statuses(harness, job_id), harness.published, job_id
 
     found, published, job_id = play(scenario, ScriptedModel(), TOOLS)
@@ -300,7 +300,7 @@ def test_steps_that_no_slot_is_free_for_are_for_others_once_this_process_stops(p
         await harness.run_one(harness.published.pop())
         [wake] = harness.published
         harness.published.clear()
-        harness.dispatcher._slots.reserve(300, Party("default"))
+        harness.dispatcher.slots.reserve(300, Party("default"))
         running = asyncio.create_task(harness.dispatcher.run(wake))
         await asyncio.wait([running], timeout=0.05)
         assert await statuses(harness, job_id) == ["ready"] * 12 + ["pending"], "the time of a claimed step runs"

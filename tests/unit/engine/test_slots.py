@@ -232,3 +232,39 @@ def test_bulk_work_of_the_smaller_share_waits_for_interactive_work() -> None:
 def test_the_share_of_bulk_work_is_one_slot_at_least_and_leaves_one_where_it_can() -> None:
     assert [bulk_slots(slots, 0.75) for slots in (1, 2, 4, 300)] == [1, 1, 3, 225]
     assert bulk_slots(2, 1.0) == 2
+
+
+def test_while_the_loop_lags_each_of_several_tenants_gets_an_eighth() -> None:
+    """Three hundred chains of one tenant took their turn before each step of a lone job of another."""
+
+    async def story() -> None:
+        now = [0.0]
+        slots = Slots(80, clock=lambda: now[0])
+        crowd, lone = Party("crowd"), Party("lone")
+        slots.note_lag(0.2)
+        assert slots.reserve(80, crowd) == 80, "a tenant alone has all slots, however late the loop is"
+        assert not slots.is_wanted_from(crowd)
+        assert slots.reserve(1, lone) == 1
+        assert slots.is_wanted_from(crowd), "its chains go on no longer than until their next step"
+        assert not slots.is_wanted_from(lone)
+        waiting = [asyncio.ensure_future(slots.wait(1, crowd)) for _ in range(8)]
+        for _ in range(60):
+            slots.release(1, crowd)
+        await settle()
+        assert not any(one.done() for one in waiting)
+        slots.release(13, crowd)
+        await settle()
+        assert slots.free(lone) > 0
+        assert [one.done() for one in waiting] == [True] * 3 + [False] * 5, "ten of eighty, seven it has"
+        assert slots.free(crowd) == 0
+        now[0] = 2.9
+        slots.note_lag(0.01)
+        slots.reserve(1, lone)
+        await settle()
+        assert not waiting[3].done(), "it lags still"
+        now[0] = 6.0
+        slots.note_lag(0.0)
+        await settle()
+        assert all(one.done() for one in waiting), "it lags no more"
+
+    play(story)
