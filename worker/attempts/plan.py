@@ -35,6 +35,7 @@ from planq.shared.domain.rounds.compile import compile_single
 from planq.shared.domain.rounds.ending import abort_reason
 from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
 from planq.shared.ports.jobs.store import ONE_ROUND
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
@@ -48,7 +49,9 @@ from planq.worker.engine.persist import persist
 _log = logging.getLogger("planq.engine")
 
 _INLINE_STEPS = 200
-"""Up to this many steps a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
+_INLINE_CHARS = 8 * 1024
+"""Up to this many steps and characters a plan is checked on the event loop (about 10 ms); longer ones go to a thread:
+four arguments of 11 kB may be 22 000 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class PlanStage:
         # The API refused defective plans; what is left are tools that have changed since.
         body = planning.claim.plan_body
         try:
-            plan = parse_plan(body)
+            plan = await off_loop(parse_plan, body) if is_larger(body, _INLINE_CHARS) else parse_plan(body)
         except PlanInvalid as error:
             return await self._refuse(planning, body, error.errors)
         return await self._take(planning, plan, tools, planning.claim.limits.max_plan_steps)
@@ -166,7 +169,8 @@ class PlanStage:
     ) -> Carried:
         claim, chain = planning.claim, planning.chain
         work = (plan, tools, max_steps, claim.limits.step_timeout_seconds, planning.guard)
-        if len(plan.calls) <= _INLINE_STEPS:
+        is_short = len(plan.calls) <= _INLINE_STEPS
+        if is_short and not is_larger([call.arguments for call in plan.calls], _INLINE_CHARS):
             checked = _check(*work)
         else:
             async with self._recorder.kept(claim.job_id, chain.calls):

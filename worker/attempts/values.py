@@ -45,6 +45,9 @@ _LOADS_AT_ONCE = 2
 _STEPS_AT_ONCE = 20_000
 """Steps of a schema's check on the event loop, some 50 ms; what takes more is begun again in a thread."""
 
+_INLINE_CHARS = 8 * 1024
+"""Longer arguments and outputs are put together and checked in a thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
@@ -85,13 +88,15 @@ class Values:
         # One whole output fits, and what is put together beside it stays as bounded as ever.
         max_size = MAX_SIZE + self._limits.most
         lacking = uncovered(claim.arguments, claim.outputs)
-        if not lacking:
+        if not lacking and not is_larger(claim.arguments, _INLINE_CHARS):
             steps = Steps(_STEPS_AT_ONCE)
             try:
                 return _resolved(claim, claim.outputs, tool.definition, max_size, (), steps)
             except InvalidArguments:
                 if not steps.are_spent:
                     raise
+            return await off_loop(_resolved, claim, claim.outputs, tool.definition, max_size, ())
+        if not lacking:
             return await off_loop(_resolved, claim, claim.outputs, tool.definition, max_size, ())
         outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
         for step, paths in lacking.items():
@@ -104,7 +109,7 @@ class Values:
             ready = await self.ready(claim, tool, answer.output)
             return await off_loop(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
         output = answer
-        if is_larger(output, self._limits.inline):
+        if is_larger(output, min(_INLINE_CHARS, self._limits.inline)):
             return await off_loop(_ready, tool.definition, output, claim, self._limits)
         steps = Steps(_STEPS_AT_ONCE)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from planq.shared.domain.errors import InvalidOutput, Transient
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.worker.attempts import plan as plan_stage
+from planq.worker.attempts import values
 from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
@@ -223,6 +226,42 @@ def test_a_callers_plan_needs_no_planning_call(play: Play) -> None:
 
     job, steps = play(scenario, ScriptedModel(), TOOLS)
     assert (job["model_calls"], job["plan_source"], steps[0]["output"]) == (1, "caller", {"result": 42})
+
+
+@tool(effect="read")
+async def add_up(numbers: list[float]) -> dict[str, list[float]]:
+    """Give the numbers back."""
+    return {"numbers": numbers}
+
+
+@pytest.mark.parametrize(("count", "is_long"), [(10, False), (5_500, True)])
+def test_long_values_are_worked_on_beside_the_loop(
+    play: Play, monkeypatch: pytest.MonkeyPatch, count: int, is_long: bool
+) -> None:
+    """A plan of few calls may hold 22 000 numbers, and each of its steps some of them."""
+    threads: dict[str, str] = {}
+    for module, name in (
+        (plan_stage, "parse_plan"),
+        (plan_stage, "_check"),
+        (values, "_resolved"),
+        (values, "_ready"),
+    ):
+        real = getattr(module, name)
+
+        def spied(*given: Any, name: str = name, real: Any = real) -> Any:
+            threads[name] = threading.current_thread().name.rpartition("_")[0]
+            return real(*given)
+
+        monkeypatch.setattr(module, name, spied)
+
+    async def scenario(harness: Harness) -> Any:
+        calls = [{"tool_name": "add_up", "arguments": {"numbers": [1] * count}}]
+        return await harness.run("", plan={"calls": calls})
+
+    _, (step,) = play(scenario, ScriptedModel(), [make_tool(add_up)])
+    assert step["output"] == {"numbers": [1] * count}
+    names = ("parse_plan", "_check", "_resolved", "_ready")
+    assert threads == dict.fromkeys(names, "computing" if is_long else "")
 
 
 def test_a_model_may_not_plan_more_steps_than_the_limit(play: Play) -> None:
