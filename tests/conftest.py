@@ -17,7 +17,7 @@ import pytest
 from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
-from tests.support.servers import TestPostgres, server_folder
+from tests.support.servers import OTHER_SERVER, TestPostgres, server_folder
 from tests.support.stack import Stack
 
 
@@ -50,11 +50,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Sch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a whole run runs, and put long tests first."""
+    """Leave out what only a whole run runs, or is for the server that planq brings, and put long tests first."""
     if not config.getoption("whole"):
         left_out = [item for item in items if item.get_closest_marker("whole")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("whole")]
+    if OTHER_SERVER is not None:
+        left_out = [item for item in items if item.get_closest_marker("newest_server")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("newest_server")]
     parallel.in_order(items)
 
 

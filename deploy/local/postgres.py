@@ -39,7 +39,6 @@ OPTIONS: Mapping[str, str] = {
     "maintenance_work_mem": "32MB",
     "max_parallel_workers_per_gather": "0",
     "max_parallel_maintenance_workers": "0",
-    "io_method": "sync",  # the default keeps three more processes for reading ahead
     # Queries here touch few rows; compiling them costs more than it saves.
     "jit": "off",
     # Durability is the product's promise: a commit that was answered survives a power cut.
@@ -84,9 +83,15 @@ class EmbeddedPostgres(EmbeddedServer):
     stops = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0))  # fast: open transactions are rolled back; then immediate
     ready_seconds = 120.0
 
-    def __init__(self, data_dir: Path, *, options: Mapping[str, str] | None = None) -> None:
-        """Prepare nothing yet; `options` are PostgreSQL settings that replace or add to `OPTIONS`."""
+    def __init__(
+        self, data_dir: Path, *, options: Mapping[str, str] | None = None, binaries: Path | None = None
+    ) -> None:
+        """Prepare nothing yet; `options` are PostgreSQL settings that replace or add to `OPTIONS`.
+
+        `binaries` has the programs of another installation, by default those that planq brings.
+        """
         super().__init__("postgres", data_dir)
+        self._binaries = binaries
         self._options = {**OPTIONS, **(options or {})}
         self._sockets: Path | None = None
 
@@ -107,7 +112,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
         Raises `Misconfigured` when it holds another version's data, or nobody may run the server.
         """
-        binaries = installed_binaries()
+        binaries = self._binaries or installed_binaries()
         identity = choose_identity(binaries / "postgres", self._home)
         cluster = self._cluster(binaries, identity)
         self._sockets = self._socket_folder(identity)
@@ -130,6 +135,10 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _flags(self) -> list[str]:
         settings = {**self._options, "unix_socket_directories": str(self._sockets)}
+        if self._binaries is None:
+            settings["io_method"] = (
+                "sync"  # new in 18, where the default keeps three more processes for reading ahead
+            )
         return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
 
     def _socket_folder(self, identity: RunAs | None) -> Path:
@@ -145,7 +154,8 @@ class EmbeddedPostgres(EmbeddedServer):
         """Return the data folder, created if it does not exist; half-made ones never get its name."""
         cluster = self._home / "cluster"
         if cluster.exists():
-            _check_version(cluster)
+            if self._binaries is None:
+                _check_version(cluster)
             return cluster
         fresh = self._home / "cluster.new"
         shutil.rmtree(fresh, ignore_errors=True)

@@ -22,6 +22,10 @@ BASELINE = "0100"
 """The first revision that can be upgraded. What had a lower one was never released."""
 
 
+LOWEST_SERVER = 15
+"""The oldest PostgreSQL that planq is tested on (`TESTS_POSTGRES`, CONTRIBUTING.md)."""
+
+
 @cache
 def definitions() -> Sequence[str]:
     """Return the SQL that creates the types and then the functions, file by file."""
@@ -45,10 +49,11 @@ def needed() -> str:
 def current(database_url: str) -> str | None:
     """Return the database's version, None for a database without planq's tables; raises `DatabaseUnavailable`.
 
-    A database whose functions have no digest has the revision alone.
+    Raises `Misconfigured` for a server that is too old. Functions without a digest give the revision alone.
     """
     try:
         with psycopg.connect(database_url, connect_timeout=10, application_name="planq-schema") as connection:
+            require_server(connection.info.server_version)
             if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -60,6 +65,15 @@ def current(database_url: str) -> str | None:
             return f"{row[0]}+{functions[0] if functions else ''}"
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
+
+
+def require_server(version: int) -> None:
+    """Raise `Misconfigured` for a server that is too old; `version` is its `server_version_num`."""
+    if version < LOWEST_SERVER * 10_000:
+        raise Misconfigured(
+            f"the database's server is PostgreSQL {version // 10_000}.{version % 10_000}; "
+            f"planq needs {LOWEST_SERVER} or newer"
+        )
 
 
 def require_schema(database_url: str) -> None:

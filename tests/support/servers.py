@@ -22,6 +22,9 @@ TEMPLATE = "planq_template"
 # one server, each with workers of its own, and its log may lie in memory. The rest is as in production.
 THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "128MB"}
 
+OTHER_SERVER = Path(given) if (given := os.environ.get("TESTS_POSTGRES")) else None
+"""The programs of another PostgreSQL than the one that planq brings: `TESTS_POSTGRES=/usr/lib/postgresql/15/bin`."""
+
 MEMORY = Path("/dev/shm")
 PREFIX = "planq-test-server-"
 FREE_BYTES = 2 << 30
@@ -56,7 +59,7 @@ class TestPostgres:
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir
-        self.server = EmbeddedPostgres(data_dir, options=THROWAWAY)
+        self.server = EmbeddedPostgres(data_dir, options=THROWAWAY, binaries=OTHER_SERVER)
         self._numbers = itertools.count(1)
         self._migrated = False
 

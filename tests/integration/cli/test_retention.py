@@ -23,7 +23,7 @@ OTHERS = (
     " SELECT id, n, uuidv7(-interval '8 days'), tenant_id, channel, 'inbound'"
     " FROM conversations, generate_series(1, 2) n",
     "INSERT INTO deliveries (id, tenant_id, recipient, target, event, body, status, finished_at)"
-    " VALUES (uuidv7(), 'default', 'a', 'https://a', 'job.completed', '', 'sent', now() - interval '31 days')",
+    " VALUES (planq_new_id(), 'default', 'a', 'https://a', 'job.completed', '', 'sent', now() - interval '31 days')",
     "INSERT INTO skills (tenant_id, name, version, text, digest, created_at)"
     " SELECT 'default', 'rhyme', n, '', '', now() - interval '370 days' FROM generate_series(1, 2) n",
     "INSERT INTO payloads (hash, tenant_id, size, body, created_at)"
@@ -52,6 +52,7 @@ def document(result: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.newest_server
 def test_what_is_due_is_counted_then_removed_then_gone(planq: Planq, database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         for status in ("completed", "cancelled", "failed"):

@@ -250,7 +250,8 @@ def test_a_delivery_is_begun_anew_with_the_whole_ladder_before_it(database_url: 
 
 WAITING = (
     "INSERT INTO deliveries (id, tenant_id, endpoint_id, recipient, event, body, run_at)"
-    " SELECT uuidv7(), 'default', %s, 'a', 'job.completed', '', now() - interval '1 hour' + interval '1 second' * n"
+    " SELECT planq_new_id(), 'default', %s, 'a', 'job.completed', '',"
+    " now() - interval '1 hour' + interval '1 second' * n"
     " FROM generate_series(1, 2400) n"
 )
 

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 TURNS, MESSAGES = 120, 1_700
 MANY = """
 INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, text)
-SELECT c.id, c.last_sequence + n, uuidv7(), c.tenant_id, c.channel, 'outbound', 'a secret'
+SELECT c.id, c.last_sequence + n, planq_new_id(), c.tenant_id, c.channel, 'outbound', 'a secret'
 FROM conversations c, generate_series(1, %s) n"""
 
 

@@ -393,6 +393,7 @@ def test_a_tenant_keeps_jobs_as_long_as_its_configuration_says(connection: psyco
     assert left(connection) == {older, old}
 
 
+@pytest.mark.newest_server
 def test_messages_go_after_their_days_and_a_conversation_with_its_last_one(
     connection: psycopg.Connection[Any], run: Run
 ) -> None:

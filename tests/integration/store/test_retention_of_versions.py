@@ -108,7 +108,7 @@ def test_a_version_stays_that_something_may_name_of_which_a_job_is_still_to_be_m
         connection.execute(
             """INSERT INTO conversation_messages
                    (conversation_id, sequence, id, tenant_id, channel, direction, status, created_at)
-               VALUES (%s, 1, uuidv7(), 'default', 'api', 'inbound', 'merging', now() - interval '70 days')""",
+               VALUES (%s, 1, planq_new_id(), 'default', 'api', 'inbound', 'merging', now() - interval '70 days')""",
             [conversation],
         )
 
@@ -116,6 +116,7 @@ def test_a_version_stays_that_something_may_name_of_which_a_job_is_still_to_be_m
     assert versions(connection) == [("metre", [2, 3]), ("poet", [2, 3, 4]), ("rhyme", [2, 3])]
 
 
+@pytest.mark.newest_server
 @pytest.mark.usefixtures("documents")
 def test_what_is_due_of_each_kind_is_counted_up_to_a_bound(
     connection: psycopg.Connection[Any], run: Run, monkeypatch: pytest.MonkeyPatch
@@ -136,7 +137,7 @@ def test_what_is_due_of_each_kind_is_counted_up_to_a_bound(
     )
     connection.execute(
         """INSERT INTO deliveries (id, tenant_id, recipient, target, event, body, status, finished_at)
-           SELECT uuidv7(), 'default', 'a', 'https://a', 'job.completed', '', 'sent', now() - interval '90 days'
+           SELECT planq_new_id(), 'default', 'a', 'https://a', 'job.completed', '', 'sent', now() - interval '90 days'
            FROM generate_series(1, 8)"""
     )
     for _ in range(9):

@@ -24,6 +24,8 @@ from tests.bench.history import filling, patterns
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
 
+pytestmark = pytest.mark.newest_server
+
 JOBS = 4_000
 LONGER = 100
 

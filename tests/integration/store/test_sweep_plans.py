@@ -11,6 +11,8 @@ from planq.shared.store import database
 from tests.integration.store.test_statement_plans import marked, whole_scans
 from tests.support.ended import ended
 
+pytestmark = pytest.mark.newest_server
+
 JOBS, OF_EACH = 6_000, 1_500
 """So many jobs, and so many of them children, turns and lines: their ends were followed up, the indexes held them."""
 

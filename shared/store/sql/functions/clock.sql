@@ -10,6 +10,19 @@ CREATE FUNCTION planq_now() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT
 -- The time at this moment, which goes on within a transaction: when something began or ended.
 CREATE FUNCTION planq_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT clock_timestamp() $$;
 
+-- A new UUIDv7 (RFC 9562), which PostgreSQL makes itself from 18 on: the first 48 bits of a random UUIDv4 become the
+-- milliseconds since 1970, and its version 4 becomes 7.
+CREATE FUNCTION planq_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+    SELECT encode(
+        set_bit(set_bit(
+            overlay(
+                uuid_send(gen_random_uuid())
+                PLACING substring(int8send(floor(extract(epoch FROM planq_clock()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
+            ), 52, 1
+        ), 53, 1), 'hex'
+    )::uuid
+$$;
+
 -- How long a published wake-up may stay unclaimed before the sweeper publishes it again.
 CREATE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
 

@@ -29,7 +29,7 @@ DECLARE
 BEGIN
     v_body := json_build_object('type', p_event, 'timestamp', planq_shown_time(v_now), 'data', p_data)::text;
     INSERT INTO deliveries (id, tenant_id, endpoint_id, target, recipient, job_id, batch_id, event, body, run_at, created_at)
-    SELECT uuidv7(), p_tenant, r.endpoint, r.target, r.recipient, p_job, p_batch, p_event, v_body, v_now, v_now
+    SELECT planq_new_id(), p_tenant, r.endpoint, r.target, r.recipient, p_job, p_batch, p_event, v_body, v_now, v_now
     FROM (
         SELECT e.id AS endpoint, NULL AS target, e.id::text AS recipient FROM (
             -- One that is being removed or disabled is passed over: nobody's end waits for that. Who disables or removes one

@@ -54,7 +54,7 @@ SELECT id FROM gone
 -- name: test_endpoint
 -- Writes a delivery to one endpoint, whatever it wants to be told; no row where there is none, or it is disabled.
 INSERT INTO deliveries (id, tenant_id, endpoint_id, recipient, event, body, run_at, created_at)
-SELECT uuidv7(), e.tenant_id, e.id, e.id::text, 'endpoint.test', json_build_object(
+SELECT planq_new_id(), e.tenant_id, e.id, e.id::text, 'endpoint.test', json_build_object(
     'type', 'endpoint.test', 'timestamp', planq_shown_time(planq_now()), 'data', %(data)s::json)::text,
     planq_now(), planq_now()
 FROM (
