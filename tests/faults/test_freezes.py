@@ -162,7 +162,7 @@ def a_lease_is_held_for_as_long_as_a_loop_may_have_frozen(stage: Stage) -> None:
 def a_freeze_is_noted_once_the_database_takes_it(stage: Stage) -> None:
     with stage() as scene:
         scene.read("ALTER TABLE freezes RENAME TO away")
-        env = {**os.environ, "DATABASE_URL": scene.database_url, "PLANQ_LOG_JSON": "true"}
+        env = {**os.environ, "DATABASE_URL": scene.database_url, "PLANQ_LOG_FORMAT": "json"}
         command = [sys.executable, "-m", "planq.deploy.local.freezes"]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=ROOT
