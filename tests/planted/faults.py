@@ -112,8 +112,8 @@ FAULTS = (
     ),
     Fault(
         "worker/engine/sweeper.py",
-        "if stage.company == 1 and",
-        "if stage.company >= 1 and",
+        "is_charged = stage.company == 1 and",
+        "is_charged = stage.company >= 1 and",
         "tests/integration/engine",
     ),
     Fault(
@@ -156,8 +156,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "steps.index = v_index AND status = v_ready AND run_at <= planq_now()",
-        "steps.index = v_index AND status = v_ready",
+        "AND run_at <= planq_now() AND wake_at IS NOT NULL\n        RETURNING * INTO s",
+        "AND wake_at IS NOT NULL\n        RETURNING * INTO s",
         STORE,
     ),
     Fault(
