@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
+from pydantic_settings import NoDecode
 
-from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.redact import LEAST_KEY_CHARS
 from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.describe import excerpt
 
 _MAX_DAYS = 36_500
+_MOST_WEIGHT = 1_000
 
 
 def comma_separated(text: str) -> list[str]:
@@ -38,6 +42,25 @@ Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidato
 """A time in days, fractions too; None means for ever."""
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def read_weights(raw: Any) -> dict[str, float]:
+    """Return the weights of tenants, from JSON text or a decoded object `{"acme": 3}`. Raises `ValueError`."""
+    try:
+        found = strict_json.loads(raw, is_unique=True) if isinstance(raw, str) else raw
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'expected a JSON object {{"tenant": weight}}, found what is no JSON: {error}') from None
+    if not isinstance(found, dict):
+        raise ValueError(f'expected a JSON object {{"tenant": weight}}, found {excerpt(found)}')
+    for tenant, weight in found.items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= _MOST_WEIGHT:
+            told = f"expected a number more than 0 and at most {_MOST_WEIGHT}"
+            raise ValueError(f"{capped(tenant, 80)}: {told}, found {excerpt(weight)}")
+    return {tenant: float(weight) for tenant, weight in found.items()}
+
+
+Weights = Annotated[dict[str, float], NoDecode, PlainValidator(read_weights)]
+"""Weights of tenants by their ids."""
 
 
 def known_log_level(value: str) -> str:

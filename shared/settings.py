@@ -12,15 +12,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    Field,
-    PlainValidator,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, AliasChoices, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from planq.shared.domain.errors import Misconfigured
@@ -35,6 +27,7 @@ from planq.shared.setting_kinds import (
     FilePath,
     ModelKey,
     WebAddress,
+    Weights,
     ascii_keys,
     comma_separated,
     hosts_alone,
@@ -153,6 +146,12 @@ class Settings(BaseSettings):
         le=1,
         description="Which part of a worker's slots jobs of the priority `bulk` take at most. The rest is kept free, "
         "so that an interactive job never waits for a bulk one to end; a worker with one slot has none to keep.",
+    )
+    tenant_weights: Weights = Field(
+        default={}, description='JSON, `{"TENANT": 3}`: its slots where others get 1, while both wait; at most 1000.'
+    )
+    tenant_share: float = Field(
+        default=0.5, gt=0, le=1, description="Which part of its slots a tenant gets at most while another waits."
     )
     heartbeat_seconds: float = Field(default=5.0, gt=0, description="Between two renewals of a lease.")
     lease_seconds: float = Field(

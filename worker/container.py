@@ -71,7 +71,7 @@ from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.egress import HostPlaces, LeastRate
-from planq.worker.engine import Dispatcher, DispatcherSettings
+from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
 from planq.worker.host import Host
@@ -409,6 +409,7 @@ class LaneRuntime:
             self._identity.lane,
             slots=self._identity.capacity,
             bulk_slots=self._identity.bulk_capacity,
+            shares=Shares(self._settings.tenant_weights, self._settings.tenant_share),
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
             # what follows from a suspect is none.
             fuse_seconds=60.0 if self._identity.is_shared else 0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from pydantic import ValidationError
 
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.rounds.guard import GuardLimits
@@ -140,3 +141,23 @@ def test_a_key_that_can_be_guessed_is_refused_where_others_reach_the_api(
     with pytest.raises(Misconfigured, match="PLANQ_API_KEYS: expected keys of at least 16 characters") as refused:
         load_settings()
     assert key not in refused.value.message.split()
+
+
+def test_weights_of_tenants_are_numbers_by_their_ids() -> None:
+    assert Settings(tenant_weights='{"acme": 3, "shop": 0.5}').tenant_weights == {"acme": 3.0, "shop": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        ("acme=3", "found what is no JSON"),
+        ("[3]", r"expected a JSON object \{\"tenant\": weight\}"),
+        ('{"acme": 0}', "acme: expected a number more than 0 and at most 1000, found 0"),
+        ('{"acme": true}', "acme: expected a number"),
+        ('{"acme": 1001}', "acme: expected a number"),
+        ('{"acme": 1, "acme": 2}', "found what is no JSON"),
+    ],
+)
+def test_other_weights_are_refused_with_their_tenant(weights: str, told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Settings(tenant_weights=weights)

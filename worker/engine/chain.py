@@ -304,19 +304,42 @@ _LAGS_SECONDS, _STILL_LAGS_SECONDS = 0.05, 0.01
 _LATELY_SECONDS = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How slots are shared among tenants: by their `weights`, 1 for one that has none, as fast as slots come free.
+
+    One that holds `most` of all slots gets no more while another waits, whatever it weighs.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    most: float = 0.5
+
+
+EQUAL_SHARES = Shares()
+
+
 class Slots:
     """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one.
 
-    One that comes free goes to the tenant that holds the fewest. Nothing is taken from anybody, so there is a reserve
-    beyond `count`, of an eighth for what is not slow while slow calls hold most slots, and of another one for tenants
-    that hold next to nothing while others hold most. A tenant alone has all of `count`, as if there were no shares.
+    One that comes free goes to the tenant that holds the fewest for its weight (`Shares`). Nothing is taken from
+    anybody, so there is a reserve beyond `count`, of an eighth for what is not slow while slow calls hold most slots,
+    and of another one for tenants that hold next to nothing while others hold most. A tenant alone has all of
+    `count`, as if there were no shares.
 
     Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
     many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
     """
 
-    def __init__(self, count: int, bulk: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        count: int,
+        bulk: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        shares: Shares = EQUAL_SHARES,
+    ) -> None:
         self._count = count
+        self._weights = shares.weights
+        self._most = shares.most * count
         self._clock = clock
         self._lagged_until = self._several_until = -math.inf
         self._last_tenant: str | None = None
@@ -368,18 +391,25 @@ class Slots:
     def is_wanted_from(self, party: Party) -> bool:
         """True while this tenant should begin nothing more for itself.
 
-        Another waits that holds not half as much, or the loop's time is short and this one has more than its part.
+        Another waits, and holds not half as much for its weight, or this one has more than it may then. Or the loop's
+        time is short, and this one has more than its part.
 
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
         mine = self._shares[party.tenant]
         if self._is_short and mine > self._few:
             return True
+        share = self._share(party.tenant)
         return any(
-            2 * self._shares[other.tenant] < mine
+            mine > self._most or 2 * self._share(other.tenant) < share
             for other in self._waiting
-            if other.priority is Priority.INTERACTIVE or party.priority is Priority.BULK
+            if other.tenant != party.tenant
+            and self._shares[other.tenant] < self._most
+            and (other.priority is Priority.INTERACTIVE or party.priority is Priority.BULK)
         )
+
+    def _share(self, tenant: str) -> float:
+        return self._shares[tenant] / self._weights.get(tenant, 1.0)
 
     @property
     def _is_short(self) -> bool:
@@ -411,8 +441,9 @@ class Slots:
         if party.priority is Priority.BULK:
             self._bulk_free -= count
 
-    def _rank(self, party: Party) -> tuple[bool, int]:
-        return party.priority is Priority.BULK, self._shares[party.tenant]
+    def _rank(self, party: Party) -> tuple[bool, bool, float]:
+        tenant = party.tenant
+        return party.priority is Priority.BULK, self._shares[tenant] >= self._most, self._share(tenant)
 
     async def _turn(self, party: Party) -> None:
         line = self._waiting.setdefault(party, deque())

@@ -34,9 +34,11 @@ from planq.shared.ports.jobs.wakes import (
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.engine.chain import (
     ANYBODY,
+    EQUAL_SHARES,
     Carried,
     Chain,
     Party,
+    Shares,
     Slots,
     Work,
     after_release,
@@ -84,12 +86,14 @@ class DispatcherSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
 
     `slots` bounds what is carried out at once, over all messages, `bulk_slots` what is bulk of it; None: as much.
+    Tenants share them as `shares` says.
     """
 
     lane: Lane
     slots: int = 300
     bulk_slots: int | None = None
     fuse_seconds: float = 60.0
+    shares: Shares = EQUAL_SHARES
 
 
 class Dispatcher:
@@ -114,7 +118,7 @@ class Dispatcher:
         whether its calls wait for others; `clock` counts seconds.
         """
         self._settings = settings
-        self.slots = Slots(settings.slots, settings.bulk_slots)
+        self.slots = Slots(settings.slots, settings.bulk_slots, shares=settings.shares)
         self._workers = workers
         self._is_slow = is_slow
         self._store = store

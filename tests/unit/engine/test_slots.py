@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from planq.shared.domain.jobs.states import Priority
-from planq.worker.engine.chain import Party, Slots, bulk_slots
+from planq.worker.engine.chain import Party, Shares, Slots, bulk_slots
 
 BULK = Party(priority=Priority.BULK)
 
@@ -266,5 +266,58 @@ def test_while_the_loop_lags_each_of_several_tenants_gets_an_eighth() -> None:
         slots.note_lag(0.0)
         await settle()
         assert all(one.done() for one in waiting), "it lags no more"
+
+    play(story)
+
+
+def served_of(rule: Shares, count: int, waiting: Sequence[Party]) -> list[str]:
+    """Let A hold all slots, then give them back one by one; returns who got them, each of whom keeps it."""
+    served: list[str] = []
+
+    async def story() -> None:
+        slots = Slots(count, shares=rule)
+        assert slots.reserve(count, A) == count
+
+        async def wait(party: Party) -> None:
+            await slots.wait(1, party)
+            served.append(party.tenant)
+
+        lines = [asyncio.ensure_future(wait(party)) for party in waiting]
+        await settle()
+        for _ in range(count):
+            slots.release(1, A)
+            await settle()
+        for one in lines:
+            one.cancel()
+
+    play(story)
+    return served
+
+
+def test_tenants_share_slots_by_their_weights() -> None:
+    served = served_of(Shares({"a": 3.0}, most=1.0), 8, [A] * 8 + [B] * 8)
+    assert Counter(served) == {"a": 6, "b": 2}
+
+
+def test_a_tenant_holds_at_most_its_part_while_another_waits_whatever_it_weighs() -> None:
+    heavy = Shares({"a": 100.0}, most=0.5)
+    assert Counter(served_of(heavy, 8, [A] * 8 + [B] * 8)) == {"a": 4, "b": 4}
+    assert Counter(served_of(heavy, 8, [A] * 8)) == {"a": 8}, "nobody else waits"
+
+
+def test_a_tenant_that_holds_more_than_its_part_ends_its_chains_while_another_waits() -> None:
+    async def story() -> None:
+        slots = Slots(8, shares=Shares({"a": 100.0}, most=0.5))
+        assert slots.reserve(5, A) == 5
+        assert [slots.reserve(1, B) for _ in range(4)] == [1, 1, 1, 0]
+        assert not slots.is_wanted_from(A), "nobody waits"
+        waiting = asyncio.ensure_future(slots.wait(1, B))
+        own = asyncio.ensure_future(slots.wait(1, A))
+        await settle()
+        assert (slots.is_wanted_from(A), slots.is_wanted_from(B)) == (True, False)
+        slots.release(1, A)
+        assert await waiting == 1
+        assert not own.done()
+        own.cancel()
 
     play(story)
