@@ -1,4 +1,4 @@
-"""`python -m tests.support.skewed SECONDS worker|api …`: the process with a clock that is wrong by so many seconds.
+"""`python -m tests.support.skewed SECONDS planq.worker|planq.api …`: with a clock that is wrong by so many seconds.
 
 What reads the time of day is shifted before anything of ours is imported; the monotonic clock is what it was.
 """

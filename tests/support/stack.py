@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 
-FORKED = ("api", "worker")
+FORKED = ("planq.api", "planq.worker")
 
 
 class Stack:

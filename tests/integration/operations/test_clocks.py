@@ -27,7 +27,9 @@ def start(site: Site, **skews: int) -> None:
     site.stack.run("api", "-m", "planq.api")
     for name, seconds in skews.items():
         lane = name.partition("_")[0]
-        site.stack.run(name, *SKEWED, str(seconds), "worker", lane, "--concurrency", "20" if lane == "io" else "2")
+        site.stack.run(
+            name, *SKEWED, str(seconds), "planq.worker", lane, "--concurrency", "20" if lane == "io" else "2"
+        )
     site.stack.wait_ready()
 
 
@@ -85,7 +87,7 @@ def test_leases_are_neither_taken_back_early_nor_late(make_site: Callable[..., S
 def test_a_dead_worker_is_missed_in_time_whatever_its_clock_said(make_site: Callable[..., Site], skew: int) -> None:
     site = make_site(PLANQ_DETECT_DEAD_PEERS="false")  # as one on another machine: its lease has to end
     start(site, io_1=skew, cpu_1=-skew)
-    site.stack.run("io_2", *SKEWED, str(-skew), "worker", "io")
+    site.stack.run("io_2", *SKEWED, str(-skew), "planq.worker", "io")
     eventually(lambda: "2 alive" in site.http.get("/readyz").text, 60, what="both workers live")
 
     job = site.submit(*[("test_hold", {"seconds": 4})] * 40)
@@ -105,7 +107,7 @@ def test_jobs_of_apis_with_wrong_clocks_are_all_listed(make_site: Callable[..., 
     apis = []
     for name, skew in (("late", -HOUR), ("early", HOUR)):
         port = free_port()
-        site.stack.run(name, *SKEWED, str(skew), "api", env={"PLANQ_PORT": str(port)})
+        site.stack.run(name, *SKEWED, str(skew), "planq.api", env={"PLANQ_PORT": str(port)})
         apis.append(f"http://127.0.0.1:{port}")
     submitted = []
     with httpx.Client(timeout=30, trust_env=False) as client:

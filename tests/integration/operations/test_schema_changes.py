@@ -59,7 +59,7 @@ def test_a_process_refuses_a_schema_that_is_not_its_own(
         f"UPDATE alembic_version SET version_num = '{revision}'" if revision else "DROP TABLE alembic_version",
     )
 
-    ended = refused_start("-m", *program, DATABASE_URL=database_url, BROKER_URL=valkey_url)
+    ended = refused_start("-m", f"planq.{program[0]}", *program[1:], DATABASE_URL=database_url, BROKER_URL=valkey_url)
 
     assert ended.returncode == 2
     assert ended.stdout == ""
