@@ -27,7 +27,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.requests import Submission
 from tests.support.callers import Caller
-from tests.support.stack import Stack, step_processes
+from tests.support.stack import ROOT, Stack, step_processes
 from tests.support.waiting import eventually
 
 LEASE_SECONDS = 30.0
@@ -106,9 +106,9 @@ class Scene:
         """Start a worker or API as `planq` does, below a guard that waits for two seconds; returns its name."""
         program = program or ("-m", "planq.worker", kind, "--concurrency", "100")
         name = f"guarded-{kind}"
-        self.stack.run(
-            name, "-m", "planq.deploy.local.guard", kind, *program, env={"PLANQ_FREEZE_SECONDS": "2", **env}
-        )
+        # A guard starts what looks into no present folder, where modules of the tests lie.
+        own = {"PLANQ_FREEZE_SECONDS": "2", "PYTHONPATH": str(ROOT)}
+        self.stack.run(name, "-m", "planq.deploy.local.guard", kind, *program, env={**own, **env})
         return name
 
     def doomed(self, point: str, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:

@@ -56,7 +56,6 @@ class Stack:
             "PLANQ_HOST": "127.0.0.1",
             "PLANQ_PORT": str(self.port),
             "PLANQ_DATA": str(folder),
-            "PYTHONPATH": str(ROOT),  # for modules of the tests below a guard, which looks into no present folder
             **(env or {}),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
