@@ -261,6 +261,9 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Wait for a message as kombu does, of the queues for which there is room."""
+        if self.ack_emulation:  # kombu's own bookkeeping does not say of which queue a message is
+            super()._brpop_start(timeout)
+            return
         counts = self.qos.counts()
         self._left_out = tuple(
             queue
