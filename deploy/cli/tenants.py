@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +95,7 @@ def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
         settings = located_settings()
         found = with_database(lambda database: TenantStore(database).get(tenant_id))
         limits = read_tenant_config(with_given_limits(found, settings.tenant_limits)).job_limits(settings.limits)
-    document = {**found.to_json(), "limits": limits.to_json()}
+    document = {**found.to_json(), "limits": asdict(limits)}
     if as_json:
         print_json(document)
         return
