@@ -8,7 +8,7 @@ one end to the other, in SQL functions neither.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -32,7 +32,7 @@ LONGER = 100
 GROWING = filling.KEYS.keys() - {"budgets", "messages"}
 """What grows with the jobs; the rest of it, which few jobs have, is too small here to be told by a plan."""
 
-WAITING = {"ix_steps_wake_at", "ix_jobs_wake_at", "ix_jobs_expires_at", "ix_jobs_deadline"}
+WAITING = frozenset({"ix_steps_wake_at", "ix_jobs_wake_at", "ix_jobs_expires_at", "ix_jobs_deadline"})
 """Indexes of what waits, often for days: of these, too, a statement reads only what its time has come for."""
 
 WHOLE = {
@@ -123,8 +123,10 @@ def marked(text: str, given: Mapping[str, str] | None = None) -> str:
     return re.sub(r"%\((\w+)\)s|%%", mark, text)
 
 
-def whole_scans(connection: psycopg.Connection, statement: str, options: str = "") -> list[str]:
-    """Return what a statement reads from one end to the other, of tables that grow."""
+def whole_scans(
+    connection: psycopg.Connection, statement: str, options: str = "", *, waiting: Set[str] = WAITING
+) -> list[str]:
+    """Return what a statement reads from one end to the other, of tables that grow and of indexes of what waits."""
     row = connection.execute(f"EXPLAIN (FORMAT JSON{options}) {statement}".encode()).fetchone()
     assert row is not None
     partial = {
@@ -136,7 +138,7 @@ def whole_scans(connection: psycopg.Connection, statement: str, options: str = "
     return [
         f"{node['Node Type']} of {node.get('Relation Name', node.get('Index Name'))}"
         for node in nodes(row[0][0]["Plan"])
-        if (node.get("Index Name") in WAITING and "Index Cond" not in node)
+        if (node.get("Index Name") in waiting and "Index Cond" not in node)
         or (
             node.get("Relation Name") in GROWING
             and (
