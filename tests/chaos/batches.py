@@ -16,20 +16,21 @@ from typing import Any
 import httpx
 
 from tests.chaos.client import Client
+from tests.chaos.following import Following
 
 LINES = 40
 _ENDED = frozenset({"completed", "failed", "cancelled"})
 _PAUSE_SECONDS = 1.0
 
 
-class Batches:
+class Batches(Following):
     """Sends batches over all APIs, in the way in which `client` submits jobs; `lines` counts what was taken."""
 
     def __init__(self, client: Client, *, run: str) -> None:
         """`run` makes the idempotency keys and custom ids unique."""
+        super().__init__()
         self._client = client
         self._run = run
-        self._following: set[asyncio.Task[None]] = set()
         self.lines = 0
         self.wrong: list[str] = []
         self.unfinished: set[str] = set()
@@ -39,23 +40,10 @@ class Batches:
         for number in itertools.count():
             if until.is_set():
                 return
-            task = asyncio.get_running_loop().create_task(self._run_batch(f"planq-chaos-{self._run}-{number}"))
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
+            task = self.follow(self._run_batch(f"planq-chaos-{self._run}-{number}"))
             stopped = asyncio.ensure_future(until.wait())
             await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-
-    async def drain(self, patience: float) -> None:
-        """Wait until every batch has ended, at most `patience` seconds."""
-        if self._following:
-            await asyncio.wait(self._following, timeout=patience)
-
-    async def close(self) -> None:
-        """Give up what is still followed."""
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
 
     @property
     def defects(self) -> list[str]:

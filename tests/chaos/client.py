@@ -19,6 +19,7 @@ import httpx
 
 from tests.chaos import ledger
 from tests.chaos.blob import shrunk
+from tests.chaos.following import Following
 from tests.chaos.recipes import ASKING, Recipe
 from tests.chaos.verdict import Ended
 
@@ -31,11 +32,12 @@ _LONGEST_PAUSE_SECONDS = 2.0
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 
-class Client:
+class Client(Following):
     """Submits and follows jobs; `ended`, `refused` and `unfinished` tell what became of them."""
 
     def __init__(self, urls: Sequence[str], ledger_path: Path, *, run: str, most_in_flight: int) -> None:
         """`run` makes the idempotency keys unique; at most `most_in_flight` jobs are unfinished at a time."""
+        super().__init__()
         self._ledger = ledger_path
         self._urls = itertools.cycle(urls)
         self._run = run
@@ -43,7 +45,6 @@ class Client:
         limits = httpx.Limits(max_connections=2 * most_in_flight, max_keepalive_connections=50)
         timeout = httpx.Timeout(WAIT_SECONDS + 10, connect=3)
         self._http = httpx.AsyncClient(limits=limits, timeout=timeout)
-        self._following: set[asyncio.Task[None]] = set()
         self.accepted: dict[str, Recipe] = {}
         self.ended: dict[str, Ended] = {}
         self.seconds: list[float] = []
@@ -60,16 +61,9 @@ class Client:
             due = max(due + 1 / per_second, time.monotonic() - 1.0)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
-    async def drain(self, patience: float) -> None:
-        """Wait until every job has ended, at most `patience` seconds."""
-        if self._following:
-            await asyncio.wait(self._following, timeout=patience)
-
     async def close(self) -> None:
-        """Give up what is still followed."""
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        """Give up what is still followed, and close the connections."""
+        await super().close()
         await self._http.aclose()
 
     @property
@@ -78,12 +72,9 @@ class Client:
         return sorted(set(self.accepted) - set(self.ended))
 
     def _follow(self, recipe: Recipe) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_job(recipe))
-        self._following.add(task)
-        task.add_done_callback(self._done)
+        self.follow(self._run_job(recipe)).add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._following.discard(task)
         self._slots.release()
         if not task.cancelled() and (error := task.exception()) is not None:
             self.refused.append(repr(error))

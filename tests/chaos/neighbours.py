@@ -20,6 +20,7 @@ from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
 from planq.shared.store.tenants import TenantStore
 from tests.chaos.client import TERMINAL, WAIT_SECONDS, Client
+from tests.chaos.following import Following
 
 SMALL, WIDE, WIDTH = 40, 2, 200
 """Jobs of a flood, and the steps of each wide one."""
@@ -72,18 +73,18 @@ class Pages:
             await asyncio.sleep(_DRIP_SECONDS)
 
 
-class Neighbour:
+class Neighbour(Following):
     """The tenant. `jobs` counts what was taken of it; `defects` say what did not end as it should."""
 
     def __init__(self, client: Client, key: str, pages: str, *, run: str) -> None:
         """`pages` is the host of `Pages`; `run` makes the idempotency keys unique."""
+        super().__init__()
         self._client = client
         self._key = key
         self._pages = pages
         self._run = run
         self._wrong: list[str] = []
         self._open: set[str] = set()
-        self._following: set[asyncio.Task[None]] = set()
         self.jobs = 0
 
     @staticmethod
@@ -106,7 +107,7 @@ class Neighbour:
         await asyncio.sleep(random.uniform(0.2, 3.0))
         cancelled = await asyncio.gather(*(self._cancelled(job) for job in taken))
         for job in taken:
-            self._follow(self._see_flooding(job))
+            self.follow(self._see_flooding(job))
         return f"{len(taken)} jobs, {sum(cancelled)} cancelled"
 
     async def fetch(self, tick: int) -> str:
@@ -114,19 +115,8 @@ class Neighbour:
         body = self._fetching([*PAGES, _DRIPPING])
         job = await self._sent(f"pages-{tick}", body)
         if job is not None:
-            self._follow(self._see_fetching(job))
+            self.follow(self._see_fetching(job))
         return f"{len(body['plan']['calls'])} pages"
-
-    async def drain(self, patience: float) -> None:
-        """Wait until every job has ended, at most `patience` seconds."""
-        if self._following:
-            await asyncio.wait(self._following, timeout=patience)
-
-    async def close(self) -> None:
-        """Give up what is still followed."""
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
 
     @property
     def defects(self) -> list[str]:
@@ -165,11 +155,6 @@ class Neighbour:
         if response.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
             self._wrong.append(f"cancel of {job} gave {response.status_code}: {response.text[:300]}")
         return response.status_code == httpx.codes.OK
-
-    def _follow(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
 
     async def _ended(self, job: str) -> dict[str, Any]:
         while True:

@@ -18,6 +18,7 @@ from random import Random
 import httpx
 
 from tests.chaos.client import WAIT_SECONDS, Client
+from tests.chaos.following import Following
 from tests.chaos.observer import Observer
 
 THREADS = 3
@@ -50,32 +51,21 @@ class Sent:
     job: str
 
 
-class Talks:
+class Talks(Following):
     """People who talk in `THREADS` conversations over all APIs, in the way in which `client` submits jobs."""
 
     def __init__(self, client: Client, *, run: str) -> None:
         """`run` makes the names of threads and messages unique."""
+        super().__init__()
         self._client = client
         self._run = run
         self._threads = [f"planq-chaos-{run}-{number}" for number in range(THREADS)]
-        self._following: set[asyncio.Task[None]] = set()
         self.sent: list[Sent] = []
         self.wrong: list[str] = []
 
     async def stream(self, until: asyncio.Event) -> None:
         """Let everybody talk until told to stop."""
         await asyncio.gather(*(self._talk(thread, until) for thread in self._threads))
-
-    async def drain(self, patience: float) -> None:
-        """Wait until every message is answered, at most `patience` seconds."""
-        if self._following:
-            await asyncio.wait(self._following, timeout=patience)
-
-    async def close(self) -> None:
-        """Give up what is still followed."""
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
 
     async def defects(self, observer: Observer) -> list[str]:
         """Return what is wrong with the conversations, nothing when all is right."""
@@ -142,9 +132,7 @@ class Talks:
             return
         sent = Sent(thread, source, value, response.json()["job_id"])
         self.sent.append(sent)
-        task = asyncio.get_running_loop().create_task(self._follow(sent))
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
+        self.follow(self._follow(sent))
 
     async def _follow(self, sent: Sent) -> None:
         """Wait for the answer, as a person would; what it says is read in the database at the end."""
