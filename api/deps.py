@@ -25,7 +25,6 @@ from starlette.types import Message, Receive, Scope, Send
 from planq.api.access import Access, digest_behind
 from planq.api.callers import Caller, caller_of
 from planq.api.http import (
-    INLINE_BYTES,
     HttpRefusal,
     JsonResponse,
     check_fields,
@@ -41,7 +40,7 @@ from planq.api.revocation import OngoingRequests
 from planq.api.streams import Streams
 from planq.api.waiting import WAITED, Waiters
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.computing import off_loop
+from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from planq.shared.settings import Settings
 from planq.shared.store.agents import DocumentStore
@@ -265,7 +264,7 @@ class StrictRequest(Request):
         """Return the value of the body; raises `HttpRefusal` as `decode_body` does."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            is_long = len(body) > INLINE_BYTES
+            is_long = len(body) > INLINE_CHARS
             self._json = await off_loop(decode_body, body) if is_long else decode_body(body)
         return self._json
 
@@ -273,7 +272,7 @@ class StrictRequest(Request):
     def is_short(self) -> bool:
         """Whether the header says that the body is short enough to be read and checked on the event loop."""
         length = self.headers.get("content-length", "0" if "transfer-encoding" not in self.headers else "")
-        return length.isdecimal() and int(length[:20]) <= INLINE_BYTES
+        return length.isdecimal() and int(length[:20]) <= INLINE_CHARS
 
 
 class StrictRoute(APIRoute):

@@ -130,9 +130,6 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _MAX_DIGITS = 20  # of 2^64 - 1
 
-INLINE_BYTES = 8 * 1024
-"""A longer body is decoded and checked off the event loop: one of 45 kB may hold numbers that take 40 ms."""
-
 MAX_BODY_PARTS = 200_000
 """Most values, keys and elements of a body, counted on its bytes before anything is built of them."""
 

@@ -18,10 +18,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from planq.api.deps import Services
-from planq.api.http import INLINE_BYTES, MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
+from planq.api.http import MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
 from planq.api.limits import job_headers, too_many, too_many_jobs
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
-from planq.shared.computing import off_loop
+from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.domain.jobs.limits import Limits
@@ -383,7 +383,7 @@ async def check_plan(
     size = len(steps) if isinstance(steps, list) else 0
     if size > max_steps:  # to check each call beside it would take a second
         return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
-    if size <= _INLINE_CALLS and not is_larger(raw, INLINE_BYTES):
+    if size <= _INLINE_CALLS and not is_larger(raw, INLINE_CHARS):
         return _check_plan(raw, tools, max_steps, agents)
     return await off_loop(_check_plan, raw, tools, max_steps, agents)
 

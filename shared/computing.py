@@ -24,6 +24,9 @@ _SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter from another: a tenth of Python's own. Measured 2026-11 with a thread that
 computes without end: the loop waits that long after each call of the system."""
 
+INLINE_CHARS = 8 * 1024
+"""What is longer is read and checked in the thread: a body of 45 kB may hold numbers that take 40 ms."""
+
 _threads: list[ThreadPoolExecutor] = []
 
 os.register_at_fork(after_in_child=_threads.clear)

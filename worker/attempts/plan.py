@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.computing import off_loop
+from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.agents.answers import with_answers_as_text
 from planq.shared.domain.errors import (
     BudgetExceeded,
@@ -49,9 +49,8 @@ from planq.worker.engine.persist import persist
 _log = logging.getLogger("planq.engine")
 
 _INLINE_STEPS = 200
-_INLINE_CHARS = 8 * 1024
-"""Up to this many steps and characters a plan is checked on the event loop (about 10 ms); longer ones go to a thread:
-four arguments of 11 kB may be 22 000 numbers."""
+"""Up to this many steps, and `INLINE_CHARS`, a plan is checked on the event loop (about 10 ms); longer ones go to a
+thread: four arguments of 11 kB may be 22 000 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class PlanStage:
         # The API refused defective plans; what is left are tools that have changed since.
         body = planning.claim.plan_body
         try:
-            plan = await off_loop(parse_plan, body) if is_larger(body, _INLINE_CHARS) else parse_plan(body)
+            plan = await off_loop(parse_plan, body) if is_larger(body, INLINE_CHARS) else parse_plan(body)
         except PlanInvalid as error:
             return await self._refuse(planning, body, error.errors)
         return await self._take(planning, plan, tools, planning.claim.limits.max_plan_steps)
@@ -170,7 +169,7 @@ class PlanStage:
         claim, chain = planning.claim, planning.chain
         work = (plan, tools, max_steps, claim.limits.step_timeout_seconds, planning.guard)
         is_short = len(plan.calls) <= _INLINE_STEPS
-        if is_short and not is_larger([call.arguments for call in plan.calls], _INLINE_CHARS):
+        if is_short and not is_larger([call.arguments for call in plan.calls], INLINE_CHARS):
             checked = _check(*work)
         else:
             async with self._recorder.kept(claim.job_id, chain.calls):

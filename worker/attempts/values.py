@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.computing import off_loop
+from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
@@ -44,9 +44,6 @@ _LOADS_AT_ONCE = 2
 
 _STEPS_AT_ONCE = 20_000
 """Steps of a schema's check on the event loop, some 50 ms; what takes more is begun again in a thread."""
-
-_INLINE_CHARS = 8 * 1024
-"""Longer arguments and outputs are put together and checked in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +85,13 @@ class Values:
         # One whole output fits, and what is put together beside it stays as bounded as ever.
         max_size = MAX_SIZE + self._limits.most
         lacking = uncovered(claim.arguments, claim.outputs)
-        if not lacking and not is_larger(claim.arguments, _INLINE_CHARS):
+        if not lacking and not is_larger(claim.arguments, INLINE_CHARS):
             steps = Steps(_STEPS_AT_ONCE)
             try:
                 return _resolved(claim, claim.outputs, tool.definition, max_size, (), steps)
             except InvalidArguments:
                 if not steps.are_spent:
                     raise
-            return await off_loop(_resolved, claim, claim.outputs, tool.definition, max_size, ())
-        if not lacking:
-            return await off_loop(_resolved, claim, claim.outputs, tool.definition, max_size, ())
         outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
         for step, paths in lacking.items():
             outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
@@ -108,16 +102,14 @@ class Values:
         if isinstance(answer, Accompanied):
             ready = await self.ready(claim, tool, answer.output)
             return await off_loop(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
-        output = answer
-        if is_larger(output, min(_INLINE_CHARS, self._limits.inline)):
-            return await off_loop(_ready, tool.definition, output, claim, self._limits)
-        steps = Steps(_STEPS_AT_ONCE)
-        try:
-            return _ready(tool.definition, output, claim, self._limits, steps)
-        except InvalidOutput:
-            if not steps.are_spent:
-                raise
-        return await off_loop(_ready, tool.definition, output, claim, self._limits)
+        if not is_larger(answer, min(INLINE_CHARS, self._limits.inline)):
+            steps = Steps(_STEPS_AT_ONCE)
+            try:
+                return _ready(tool.definition, answer, claim, self._limits, steps)
+            except InvalidOutput:
+                if not steps.are_spent:
+                    raise
+        return await off_loop(_ready, tool.definition, answer, claim, self._limits)
 
     async def put(self, claim: StepClaim, output: ReadyOutput) -> tuple[ArtifactRecord | None, PayloadRecord | None]:
         """Store the bytes of what is large, which its step may then refer to; return what is to be stored with it.
