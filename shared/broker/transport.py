@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from queue import Empty
 from types import MappingProxyType
 from typing import Any
@@ -261,17 +262,15 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Wait for a message as kombu does, of the queues for which there is room."""
-        if self.ack_emulation:  # kombu's own bookkeeping does not say of which queue a message is
-            super()._brpop_start(timeout)
-            return
-        counts = self.qos.counts()
-        self._left_out = tuple(
-            queue
-            for queue in self.active_queues
-            if counts[queue] >= self.windows.get(queue, counts.total() + 1) or not self._is_open(queue, counts)
-        )
-        if self._left_out:
-            self._ask_who_waits()
+        if self.windows or self.reserve is not None:
+            counts = self.qos.counts()
+            self._left_out = tuple(
+                queue
+                for queue in self.active_queues
+                if counts[queue] >= self.windows.get(queue, inf) or not self._is_open(queue, counts)
+            )
+            if self._left_out:
+                self._ask_who_waits()
         super()._brpop_start(timeout)
 
     @property
