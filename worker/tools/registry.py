@@ -86,8 +86,6 @@ class Registry:
                     "rename one (name=… in @tool, or name: in tools.yaml)"
                 )
             check(definition, _place(tool))
-            if isinstance(tool, FunctionTool):
-                is_brought(tool.function.__module__)
             if definition.recovery is Recovery.FIND_OUT and not isinstance(tool, FindsOut):
                 raise Misconfigured(
                     f"{_place(tool)}: {definition.name!r} has the recovery 'find_out', and no method `find_out`"
@@ -128,6 +126,9 @@ def load_registry(
     loader.load_yaml()
     registry = Registry(loader.threads)
     registry.extend(loader.tools)
+    for tool in loader.tools:
+        if isinstance(tool, FunctionTool):
+            is_brought(tool.function.__module__)
     return registry
 
 
