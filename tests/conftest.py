@@ -51,14 +51,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Sch
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a whole run runs, or is for the server that planq brings, and put long tests first."""
-    if not config.getoption("whole"):
-        left_out = [item for item in items if item.get_closest_marker("whole")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("whole")]
-    if OTHER_SERVER is not None:
-        left_out = [item for item in items if item.get_closest_marker("newest_server")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("newest_server")]
+    unwanted = {"whole": not config.getoption("whole"), "newest_server": OTHER_SERVER is not None}
+    markers = [name for name, is_unwanted in unwanted.items() if is_unwanted]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in markers)]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
     parallel.in_order(items)
 
 
