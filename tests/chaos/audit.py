@@ -43,7 +43,7 @@ class Phase:
     `recovery`), `unrecovered` those that never went on; `gap` is of attempts that were given back by a stopping
     worker, `given_back` their number. `unrecorded_model_calls` are jobs that asked their model more often than is
     recorded, beyond one call for each attempt at a stage that was cut off. `interrupted` counts attempts that a
-    fault cut off.
+    fault cut off. `held` are calls that took an interpreter for good, `freezes` those whose guard ended the process.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Phase:
     unrecorded_model_calls: Sequence[str]
     broken_invariants: Sequence[str]
     outcome_unknown: int
+    held: int
     freezes: int
     interrupted: int
     unrecovered: Sequence[str]
@@ -177,6 +178,7 @@ def _by_ledger(client: Client, path: Path, histories: Mapping[str, Sequence[Happ
             for job, ended in client.ended.items()
             for defect in defects(ended, begun, done)
         ],
+        "held": sum(entry.phase == ledger.HOLD for entry in entries),
         "duplicate_unsafe_effects": ledger.duplicate_effects(entries),
         "repeated_finished_steps": sorted({*repeated, *started_after_success(histories.values())}),
     }
@@ -253,6 +255,7 @@ def shown(phase: Phase) -> str:
         ("unrecorded model calls", len(phase.unrecorded_model_calls)),
         ("broken invariants", len(phase.broken_invariants)),
         ("outcome_unknown", phase.outcome_unknown),
+        ("loops that a tool held", phase.held),
         ("loops that froze, so far", phase.freezes),
         ("attempts interrupted", f"{phase.interrupted}, never recovered {len(phase.unrecovered)}"),
         ("recovery", _spread(phase.recovery)),

@@ -117,7 +117,7 @@ class Client(Following):
             key = step["question"]["details"]["idempotency_key"]
             output = {"value": step["arguments"]["value"]}
             happened = {"outcome": "happened", "output": output}
-            body = happened if ledger.has_happened(self._ledger, key) else {"outcome": "did_not_happen"}
+            body = happened if ledger.has_entered(self._ledger, key, ledger.EFFECT) else {"outcome": "did_not_happen"}
             await self._order(document["id"], f"steps/{step['index']}/settle", body)
 
     async def _approve(self, question: str) -> None:

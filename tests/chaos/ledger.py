@@ -1,9 +1,9 @@
 """The ledger: what the tools really did, told by a file of their own and not by planq.
 
 A line is `time phase key attempt pid effect tool`; `key` is the idempotency key (`job/step`), `phase` is `start`,
-`finish` or, of `unsafe` calls, `effect`: what must not happen twice happens then, late in the call. Each line is one
-write to a file opened for appending, which Linux keeps whole between processes; the lines of `unsafe` calls are
-forced to the disk before the call goes on.
+`finish` or, of `unsafe` calls, `effect`: what must not happen twice happens then, late in the call. `hold` is a call
+that takes the interpreter for good. Each line is one write to a file opened for appending, which Linux keeps whole
+between processes; the lines of `unsafe` calls are forced to the disk before the call goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-START, FINISH, EFFECT = "start", "finish", "effect"
+START, FINISH, EFFECT, HOLD = "start", "finish", "effect", "hold"
 PURE, UNSAFE = "pure", "unsafe"
 
 NEVER_REPEATED = "chaos_effect"
@@ -100,9 +100,9 @@ def finishes(entries: Iterable[Entry]) -> Counter[str]:
     return Counter(entry.key for entry in entries if entry.phase == (EFFECT if entry.effect == UNSAFE else FINISH))
 
 
-def has_happened(path: Path, key: str) -> bool:
-    """Return whether the effect of an `unsafe` call has happened."""
-    return any(entry.key == key and entry.phase == EFFECT for entry in read(path))
+def has_entered(path: Path, key: str, phase: str) -> bool:
+    """Return whether a call under the key has come to `phase`: with `EFFECT`, whether its effect has happened."""
+    return any(entry.key == key and entry.phase == phase for entry in read(path))
 
 
 def duplicate_effects(entries: Sequence[Entry]) -> list[str]:

@@ -257,8 +257,8 @@ def _kill(number: int, random: Random) -> Recipe:
 def _freeze(number: int, random: Random) -> Recipe:
     """The first of a run and one in ten freeze their process, once: a step that does it twice is given up."""
     value = random.randrange(1000)
-    times = 1 if random.random() < _DEADLY_SHARE or number < len(KINDS) else 0
-    steps = _Steps().then("chaos_freeze", _value(value), value=value, times=times)
+    hold = random.random() < _DEADLY_SHARE or number < len(KINDS)
+    steps = _Steps().then("chaos_freeze", _value(value), value=value, hold=hold)
     return steps.then("chaos_add", _value(value + 1), a="$0.output.value", b=1).recipe(number, "freeze")
 
 

@@ -80,7 +80,8 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
     assert set(faults["faults"].values()) <= {1, 2}, "each kind of fault was dealt"
     assert min(faults["faults"].values()) > 0
     assert rolling["outcome_unknown"] == 0, told
-    assert faults["freezes"] > 0, told
+    # Whoever ended such a process, a guard or a fault that was sooner: a job that it holds for ever would be stuck.
+    assert faults["held"] > 0, told
     assert faults["neighbours"] > 0
     assert found["is_good"], told
     # What a fault strikes depends on the machine: on a slow one most of them find workers idle.

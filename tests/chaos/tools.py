@@ -86,10 +86,12 @@ async def kill(value: int, times: int, context: ToolContext) -> Value:
 
 
 @tool(name="chaos_freeze", effect="read")
-async def freeze(value: int, times: int, context: ToolContext) -> Value:
-    """Hold the interpreter of the process in the first attempts, until a guard kills it with all that runs in it."""
+async def freeze(value: int, hold: bool, context: ToolContext) -> Value:
+    """Hold the interpreter of the process, once, until a guard or a fault kills it with all that runs in it."""
+    path = Path(os.environ[LEDGER_VARIABLE])
     with _entered(context, "read"):
-        if context.attempt <= times:
+        if hold and not ledger.has_entered(path, context.idempotency_key, ledger.HOLD):
+            ledger.write(path, ledger.HOLD, context.idempotency_key, context.attempt, "read", context.tool_name)
             beating.hold()
         return {"value": value}
 
@@ -129,7 +131,7 @@ async def effect(value: int, seconds: float, context: ToolContext) -> Value:
 async def happened(value: int, context: ToolContext) -> Value | NotHappened:
     """Look the effect up in the ledger."""
     path = Path(os.environ[LEDGER_VARIABLE])
-    return {"value": value} if ledger.has_happened(path, context.idempotency_key) else NotHappened()
+    return {"value": value} if ledger.has_entered(path, context.idempotency_key, ledger.EFFECT) else NotHappened()
 
 
 @tool(name="chaos_book", effect="unsafe", find_out=happened, timeout_seconds=LOOKED_INTO_SECONDS)

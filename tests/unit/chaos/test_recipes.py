@@ -66,7 +66,10 @@ def plan_of(recipe: Recipe, registry: Registry) -> Any:
 
 def ends_its_process(recipe: Recipe) -> bool:
     """Say whether a recipe's first step kills or freezes whoever runs it."""
-    return recipe.kind not in PEACEFUL and recipe.body["plan"]["calls"][0]["arguments"]["times"] > 0
+    if recipe.kind in PEACEFUL:
+        return False
+    arguments = recipe.body["plan"]["calls"][0]["arguments"]
+    return bool(arguments["hold"] if recipe.kind == "freeze" else arguments["times"])
 
 
 def test_the_same_seed_gives_the_same_jobs_and_every_kind_comes_in_turn() -> None:
