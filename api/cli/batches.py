@@ -25,7 +25,8 @@ from planq.shared.domain.batches.states import BatchStatus, LineStatus
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from planq.api.cli.client import Client, Json
+    from planq.api.cli.client import CommandClient
+    from planq.shared.client.wire import Json
 
 _POLL_SECONDS = 0.5
 _PIECE_BYTES = 256 * 1024
@@ -195,9 +196,9 @@ def estimate_line(batch: Json) -> str | None:
 
 
 def follow_batch(
-    client: Client, batch: Json, show: Callable[[Json], None], *, pause: Callable[[float], None] = time.sleep
+    client: CommandClient, batch: Json, show: Callable[[Json], None], *, pause: Callable[[float], None] = time.sleep
 ) -> Json:
-    """Show a batch at each change until it has ended, or rests, and return it; raises as `Client.batch` does."""
+    """Show a batch at each change until it has ended, or rests, and return it; raises as `batch` does."""
     shown = None
     while True:
         if shown != (now := (batch["status"], batch["paused_at"], batch["counts"])):
@@ -214,7 +215,7 @@ def _rests(batch: Json) -> bool:
     return bool(batch["paused_at"]) and is_begun and not batch["counts"]["running"]
 
 
-def _watch(client: Client, batch: Json, *, as_json: bool, may_rest: bool = False) -> None:
+def _watch(client: CommandClient, batch: Json, *, as_json: bool, may_rest: bool = False) -> None:
     try:
         if as_json:
             batch = follow_batch(client, batch, lambda _: None)

@@ -1,91 +1,47 @@
-"""A thin client of planq's HTTP API, for the command line: one method per endpoint, JSON in and out.
+"""What commands ask of the API: one method per endpoint, JSON in and out, over `planq.Client`.
 
-Refusals (problem+json) come back as the errors of `planq.shared.domain.errors`, so that the command line prints the
-API's own message. Nothing is retried here: `submit` carries an idempotency key, and the caller decides.
+Nothing is retried here: a person is told at once that nothing answers, and decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import quote
 
-import httpx
-
-from planq.shared.domain.errors import (
-    Conflict,
-    InvalidRequest,
-    NotFound,
-    OutcomeUnknown,
-    PlanInvalid,
-    PlanqError,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-)
-from planq.shared.domain.streams.frames import Frame, read_frames
-
-Json = dict[str, Any]
-
-_LARGEST_PAGE = 100
-"""The API's largest page."""
-
-_UPLOAD_SECONDS = 300.0
-"""How long the API may take for one read of a file of 200 MB and its storing."""
-
-_SILENT_SECONDS = 45.0
-"""A stream of events has a heartbeat every 15 s; after three of them its connection leads nowhere."""
-
-_BY_STATUS: Mapping[int, type[PlanqError]] = {
-    401: Unauthorized,
-    404: NotFound,
-    409: Conflict,
-    413: TooLarge,
-    422: InvalidRequest,
-}
+from planq.shared.client.blocking import Client
+from planq.shared.client.exchanges import Page
+from planq.shared.client.following import StreamEvent
+from planq.shared.client.requests import UPLOAD_SECONDS, answer_request, at, batch_action, job_action, job_request
+from planq.shared.client.wire import ApiReply, ApiRequest, Broken, Json, object_of, refused, unreached
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What was found, and where there is more: the cursor of the next page."""
+class CommandClient:
+    """A connection to the API at `url`; use as a context manager.
 
-    items: list[Json]
-    next_cursor: str | None
-
-
-class Client:
-    """A connection to the API at `url`; use as a context manager. Every method raises as `_send` says."""
+    Every method raises the error that a refusal stands for, or `Unavailable` when nothing answers or what answers is
+    no planq.
+    """
 
     def __init__(self, url: str, api_key: str | None = None, *, timeout: float = 30.0) -> None:
         """Open no connection yet; `timeout` is in seconds, for requests that do not wait by themselves."""
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self.url = url.rstrip("/")
-        self._timeout = timeout
-        # No proxy from the environment: the API is on this machine or in this network.
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self.api = Client(url, api_key, timeout=timeout, patience=0)
+        self.url = self.api.url
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        self.api.close()
 
     def submit(self, body: Json, *, idempotency_key: str | None = None) -> Json:
         """Create a job from `{input, plan?, agent?, action?, with?, model?, …}` and return it."""
-        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-        return self._json("POST", "/jobs", json=body, headers=headers)
+        return self.api.submit(idempotency_key=idempotency_key, **body).document
 
     def job(self, job_id: str, *, wait: float | None = None) -> Json:
         """Return a job; with `wait` seconds, as soon as it has ended or asks a person, or the time is over."""
-        if wait is None:
-            return self._json("GET", _job(job_id))
-        return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)
+        return self.api.document(job_request(job_id, wait or 0.0))
 
     def jobs(self, most: int, **params: str | None) -> Page:
         """Return jobs, newest first, at most so many.
@@ -96,23 +52,23 @@ class Client:
 
     def cancel(self, job_id: str) -> Json:
         """Ask for a job's cancellation and return the job."""
-        return self._json("POST", f"{_job(job_id)}/cancel")
+        return self.api.document(job_action(job_id, "cancel"))
 
     def pause(self, job_id: str) -> Json:
         """Let nothing more of a job begin, and return it."""
-        return self._json("POST", f"{_job(job_id)}/pause")
+        return self.api.document(job_action(job_id, "pause"))
 
     def resume(self, job_id: str, *, repeat_unsafe: bool = False) -> Json:
         """Let a job go on, or try again what has not succeeded, and return it."""
-        return self._json("POST", f"{_job(job_id)}/resume", json={"repeat_unsafe": repeat_unsafe})
+        return self.api.document(job_action(job_id, "resume", {"repeat_unsafe": repeat_unsafe}))
 
     def fork(self, job_id: str, body: Json) -> Json:
         """Create a job from another with `{from_step?, plan?, …}` and return it; with `dry_run`, `{reuse, run}`."""
-        return self._json("POST", f"{_job(job_id)}/fork", json=body)
+        return self._json("POST", f"{at('jobs', job_id)}/fork", body=body)
 
     def settle(self, job_id: str, index: int, body: Json) -> Json:
         """Answer the question of a step with `{outcome, output?}`, and return the job."""
-        return self._json("POST", f"{_job(job_id)}/steps/{index}/settle", json=body)
+        return self._json("POST", f"{at('jobs', job_id)}/steps/{index}/settle", body=body)
 
     def elicitations(self, most: int, *, job: str | None = None, status: str | None = None) -> Page:
         """Return questions, newest first, at most so many: of a job and those below it, or of a status."""
@@ -122,11 +78,11 @@ class Client:
 
     def elicitation(self, elicitation_id: str) -> Json:
         """Return a question."""
-        return self._json("GET", _at("elicitations", elicitation_id))
+        return self._json("GET", at("elicitations", elicitation_id))
 
     def answer(self, elicitation_id: str, body: Json) -> Json:
         """Answer a question with `{action, content?, reason?, by?, channel?}`, and return it."""
-        return self._json("POST", _at("elicitations", elicitation_id), json=body)
+        return self.api.document(answer_request(elicitation_id, body))
 
     def send_batch(
         self, lines: Iterable[bytes], size: int | None, params: Mapping[str, str], *, idempotency_key: str | None
@@ -135,7 +91,9 @@ class Client:
         headers = {"Content-Type": "application/jsonl"}
         headers |= {} if size is None else {"Content-Length": str(size)}
         headers |= {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-        return self._json("POST", "/batches", content=lines, params=params, headers=headers, timeout=_UPLOAD_SECONDS)
+        pieces = iter(lines)
+        request = ApiRequest("POST", "/batches", params, headers, pieces=lambda: pieces, seconds=UPLOAD_SECONDS)
+        return self.api.document(request)
 
     def batches(self, most: int) -> Page:
         """Return batches, newest first, at most so many."""
@@ -143,65 +101,45 @@ class Client:
 
     def batch(self, batch_id: str) -> Json:
         """Return a batch."""
-        return self._json("GET", _at("batches", batch_id))
+        return self._json("GET", at("batches", batch_id))
 
     def ask_of_batch(self, batch_id: str, action: str, body: Json | None = None) -> Json:
         """Ask to `cancel`, `pause`, `resume` or `retry` a batch, and return it."""
-        options = {} if body is None else {"json": body}
-        return self._json("POST", f"{_at('batches', batch_id)}/{action}", **options)
+        return self.api.document(batch_action(batch_id, action, body))
 
     @contextmanager
     def batch_lines(self, batch_id: str, what: str, params: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
         """Lend the `results` or `errors` of a batch, in pieces; raises `Unavailable` where they break off."""
-        with self._streamed(f"{_at('batches', batch_id)}/{what}", params) as pieces:
+        with self._streamed(f"{at('batches', batch_id)}/{what}", params) as pieces:
             yield pieces
 
     @contextmanager
     def output(self, job_id: str, index: int) -> Iterator[Iterator[bytes]]:
         """Lend the JSON of a step's output, in pieces, of any size; raises `Unavailable` where it breaks off."""
-        with self._streamed(f"{_job(job_id)}/steps/{index}/output") as pieces:
+        with self._streamed(f"{at('jobs', job_id)}/steps/{index}/output") as pieces:
             yield pieces
 
     @contextmanager
     def _streamed(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Iterator[bytes]]:
-        try:
-            with self._http.stream("GET", path, params=params) as response:
-                if not response.is_success:
-                    response.read()
-                    raise _refusal(response.status_code, _decoded(response), self.url)
-                yield response.iter_bytes()
-        except httpx.HTTPError as failure:
-            raise self._unreachable(failure) from failure
+        with self.api.opened(ApiRequest("GET", path, params or {})) as response:
+            yield response.iter_bytes()
 
-    def log(self, job_id: str, *, children: bool) -> Iterator[Json]:
+    def log(self, job_id: str, *, children: bool) -> Iterator[StreamEvent]:
         """Yield the events of a job that there are now, the oldest first, a page at a time."""
         params: dict[str, Any] = {"children": children, "limit": 1_000}
         while True:
             headers = {"Accept": "application/json"}
-            page = self._json("GET", f"{_job(job_id)}/events", params=params, headers=headers)
-            yield from page["events"]
+            page = self._json("GET", f"{at('jobs', job_id)}/events", params=dict(params), headers=headers)
+            for event in page["events"]:
+                data = {name: value for name, value in event.items() if name != "id"}
+                yield StreamEvent(event["id"], event["kind"], data)
             if page["next"] is None:
                 return
             params["after"] = page["next"]
 
-    @contextmanager
-    def events(self, job_id: str, *, after: str | None, children: bool) -> Iterator[Iterator[Frame] | None]:
-        """Lend the events of a job after one of them, as they come; None where none is left and the job has ended.
-
-        Raises `Unavailable` where the connection breaks.
-        """
-        params: dict[str, Any] = {"children": children}
-        if after is not None:
-            params["after"] = after
-        try:
-            path, timeout = f"{_job(job_id)}/events", httpx.Timeout(self._timeout, read=_SILENT_SECONDS)
-            with self._http.stream("GET", path, params=params, timeout=timeout) as response:
-                if not response.is_success:
-                    response.read()
-                    raise _refusal(response.status_code, _decoded(response), self.url)
-                yield None if response.status_code == httpx.codes.NO_CONTENT else read_frames(response.iter_bytes())
-        except httpx.HTTPError as failure:
-            raise self._unreachable(failure) from failure
+    def events(self, job_id: str, *, children: bool) -> Iterator[StreamEvent]:
+        """Yield the events of a job as `Client.stream` does."""
+        return self.api.stream(job_id, children=children)
 
     def endpoints(self) -> list[Json]:
         """Return all endpoints, newest first."""
@@ -209,23 +147,23 @@ class Client:
 
     def add_endpoint(self, body: Json) -> Json:
         """Store an endpoint from `{url, events, description?}` and return it with its secret."""
-        return self._json("POST", "/endpoints", json=body)
+        return self._json("POST", "/endpoints", body=body)
 
     def change_endpoint(self, endpoint_id: str, body: Json) -> Json:
         """Change what `{url?, events?, description?, is_disabled?}` names of an endpoint, and return it."""
-        return self._json("PATCH", _at("endpoints", endpoint_id), json=body)
+        return self._json("PATCH", at("endpoints", endpoint_id), body=body)
 
     def remove_endpoint(self, endpoint_id: str) -> None:
         """Remove an endpoint."""
-        self._send("DELETE", _at("endpoints", endpoint_id))
+        self._send("DELETE", at("endpoints", endpoint_id))
 
     def rotate_endpoint(self, endpoint_id: str) -> Json:
         """Make another secret for an endpoint, and return `{secret}`."""
-        return self._json("POST", f"{_at('endpoints', endpoint_id)}/rotate")
+        return self._json("POST", f"{at('endpoints', endpoint_id)}/rotate")
 
     def try_endpoint(self, endpoint_id: str) -> Json:
         """Send an endpoint a test, and return the delivery."""
-        return self._json("POST", f"{_at('endpoints', endpoint_id)}/test")
+        return self._json("POST", f"{at('endpoints', endpoint_id)}/test")
 
     def callback_secret(self, *, rotate: bool = False) -> Json:
         """Return the `{secret}` of callbacks, with `rotate` another one."""
@@ -240,7 +178,7 @@ class Client:
 
     def redeliver(self, delivery_id: str) -> Json:
         """Send a delivery that has ended once more, and return it."""
-        return self._json("POST", f"{_at('deliveries', delivery_id)}/redeliver")
+        return self._json("POST", f"{at('deliveries', delivery_id)}/redeliver")
 
     def tools(self) -> list[Json]:
         """Return the tools that workers have published."""
@@ -261,117 +199,51 @@ class Client:
 
     def conversation_messages(self, conversation_id: str, most: int) -> Page:
         """Return what stands in a conversation, newest first, at most so many rows."""
-        return self._pages(f"{_at('conversations', conversation_id)}/messages", most)
+        return self._pages(f"{at('conversations', conversation_id)}/messages", most)
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Remove a schedule."""
-        self._send("DELETE", _at("schedules", schedule_id))
+        self._send("DELETE", at("schedules", schedule_id))
 
     def agent(self, name: str, version: int | None = None) -> Json:
         """Return an agent with its document, in its newest version or another."""
-        return self._json("GET", _at("agents", name), params=_version(version))
+        return self._json("GET", at("agents", name), params=_version(version))
 
     def skill(self, name: str, version: int | None = None) -> str:
         """Return a skill's text."""
-        return self._send("GET", _at("skills", name), params=_version(version)).text
+        return self._send("GET", at("skills", name), params=_version(version)).body.decode()
 
     def put(self, kind: str, name: str, body: bytes, media_type: str) -> tuple[Json, bool]:
         """Store one of the `agents` or `skills`; return it, and whether that made a new version."""
-        response = self._send("PUT", _at(kind, name), content=body, headers={"Content-Type": media_type})
-        return self._object(response), response.status_code == httpx.codes.CREATED
+        reply = self._send("PUT", at(kind, name), content=body, headers={"Content-Type": media_type})
+        return object_of(reply, self.api.url), reply.status == HTTPStatus.CREATED
 
     def retire(self, kind: str, name: str) -> None:
         """Take one of the `agents` or `skills` out of use."""
-        self._send("DELETE", _at(kind, name))
+        self._send("DELETE", at(kind, name))
 
     def validate(self, plan: Any) -> Json:
         """Return `{valid, errors}` for a plan."""
-        return self._json("POST", "/plans/validate", json={"plan": plan})
+        return self._json("POST", "/plans/validate", body={"plan": plan})
 
     def readiness(self) -> Json:
         """Return `{status, checks}` of `/readyz`, whether planq is ready or not."""
-        response = self._exchange("GET", "/readyz")
-        found = _decoded(response)
-        if isinstance(found, dict) and "checks" in found:
+        reply = self.api.exchange(ApiRequest("GET", "/readyz"))
+        if isinstance(reply, Broken):
+            raise unreached(reply, self.api.url)
+        if isinstance(found := reply.decoded, dict) and "checks" in found:
             return found
-        raise _refusal(response.status_code, found, self.url)
+        raise refused(reply, self.api.url)
 
     def _pages(self, path: str, most: int | None = None, **params: str) -> Page:
-        """Return the items of all pages, or of as many as hold so many items."""
-        found: list[Json] = []
-        while True:
-            size = _LARGEST_PAGE if most is None else min(_LARGEST_PAGE, most - len(found))
-            page = self._json("GET", path, params={**params, "limit": size})
-            found += page["items"]
-            cursor = page.get("next_cursor")
-            if cursor is None or not page["items"] or len(found) == most:
-                return Page(found, cursor)
-            params["cursor"] = cursor
+        return self.api.pages(path, most, params)
 
     def _json(self, method: str, path: str, **options: Any) -> Json:
-        """Send a request and return the JSON object of its answer; raises as `_send` does."""
-        return self._object(self._send(method, path, **options))
+        return self.api.document(ApiRequest(method, path, **options))
 
-    def _object(self, response: httpx.Response) -> Json:
-        if isinstance(found := _decoded(response), dict):
-            return found
-        raise _refusal(response.status_code, found, self.url)
-
-    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request and return a good answer.
-
-        Raises the error that another answer stands for, or `Unavailable` when nothing answers or what answers is no
-        planq.
-        """
-        response = self._exchange(method, path, **options)
-        if response.is_success:
-            return response
-        raise _refusal(response.status_code, _decoded(response), self.url)
-
-    def _exchange(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
-            return self._http.request(method, path, **options)
-        except httpx.HTTPError as failure:
-            raise self._unreachable(failure) from failure
-
-    def _unreachable(self, failure: httpx.HTTPError) -> Unavailable:
-        return Unavailable(
-            f"no planq API answers at {self.url} ({failure}). Start one with `planq up`, or name another with "
-            "--url or PLANQ_URL."
-        )
-
-
-def _decoded(response: httpx.Response) -> Any:
-    try:
-        return response.json()
-    except (ValueError, RecursionError):
-        return None
+    def _send(self, method: str, path: str, **options: Any) -> ApiReply:
+        return self.api.send(ApiRequest(method, path, **options))
 
 
 def _version(version: int | None) -> dict[str, int]:
     return {} if version is None else {"version": version}
-
-
-def _at(kind: str, name: str) -> str:
-    return f"/{kind}/{quote(name, safe='')}"
-
-
-def _job(job_id: str) -> str:
-    return _at("jobs", job_id)
-
-
-def _refusal(status: int, problem: Any, url: str) -> PlanqError:
-    """Return the error that a problem document (RFC 9457) stands for; its title goes into the details."""
-    if not isinstance(problem, dict):
-        return Unavailable(f"expected JSON from a planq API at {url}, found something else (status {status})")
-    message = str(problem.get("detail") or problem.get("title") or f"status {status}")
-    title = {"title": problem["title"]} if problem.get("title") and problem.get("detail") else {}
-    errors = problem.get("errors")
-    if problem.get("code") == PlanInvalid.code and isinstance(errors, list):
-        invalid = PlanInvalid(message, errors)
-        invalid.details.update(title)
-        return invalid
-    if problem.get("code") == OutcomeUnknown.code:
-        return OutcomeUnknown(message, **title, errors=errors)
-    kind = _BY_STATUS.get(status, Unavailable if status >= 500 else InvalidRequest)
-    return kind(message, **title, errors=errors) if isinstance(errors, list) else kind(message, **title)

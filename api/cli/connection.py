@@ -17,7 +17,7 @@ from planq.api.cli import runtime
 from planq.shared.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from planq.api.cli.client import Client
+    from planq.api.cli.client import CommandClient
     from planq.shared.settings import Settings
 
 DEFAULT_PORT = "8000"
@@ -35,11 +35,11 @@ To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it 
 ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]
 
 
-def connect(url: str | None, api_key: str | None) -> Client:
+def connect(url: str | None, api_key: str | None) -> CommandClient:
     """Return a client of the API; raises `Misconfigured` when the URL or the key cannot be one."""
     import httpx
 
-    from planq.api.cli.client import Client
+    from planq.api.cli.client import CommandClient
 
     place = url or default_url()
     try:
@@ -50,7 +50,7 @@ def connect(url: str | None, api_key: str | None) -> Client:
         raise Misconfigured(f"--url or PLANQ_URL: expected http://… or https://…, found {place[:100]!r}")
     if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise Misconfigured("--api-key or PLANQ_API_KEY: expected visible ASCII characters only")
-    return Client(place, api_key)
+    return CommandClient(place, api_key)
 
 
 def default_url() -> str:

@@ -22,7 +22,7 @@ from rich.segment import Segment
 from planq.shared.domain.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from planq.api.cli.client import Page
+    from planq.shared.client.exchanges import Page
 
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 """With what begins a line or a paragraph (U+2028, U+2029) where no terminal shows one."""

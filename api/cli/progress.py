@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.panel import Panel
 
-from planq.api.cli.client import Client, Json
+from planq.api.cli.client import CommandClient
 from planq.api.cli.console import as_line, plain, shown_status
+from planq.shared.client.wire import Json
 from planq.shared.domain.jobs.states import JobStatus, StepStatus, StopReason
 
 POLL_SECONDS = 0.15
@@ -27,7 +28,7 @@ STEP_STYLES = {"succeeded": "green", "failed": "red", "skipped": "dim", "cancell
 
 
 def follow_job(
-    client: Client,
+    client: CommandClient,
     job_id: str,
     console: Console,
     *,
@@ -37,7 +38,7 @@ def follow_job(
 ) -> Json:
     """Print a job's progress until it has ended and return the job as it is then.
 
-    After `timeout` seconds the job is returned as it stands, unfinished. Raises as `Client.job` does.
+    After `timeout` seconds the job is returned as it stands, unfinished. Raises as `CommandClient.job` does.
     """
     story = Story(console)
     begun = clock()

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from planq.api.cli.client import Client, Json
+from planq.api.cli.client import CommandClient
 from planq.api.cli.console import PlainConsole, as_line, plain
 from planq.api.cli.progress import round_heading
+from planq.shared.client.wire import Json
 
 STYLES = {"completed": "green", "succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 MAX_JOBS = 1_000
@@ -22,16 +23,16 @@ _WIDE = 10_000
 """No label is as long; rich cuts what is longer than its console is wide."""
 
 
-def with_children(client: Client, job: Json) -> Json:
+def with_children(client: CommandClient, job: Json) -> Json:
     """Return a job in which each of `children` has its whole document as `job`, down to the leaves.
 
-    Children beyond `MAX_JOBS` have none. Raises as `Client.job` does.
+    Children beyond `MAX_JOBS` have none. Raises as `CommandClient.job` does.
     """
     left = [MAX_JOBS]
     return _filled(client, job, left)
 
 
-def _filled(client: Client, job: Json, left: list[int]) -> Json:
+def _filled(client: CommandClient, job: Json, left: list[int]) -> Json:
     children = []
     for child in job.get("children") or []:
         left[0] -= 1

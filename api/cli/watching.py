@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,15 +13,10 @@ from planq.api.cli.connection import ApiKey, JobId, Url, connect
 from planq.api.cli.console import as_line, err, out, plain, print_json_line
 from planq.api.cli.outcome import INTERRUPTED, end, reported
 from planq.api.cli.submit import code_of
-from planq.shared.domain.errors import Unavailable
-from planq.shared.domain.streams.frames import Frame, SpokenText
+from planq.shared.domain.streams.frames import SpokenText
 
 if TYPE_CHECKING:
-    from planq.api.cli.client import Client
-
-_PAUSE_SECONDS = 1.0
-_AWAY_SECONDS = 120.0
-"""How long a stream is asked for again while nothing answers: a restart of the API takes seconds."""
+    from planq.shared.client.following import StreamEvent
 
 _SHOWN_LINES = 12
 _SUBJECTS = ("index", "tool_name", "stage", "attempt", "source", "steps")
@@ -50,10 +43,10 @@ def watch(
     job: dict[str, Any] = {}
     try:
         with reported(as_json=as_json), connect(url, api_key) as client, teller:
-            for frame in followed(client, str(job_id), with_children=children):
-                if frame.event == "job":
-                    job = json.loads(frame.data)
-                teller.tell(frame)
+            for event in client.events(str(job_id), children=children):
+                if event.kind == "job":
+                    job = event.data
+                teller.tell(event)
     except KeyboardInterrupt:
         err.print(f"\njob {job_id} goes on; `planq watch {job_id}` follows it, `planq cancel` ends it")
         end(INTERRUPTED)
@@ -76,51 +69,12 @@ def logs(
     teller = _Lines() if as_json else _Teller(str(job_id))
     try:
         with reported(as_json=as_json), connect(url, api_key) as client:
-            frames = (followed if follow else _logged)(client, str(job_id), with_children=children)
-            for frame in frames:
-                if frame.id is not None:
-                    teller.tell(frame)
+            events = client.events if follow else client.log
+            for event in events(str(job_id), children=children):
+                if event.id is not None:
+                    teller.tell(event)
     except KeyboardInterrupt:
         end(INTERRUPTED)
-
-
-def _logged(client: Client, job_id: str, *, with_children: bool) -> Iterator[Frame]:
-    for event in client.log(job_id, children=with_children):
-        data = {name: value for name, value in event.items() if name != "id"}
-        yield Frame(event["id"], " ".join(event["kind"].split()), json.dumps(data))
-
-
-def followed(
-    client: Client,
-    job_id: str,
-    *,
-    with_children: bool = False,
-    pause: Callable[[float], None] = sleep,
-    clock: Callable[[], float] = monotonic,
-) -> Iterator[Frame]:
-    """Yield the events of a job, each once, over any number of connections; last the job, once it has ended.
-
-    Raises as `Client.job` does; when nothing answers any more, only after two minutes.
-    """
-    after: str | None = None
-    heard_at: float | None = None
-    while True:
-        try:
-            with client.events(job_id, after=after, children=with_children) as frames:
-                heard_at = clock()
-                if frames is None:  # all of it was there already, but for the job itself
-                    yield Frame(None, "job", json.dumps(client.job(job_id)))
-                    return
-                for frame in frames:
-                    heard_at = clock()
-                    after = frame.id or after
-                    yield frame
-                    if frame.event == "job":
-                        return
-        except Unavailable:
-            if heard_at is None or clock() - heard_at > _AWAY_SECONDS:
-                raise
-        pause(_PAUSE_SECONDS)
 
 
 class _Lines:
@@ -132,8 +86,8 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def tell(self, frame: Frame) -> None:
-        print_json_line({"id": frame.id, "event": frame.event, "data": json.loads(frame.data)})
+    def tell(self, event: StreamEvent) -> None:
+        print_json_line({"id": event.id, "event": event.kind, "data": event.data})
 
 
 class _Teller:
@@ -156,14 +110,13 @@ class _Teller:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def tell(self, frame: Frame) -> None:
-        """Print what a frame tells, if it is new."""
-        data = json.loads(frame.data)
-        if frame.id is not None:
-            out.print(self._line(data))
-        elif frame.event == "text" and self._live is not None and self._spoken.add(data):
+    def tell(self, event: StreamEvent) -> None:
+        """Print what an event tells, if it is new."""
+        if event.id is not None:
+            out.print(self._line(event.data))
+        elif event.kind == "text" and self._live is not None and self._spoken.add(event.data):
             self._live.update(_tail(self._spoken.text))
-        elif frame.event == "job" and self._live is not None:
+        elif event.kind == "job" and self._live is not None:
             self._live.update("")
 
     def _line(self, event: Mapping[str, Any]) -> str:

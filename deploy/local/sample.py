@@ -34,10 +34,10 @@ def sample(
 
 def run_sample(url: str, api_key: str | None) -> bool:
     """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
-    from planq.api.cli.client import Client
+    from planq.api.cli.client import CommandClient
     from planq.api.cli.progress import follow_job, print_outcome
 
-    with Client(url, api_key) as client:
+    with CommandClient(url, api_key) as client:
         out.print(f"sample job: {SAMPLE_INPUT}")
         job = client.submit({"input": SAMPLE_INPUT, "metadata": {"sample": True}})
         out.print(f"job {job['id']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,8 +10,7 @@ from uuid import UUID
 
 import httpx
 
-from planq.api.cli.client import Client
-from planq.api.cli.watching import followed
+from planq.shared.client import Client
 from planq.shared.domain.errors import Unavailable
 from tests.faults.conftest import Stage
 from tests.faults.scene import PATIENCE, Scene
@@ -72,10 +70,10 @@ def test_the_union_of_what_a_client_saw_is_the_log_whatever_api_process_dies(sta
         apis = Apis(scene)
         scene.worker()
         job_id = scene.submit(*[("fault_hold", {"until": f"go-{n}"}) for n in range(HOLDS)])
-        # Beside: the command line, on the process that dies every other time.
-        patient = open_clients.enter_context(Client(f"http://127.0.0.1:{apis.ports['first']}"))
+        # Beside: planq's own client, on the process that dies every other time.
+        patient = open_clients.enter_context(Client(f"http://127.0.0.1:{apis.ports['first']}", pause=rest))
         eventually(lambda: _answers(patient), PATIENCE, what="the API answers")
-        beside = pool.submit(lambda: list(followed(patient, str(job_id), pause=rest)))
+        beside = pool.submit(lambda: list(patient.stream(str(job_id))))
 
         seen: list[Frame] = []
         names = ["first", "second"]
@@ -98,13 +96,13 @@ def test_the_union_of_what_a_client_saw_is_the_log_whatever_api_process_dies(sta
         assert len(whole) >= 2 * HOLDS + 4
         assert [(frame.id, frame.event) for frame in seen[:-1]] == whole
         told = beside.result(PATIENCE)
-        assert [(frame.id, frame.event) for frame in told if frame.id] == whole
-        assert (told[-1].event, json.loads(told[-1].data)["status"]) == ("job", "completed")
+        assert [(event.id, event.kind) for event in told if event.id] == whole
+        assert (told[-1].kind, told[-1].data["status"]) == ("job", "completed")
 
 
 def _answers(client: Client) -> bool:
     try:
-        client.tools()
+        client.jobs(1)
     except Unavailable:
         return False
     return True

@@ -6,16 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
+    from planq.shared.client import AsyncClient, Client, JobCancelled, JobFailed, JobPartial
+    from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost, PlanqError
     from planq.shared.ports import NotHappened, PlanningRequest, Suspended, ToolContext
     from planq.worker.tools import ToolError, ToolResponse, ToolServices, tool
 
 __all__ = [
     "AnswerDeclined",
+    "AsyncClient",
     "Cancelled",
+    "Client",
+    "JobCancelled",
+    "JobFailed",
+    "JobPartial",
     "NotHappened",
     "OwnershipLost",
     "PlanningRequest",
+    "PlanqError",
     "Suspended",
     "ToolContext",
     "ToolError",
@@ -24,7 +31,16 @@ __all__ = [
     "tool",
 ]
 
-_ELSEWHERE = {"PlanningRequest": "planq.shared.ports"}
+_CLIENT = "planq.shared.client"
+_ELSEWHERE = {
+    "AsyncClient": _CLIENT,
+    "Client": _CLIENT,
+    "JobCancelled": _CLIENT,
+    "JobFailed": _CLIENT,
+    "JobPartial": _CLIENT,
+    "PlanningRequest": "planq.shared.ports",
+    "PlanqError": "planq.shared.domain.errors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,23 +16,34 @@ class Frame:
     data: str
 
 
-def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Yield the frames of a stream that comes in pieces; comments are none, and one that breaks off is dropped.
+class FrameReader:
+    """Reads the frames of one stream that comes in pieces; comments are none, and one that breaks off is dropped.
 
     Lines end with LF, as planq writes them: texts may hold any other character that ends lines elsewhere.
     """
-    fields: dict[str, str] = {}
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Yield the frames that a piece completes."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line:
                 name, _, value = line.decode("utf-8", "replace").partition(":")
-                fields[name] = value.removeprefix(" ")
+                self._fields[name] = value.removeprefix(" ")
                 continue
+            fields, self._fields = self._fields, {}
             if "data" in fields:
                 yield Frame(fields.get("id"), fields.get("event", "message"), fields["data"])
-            fields = {}
+
+
+def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Yield the frames of a stream that comes in pieces."""
+    reader = FrameReader()
+    for chunk in chunks:
+        yield from reader.feed(chunk)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.api.cli.client import Client
+from planq.api.cli.client import CommandClient
 from planq.shared.domain.errors import (
     Conflict,
     InvalidRequest,
@@ -22,7 +22,7 @@ from tests.support.recorder import Recorder
 def test_it_sends_what_the_api_expects(server: Recorder) -> None:
     server.answer(200, {"id": "1", "items": [{"name": "now"}]})
 
-    with Client(server.url + "/", "key") as client:
+    with CommandClient(server.url + "/", "key") as client:
         client.submit({"input": "hi"}, idempotency_key="once")
         client.job("1")
         client.job("1", wait=2.5)
@@ -45,14 +45,17 @@ def test_it_sends_what_the_api_expects(server: Recorder) -> None:
     assert server.asked[0][2]["idempotency-key"] == "once"
 
 
-def test_an_empty_key_is_sent_for_the_api_to_refuse_and_no_key_is_not(server: Recorder) -> None:
+def test_an_empty_key_is_sent_for_the_api_to_refuse_and_another_is_made_for_each_job(server: Recorder) -> None:
     server.answer(202, {"id": "1"})
 
-    with Client(server.url) as client:
+    with CommandClient(server.url) as client:
         client.submit({"input": "hi"}, idempotency_key="")
         client.submit({"input": "hi"})
+        client.submit({"input": "hi"})
 
-    assert [headers.get("idempotency-key") for _, _, headers, _ in server.asked] == ["", None]
+    empty, one, other = [headers["idempotency-key"] for _, _, headers, _ in server.asked]
+    assert empty == ""
+    assert one != other
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_a_problem_becomes_our_error_with_the_apis_message(
 ) -> None:
     server.answer(status, {"title": "short", "detail": "the whole story", "status": status})
 
-    with Client(server.url) as client, pytest.raises(kind, match=r"^the whole story$"):
+    with CommandClient(server.url) as client, pytest.raises(kind, match=r"^the whole story$"):
         client.job("1")
 
 
@@ -80,7 +83,7 @@ def test_an_invalid_plan_keeps_its_errors(server: Recorder) -> None:
     errors = [{"tool_index": 0, "error": {"type": "unknown_tool"}}]
     server.answer(422, {"code": "plan_invalid", "detail": "1 defect", "errors": errors})
 
-    with Client(server.url) as client, pytest.raises(PlanInvalid) as caught:
+    with CommandClient(server.url) as client, pytest.raises(PlanInvalid) as caught:
         client.submit({"input": "x"})
 
     assert caught.value.errors == errors
@@ -90,12 +93,15 @@ def test_an_invalid_plan_keeps_its_errors(server: Recorder) -> None:
 def test_an_answer_that_is_no_planq_says_so(server: Recorder, body: bytes) -> None:
     server.answer(200, body)
 
-    with Client(server.url) as client, pytest.raises(Unavailable, match="expected JSON from a planq API"):
+    with CommandClient(server.url) as client, pytest.raises(Unavailable, match="expected JSON from a planq API"):
         client.job("1")
 
 
 def test_no_answer_names_the_url_and_what_to_do() -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
-    with Client(url) as client, pytest.raises(Unavailable, match=rf"no planq API answers at {url} .*planq up.*--url"):
+    with (
+        CommandClient(url) as client,
+        pytest.raises(Unavailable, match=rf"no planq API answers at {url} .*planq up.*--url"),
+    ):
         client.job("1")

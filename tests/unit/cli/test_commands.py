@@ -256,7 +256,7 @@ def test_jobs_reads_page_after_page_up_to_its_limit(planq: Planq, server: Record
     assert json.loads(result.stdout)["next_cursor"] == "d"
     assert [path for _, path, _, _ in server.asked] == [
         "/jobs?status=completed&roots=true&limit=100",
-        "/jobs?status=completed&roots=true&cursor=c&limit=50",
+        "/jobs?status=completed&roots=true&limit=50&cursor=c",
     ]
 
 

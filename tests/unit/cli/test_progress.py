@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from planq.api.cli.client import Client, Json
+from planq.api.cli.client import CommandClient
 from planq.api.cli.progress import follow_job, print_outcome
+from planq.shared.client.wire import Json
 
 
 class Replay:
@@ -63,7 +64,7 @@ def told(*states: Json, timeout: float | None = None) -> list[str]:
     console = Console(file=output, markup=False, emoji=False, highlight=False, width=200)
     ticks = iter(range(1000))
     follow_job(
-        cast(Client, Replay(*states)),
+        cast(CommandClient, Replay(*states)),
         "1",
         console,
         timeout=timeout,

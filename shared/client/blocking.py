@@ -1,0 +1,335 @@
+"""`Client`: carries the exchanges out over httpx, in the caller's thread; what `AsyncClient` is on an event loop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from planq.shared.client import requests
+from planq.shared.client.exchanges import Exchange, Exchanges, Page, Rest
+from planq.shared.client.facts import BatchFacts, JobFacts, api_url, is_unsent
+from planq.shared.client.following import (
+    PAUSE_SECONDS,
+    SILENT_SECONDS,
+    Download,
+    Following,
+    StreamEvent,
+    StreamPatience,
+)
+from planq.shared.client.outcome import result_of
+from planq.shared.client.requests import BatchFields, JobFields, MessageFields
+from planq.shared.client.verifying import verified
+from planq.shared.client.wire import ApiReply, ApiRequest, Broken, Json, refused, unreached
+from planq.shared.domain.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a planq API. Use it as a context manager, or `close` it; threads may share it.
+
+    What never came there, what the API wants later, and what is lost but harmless to repeat is sent again for
+    `patience` seconds, as over a restart of the API: whatever makes something has an idempotency key of its own. All
+    methods raise `PlanqError`: the error that a refusal stands for, or `Unavailable` when nothing answers.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        patience: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Open no connection yet. Without `url` and `api_key` they are PLANQ_URL and PLANQ_API_KEY.
+
+        `timeout` is in seconds, for requests that do not wait by themselves; `transport` takes the place of sockets.
+        """
+        key = api_key or os.environ.get("PLANQ_API_KEY")
+        self.url = (url or api_url()).rstrip("/")
+        self._timeout = timeout
+        self._pause = pause
+        self._seconds = patience
+        self.exchanges = Exchanges(self.url, patience)
+        # No proxy from the environment: the API is on this machine or in this network.
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=timeout,
+            trust_env=False,
+            transport=transport,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(
+        self, input: str | None = None, *, idempotency_key: str | None = None, **fields: Unpack[JobFields]
+    ) -> JobHandle:
+        """Submit a job and return it as it stands; the same key and fields give the same job."""
+        return JobHandle(self, self.document(requests.submission(input, fields, idempotency_key)))
+
+    def job(self, job_id: str) -> JobHandle:
+        """Return a job; raises `NotFound`."""
+        return JobHandle(self, self.document(requests.job_request(job_id)))
+
+    def jobs(self, most: int | None = None, **params: str) -> list[Json]:
+        """Return jobs, newest first and without their steps; `params` are `status`, `strategy` and `roots`."""
+        return self.pages("/jobs", most, params).items
+
+    def questions(self, job_id: str | None = None) -> list[Json]:
+        """Return the questions that are open, newest first: of a job and those below it, or all."""
+        about = {} if job_id is None else {"job": job_id}
+        return self.pages("/elicitations", None, {"status": "open", **about}).items
+
+    def answer(
+        self,
+        question_id: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        action: str = "accept",
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Json:
+        """Answer a question (`accept`, `decline` or `cancel`) and return it.
+
+        Raises `Conflict` where it has an answer, `InvalidRequest` where the content breaks its schema.
+        """
+        body = requests.answer_body(action, content, reason, by)
+        return self.run(self.exchanges.answered(question_id, body))
+
+    def send_message(
+        self,
+        text: str,
+        *,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> Json:
+        """Send a message to a conversation, and return its reply, or `{status: input_required, elicitation}`.
+
+        Raises `TimeoutError` after so many seconds; the message is worked on all the same.
+        """
+        stored = self.document(requests.message_request(text, fields, idempotency_key))
+        return self.run(self.exchanges.replied(stored["job_id"], timeout))
+
+    def submit_batch(
+        self,
+        lines: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[BatchFields],
+    ) -> BatchHandle:
+        """Send a file of requests, or its lines, each `{custom_id, body}`, and return the batch."""
+        return BatchHandle(self, self.document(requests.upload_request(lines, fields, idempotency_key)))
+
+    def batch(self, batch_id: str) -> BatchHandle:
+        """Return a batch; raises `NotFound`."""
+        look = ApiRequest("GET", requests.at("batches", batch_id), is_repeatable=True)
+        return BatchHandle(self, self.document(look))
+
+    @staticmethod
+    def webhook(body: bytes | str, headers: Mapping[str, str], secret: str) -> Json:
+        """Return what a webhook tells, once its signature and its time have been verified.
+
+        Raises `Unauthorized` where it is not genuine, or older than five minutes.
+        """
+        return verified(body, headers, secret)
+
+    def stream(self, job_id: str, *, children: bool = False) -> Iterator[StreamEvent]:
+        """Yield the events of a job, each once, over connections that break; last, as `job`, the job as it has ended.
+
+        When nothing answers any more, it raises only after two minutes.
+        """
+        following = Following(job_id, self.patience(), with_children=children)
+        while not following.is_over:
+            try:
+                with self.opened(following.request(), silence=SILENT_SECONDS) as response:
+                    following.patience.heard()
+                    if response.status_code == httpx.codes.NO_CONTENT:
+                        yield following.ended(self.document(requests.job_request(job_id)))
+                        return
+                    for chunk in response.iter_bytes():
+                        yield from following.read(chunk)
+                if not following.is_over:  # a process that stops ends its streams
+                    self._pause(PAUSE_SECONDS)
+            except Unavailable as failure:
+                self._pause(following.patience.broke(failure))
+
+    def lines(self, path: str, params: Mapping[str, Any]) -> Iterator[Json]:
+        """Yield the lines of a batch at a path, each once, over connections that break."""
+        download = Download(path, params, self.patience())
+        while True:
+            try:
+                with self.opened(download.request()) as response:
+                    for chunk in response.iter_bytes():
+                        yield from download.read(chunk)
+                return
+            except Unavailable as failure:
+                self._pause(download.patience.broke(failure))
+
+    def document(self, request: ApiRequest) -> Json:
+        """Send a request, and again where that helps; return the JSON object of a good reply."""
+        return self.run(self.exchanges.document(request))
+
+    def send(self, request: ApiRequest) -> ApiReply:
+        """Send a request, and again where that helps; return a good reply."""
+        return self.run(self.exchanges.send(request))
+
+    def pages(self, path: str, most: int | None, params: Mapping[str, Any]) -> Page:
+        """Return the items of all pages at a path, or of as many as hold so many items."""
+        return self.run(self.exchanges.pages(path, most, params))
+
+    def patience(self) -> StreamPatience:
+        """Return how long a stream that begins now is asked for again."""
+        return StreamPatience(self.exchanges.clock, self._seconds)
+
+    def run(self, exchange: Exchange[T]) -> T:
+        """Carry an exchange out to its end."""
+        came: ApiReply | Broken | None = None
+        while True:
+            try:
+                wish = exchange.send(came)
+            except StopIteration as ended:
+                found: T = ended.value
+                return found
+            if isinstance(wish, Rest):
+                self._pause(wish.seconds)
+                came = None
+            else:
+                came = self.exchange(wish)
+
+    def exchange(self, request: ApiRequest) -> ApiReply | Broken:
+        """Send a request once, and return its reply, whatever it says."""
+        options: dict[str, Any] = {} if request.body is None else {"json": request.body}
+        if request.content is not None or request.pieces is not None:
+            options["content"] = request.content if request.pieces is None else request.pieces()
+        try:
+            response = self._http.request(
+                request.method,
+                request.path,
+                params=request.params,
+                headers=request.headers,
+                timeout=self._timeout + request.seconds,
+                **options,
+            )
+        except httpx.HTTPError as failure:
+            return Broken(failure, was_sent=not is_unsent(failure))
+        return ApiReply(response.status_code, response.headers, response.content)
+
+    @contextmanager
+    def opened(self, request: ApiRequest, *, silence: float | None = None) -> Iterator[httpx.Response]:
+        """Lend a good reply that is read as it comes; raises `Unavailable` where it breaks off, or is silent."""
+        timeout = httpx.Timeout(self._timeout, read=silence or self._timeout)
+        try:
+            with self._http.stream(
+                request.method, request.path, params=request.params, headers=request.headers, timeout=timeout
+            ) as response:
+                if not response.is_success:
+                    body = response.read()
+                    raise refused(ApiReply(response.status_code, response.headers, body), self.url)
+                yield response
+        except httpx.HTTPError as failure:
+            raise unreached(Broken(failure, was_sent=True), self.url) from failure
+
+
+class JobHandle(JobFacts):
+    """A job of the API, as it stood when it was last looked at."""
+
+    def __init__(self, client: Client, document: Json) -> None:
+        super().__init__(document)
+        self._client = client
+
+    def refresh(self) -> Self:
+        """Look at the job anew."""
+        return self._now(self._client.document(requests.job_request(self.id)))
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait until the job has ended or asks a person; raises `TimeoutError` after so many seconds."""
+        return self._now(self._client.run(self._client.exchanges.ended(self.id, timeout, or_asks=True)))
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the job's end and return its output, or its answer where it has none.
+
+        Raises `JobFailed`, `JobCancelled`, `JobPartial`, each with the steps; `TimeoutError` after so many seconds.
+        """
+        return result_of(self._now(self._client.run(self._client.exchanges.ended(self.id, timeout))).document)
+
+    def stream(self, *, children: bool = False) -> Iterator[StreamEvent]:
+        """Yield the job's events as `Client.stream` does."""
+        for event in self._client.stream(self.id, children=children):
+            if event.kind == "job":
+                self._now(event.data)
+            yield event
+
+    def questions(self) -> list[Json]:
+        """Return what the job and those below it ask people now."""
+        return self._client.questions(self.id)
+
+    def output(self, step: int) -> Any:
+        """Return a step's output, of any size; raises `NotFound` where it has none."""
+        path = f"{requests.at('jobs', self.id)}/steps/{step}/output"
+        return self._client.send(ApiRequest("GET", path, is_repeatable=True)).decoded
+
+    def cancel(self) -> Self:
+        """Cancel the job; raises `Conflict` where it has ended otherwise."""
+        return self._now(self._client.document(requests.job_action(self.id, "cancel")))
+
+    def pause(self) -> Self:
+        """Let nothing more of the job begin."""
+        return self._now(self._client.document(requests.job_action(self.id, "pause")))
+
+    def resume(self, *, repeat_unsafe: bool = False) -> Self:
+        """Let the job go on, or try again what has not succeeded."""
+        body = {"repeat_unsafe": repeat_unsafe}
+        return self._now(self._client.document(requests.job_action(self.id, "resume", body)))
+
+
+class BatchHandle(BatchFacts):
+    """A batch of the API, as it stood when it was last looked at."""
+
+    def __init__(self, client: Client, document: Json) -> None:
+        super().__init__(document)
+        self._client = client
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait until the batch has ended, or is paused and nothing of it runs; raises `TimeoutError`."""
+        return self._now(self._client.run(self._client.exchanges.ended_batch(self.id, timeout)))
+
+    def results(self, **params: str) -> Iterator[Json]:
+        """Yield a line for each that has ended; `params` are `order` (`input`, `completion`) and `status`."""
+        return self._client.lines(f"{requests.at('batches', self.id)}/results", params)
+
+    def errors(self) -> Iterator[Json]:
+        """Yield a line for each that is invalid or whose job has failed."""
+        return self._client.lines(f"{requests.at('batches', self.id)}/errors", {})
+
+    def cancel(self) -> Self:
+        """Begin nothing more, and cancel what runs."""
+        return self._now(self._client.document(requests.batch_action(self.id, "cancel")))
+
+    def pause(self) -> Self:
+        """Begin nothing more; what runs goes on to its end."""
+        return self._now(self._client.document(requests.batch_action(self.id, "pause")))
+
+    def resume(self, **limits: float) -> Self:
+        """Let the batch go on, also with a larger `max_cost_usd` or `max_tokens`."""
+        return self._now(self._client.document(requests.batch_action(self.id, "resume", limits)))
+
+    def retry(self) -> Self:
+        """Make new jobs of the lines that have failed."""
+        return self._now(self._client.document(requests.batch_action(self.id, "retry")))

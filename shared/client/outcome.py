@@ -1,0 +1,86 @@
+"""What a job came to: its result, or the error that says why there is none."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from planq.shared.client.wire import Json
+from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.jobs.states import JobStatus
+
+_BY_STATUS = {JobStatus.COMPLETED: "succeeded", JobStatus.FAILED: "failed", JobStatus.CANCELLED: "cancelled"}
+
+
+class JobFailed(PlanqError):
+    """A job ended without what was asked for. `job` is its document; what its steps came to stands in `steps`."""
+
+    code: ClassVar[str] = "job_failed"
+
+    def __init__(self, job: Json) -> None:
+        self.job = job
+        error = job.get("error") or {}
+        told = f"{error.get('code', 'internal')}: {error.get('message', 'no error is told')}"
+        super().__init__(f"job {job['id']} {outcome_of(job)}: {told if error else self._told_by_steps()}")
+
+    @property
+    def error(self) -> Json | None:
+        """The job's error: `{code, message, retryable, details}`."""
+        return self.job.get("error")
+
+    @property
+    def steps(self) -> list[Json]:
+        """All steps, each with its `status`, its `output` and its `error`."""
+        return list(self.job.get("steps") or ())
+
+    def _told_by_steps(self) -> str:
+        """Return what the first failed step says."""
+        for step in self.steps:
+            if error := step.get("error"):
+                return f"${step['index']} {step['tool_name']}: {error['code']}: {error['message']}"
+        return "no error is told"
+
+
+class JobCancelled(JobFailed):
+    """Somebody cancelled the job."""
+
+    code: ClassVar[str] = "job_cancelled"
+
+
+class JobPartial(JobFailed):
+    """Some steps of a job failed or were skipped, and an answer was written from the rest: `result`."""
+
+    code: ClassVar[str] = "job_partial"
+
+    @property
+    def result(self) -> Any:
+        """What the job came to all the same: its output, or its answer."""
+        return _said(self.job)
+
+
+def has_ended(job: Json) -> bool:
+    """True when nothing more happens to a job by itself."""
+    return JobStatus(job["status"]).is_terminal
+
+
+def outcome_of(job: Json) -> str | None:
+    """Return `succeeded`, `partial`, `failed` or `cancelled`; None while it has not ended."""
+    return job.get("outcome") or _BY_STATUS.get(job["status"])
+
+
+def result_of(job: Json) -> Any:
+    """Return a job's output, or its answer where it has none; raises `JobFailed`, `JobCancelled` or `JobPartial`.
+
+    Precondition: it has ended.
+    """
+    match outcome_of(job):
+        case "succeeded":
+            return _said(job)
+        case "partial":
+            raise JobPartial(job)
+        case "cancelled":
+            raise JobCancelled(job)
+    raise JobFailed(job)
+
+
+def _said(job: Json) -> Any:
+    return job["answer"] if job.get("output") is None else job["output"]

@@ -1,0 +1,150 @@
+"""The requests that a client makes, as values; every POST that makes something has an idempotency key."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
+from urllib.parse import quote
+from uuid import uuid4
+
+from planq.shared.client.wire import ApiRequest, Json
+
+UPLOAD_SECONDS = 300.0
+"""How long the API may take for one read of a file of 200 MB and its storing."""
+
+_PIECE_BYTES = 256 * 1024
+
+
+class JobFields(TypedDict, total=False):
+    """What `POST /jobs` takes beside `input`; what is None is left out. docs/http-api.md says what each means."""
+
+    plan: Mapping[str, Any] | None
+    agent: str | None
+    action: str | None
+    with_: Mapping[str, Any] | None
+    context: str | None
+    model: str | None
+    tools: Iterable[str] | None
+    strategy: Literal["plan", "loop", "react", "guided"] | None
+    loop: Mapping[str, Any] | None
+    priority: Literal["interactive", "bulk"] | None
+    user: str | None
+    metadata: Mapping[str, Any] | None
+    limits: Mapping[str, Any] | None
+    callback_url: str | None
+    respond: Literal["model", "output", "none"] | None
+    on_failure: Literal["fail", "answer", "continue"] | None
+
+
+class BatchFields(TypedDict, total=False):
+    """What `POST /batches` takes beside the file; what is None is left out."""
+
+    name: str | None
+    metadata: Mapping[str, Any] | None
+    defaults: Mapping[str, Any] | None
+    priority: Literal["interactive", "bulk"] | None
+    strict: bool | None
+    start: bool | None
+    canary: int | None
+    max_cost_usd: float | None
+    max_tokens: int | None
+    callback_url: str | None
+
+
+class MessageFields(TypedDict, total=False):
+    """What `POST /messages/inbound` takes beside the text; `sender` is the person's id in the channel."""
+
+    tenant_id: str
+    channel: str
+    sender: str
+    thread: str | None
+    conversation_id: str | None
+    source_message_id: str | None
+    metadata: Mapping[str, Any] | None
+
+
+def at(kind: str, name: str) -> str:
+    """Return the path of a thing by its name or id."""
+    return f"/{kind}/{quote(name, safe='')}"
+
+
+def submission(input: str | None, fields: Mapping[str, Any], idempotency_key: str | None) -> ApiRequest:
+    """Return the request that makes a job; without a key of the caller's with one of its own, kept over all tries."""
+    given = {"with" if name == "with_" else name: value for name, value in {"input": input, **fields}.items()}
+    if not isinstance(given.get("tools"), list | None):
+        given["tools"] = list(given["tools"])
+    return ApiRequest("POST", "/jobs", body=_present(given), headers=_key(idempotency_key), is_repeatable=True)
+
+
+def job_request(job_id: str, wait: float = 0.0) -> ApiRequest:
+    """Return the request for a job, as soon as it has ended or asks a person, or `wait` seconds are over."""
+    params = {"wait": round(wait, 3)} if wait else {}
+    return ApiRequest("GET", at("jobs", job_id), params=params, seconds=wait, is_repeatable=True)
+
+
+def job_action(job_id: str, action: str, body: Json | None = None) -> ApiRequest:
+    """Return the request to `cancel`, `pause` or `resume` a job."""
+    # Cancelled twice is cancelled, paused twice is paused; resumed twice may begin twice.
+    is_repeatable = action in ("cancel", "pause")
+    return ApiRequest("POST", f"{at('jobs', job_id)}/{action}", body=body, is_repeatable=is_repeatable)
+
+
+def answer_request(question_id: str, body: Json) -> ApiRequest:
+    """Return the request that answers a question with `{action, content?, reason?, by?, channel?}`."""
+    return ApiRequest("POST", at("elicitations", question_id), body=body)
+
+
+def answer_body(action: str, content: Any, reason: str | None, by: str | None) -> Json:
+    """Return the body of an answer to a question."""
+    return _present({"action": action, "content": content, "reason": reason, "by": by})
+
+
+def message_request(text: str, fields: MessageFields, idempotency_key: str | None) -> ApiRequest:
+    """Return the request that stores a message and does not wait for its reply."""
+    given: Json = {"tenant_id": "default", "channel": "api", **fields}
+    sender = {"external_id": given.pop("sender", "client")}
+    body = _present({**given, "from": sender, "content": {"type": "text", "text": text}, "async_processing": True})
+    return ApiRequest("POST", "/messages/inbound", body=body, headers=_key(idempotency_key), is_repeatable=True)
+
+
+def upload_request(
+    lines: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    fields: Mapping[str, Any],
+    idempotency_key: str | None,
+) -> ApiRequest:
+    """Return the request that sends a file of requests: a path, or its lines, each `{custom_id, body}`.
+
+    A file is read anew for each try, so it may be as long as the API takes it; lines are held in memory.
+    """
+    given = _present(fields).items()
+    params = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given}
+    request = ApiRequest("POST", "/batches", params, seconds=UPLOAD_SECONDS, is_repeatable=True)
+    headers = {**_key(idempotency_key), "Content-Type": "application/jsonl"}
+    if not isinstance(lines, str | os.PathLike):
+        content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        return replace(request, headers=headers, content=content)
+    path = lines
+
+    def pieces() -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
+    return replace(request, headers={**headers, "Content-Length": str(os.stat(path).st_size)}, pieces=pieces)
+
+
+def batch_action(batch_id: str, action: str, body: Json | None = None) -> ApiRequest:
+    """Return the request to `cancel`, `pause`, `resume` or `retry` a batch."""
+    is_repeatable = action in ("cancel", "pause")
+    return ApiRequest("POST", f"{at('batches', batch_id)}/{action}", body=body, is_repeatable=is_repeatable)
+
+
+def _key(given: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": uuid4().hex if given is None else given}
+
+
+def _present(fields: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}

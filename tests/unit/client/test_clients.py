@@ -1,0 +1,99 @@
+"""The two clients: alike in all that they offer, and what each does with a wire."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from planq import AsyncClient, Client, JobFailed
+from planq.shared.client import AsyncBatchHandle, AsyncJobHandle, BatchHandle, JobHandle
+from planq.shared.domain.errors import Unauthorized
+from planq.shared.domain.webhooks.signing import signed_headers, signing_secret
+
+
+def offered(kind: type) -> dict[str, str]:
+    """Return the public methods of a class, each with its parameters and what it returns, as if it were blocking."""
+    found = {
+        name: one
+        for name, one in vars(kind).items()
+        if inspect.isfunction(inspect.unwrap(getattr(one, "__func__", one)))
+    }
+    shown = {name: str(inspect.signature(getattr(kind, name))) for name in found if not name.startswith("__")}
+    return {name: re.sub(r"Async(?=[A-Z])|Awaitable", "", text) for name, text in shown.items()}
+
+
+TWINS = [(Client, AsyncClient), (JobHandle, AsyncJobHandle), (BatchHandle, AsyncBatchHandle)]
+
+
+@pytest.mark.parametrize(("blocking", "awaiting"), TWINS)
+def test_both_clients_offer_the_same(blocking: type, awaiting: type) -> None:
+    assert offered(blocking) == offered(awaiting)
+
+
+def test_a_key_is_sent_and_a_failed_job_raises() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        document = {"id": "1", "status": "failed", "steps": [], "error": {"code": "auth", "message": "no"}}
+        return httpx.Response(202, json=document)
+
+    with Client("http://planq/", "secret", transport=httpx.MockTransport(answer)) as client:
+        job = client.submit("hi")
+        with pytest.raises(JobFailed):
+            job.result()
+
+    async def beside() -> None:
+        async with AsyncClient("http://planq/", "secret", transport=httpx.MockTransport(answer)) as client:
+            job = await client.submit("hi")
+            with pytest.raises(JobFailed):
+                await job.result()
+
+    asyncio.run(beside())
+    assert {request.headers["authorization"] for request in asked} == {"Bearer secret"}
+    assert [str(request.url) for request in asked] == ["http://planq/jobs", "http://planq/jobs/1"] * 2
+
+
+def test_where_the_api_is_comes_from_the_environment_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLANQ_URL", raising=False)
+    assert Client().url == "http://127.0.0.1:8000"
+    monkeypatch.setenv("PLANQ_URL", "http://planq:9/")
+    assert (Client().url, Client("http://other").url) == ("http://planq:9", "http://other")
+
+
+SECRET = signing_secret(b"k" * 32)
+BODY = json.dumps({"type": "job.completed", "data": {"id": "1"}})
+
+
+def signed(body: str = BODY, secret: str = SECRET, age: timedelta = timedelta()) -> dict[str, str]:
+    headers = signed_headers("message", datetime.now(UTC) - age, body, [signing_secret(b"o" * 32), secret])
+    return {name.title(): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_webhook_is_what_was_signed(kind: Any) -> None:
+    assert kind.webhook(BODY.encode(), signed(), SECRET)["type"] == "job.completed"
+
+
+FORGED: dict[str, tuple[bytes, dict[str, str]]] = {
+    "unsigned": (BODY.encode(), {}),
+    "changed": (BODY.replace("completed", "failed").encode(), signed()),
+    "of another secret": (BODY.encode(), signed(secret=signing_secret(b"x" * 32))),
+    "old": (BODY.encode(), signed(age=timedelta(minutes=6))),
+    "junk": (BODY.encode(), {**signed(), "Webhook-Signature": "v1,? junk ,"}),
+    "no text": (b"\xff", signed()),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_any_other_webhook_is_refused(name: str) -> None:
+    body, headers = FORGED[name]
+    with pytest.raises(Unauthorized, match="not genuine"):
+        Client.webhook(body, headers, SECRET)
