@@ -258,6 +258,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
         "recovery": row["recovery"] if row["effect"] == Effect.UNSAFE else None,
         "question": row["question"],
+        "tool_away_since": shown_time(row["tool_away_since"]),
         "started_at": shown_time(row["started_at"]),
         "finished_at": shown_time(row["finished_at"]),
     }

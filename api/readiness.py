@@ -83,10 +83,10 @@ class ReadinessChecks:
             return self._kept[1]
 
     async def _check(self) -> dict[str, Any]:
-        seen, broker, rates, events = await asyncio.gather(
-            self._workers(), self._broker(), self._rates(), self._events()
+        seen, broker, rates, events, tools = await asyncio.gather(
+            self._workers(), self._broker(), self._rates(), self._events(), self._tools()
         )
-        told = {"rates": _yes(rates), "events": _yes(events)}  # jobs run however these are
+        told = {"rates": _yes(rates), "events": _yes(events), "tools": _yes(tools)}  # jobs run however these are
         return {**self._seen(seen), "broker": broker, **told, **self._disk()}
 
     async def _events(self) -> str:
@@ -96,6 +96,19 @@ class ReadinessChecks:
         except (DatabaseUnavailable, TimeoutError):
             return "not known while the database does not answer"
         return "read as they are committed" if holder is None else f"{holder}; streams wait for its end"
+
+    async def _tools(self) -> str:
+        # Their names may be nobody's business here: `planq doctor` says them.
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                steps = sum(row["n"] for row in await self._registry.awaited_tools())
+        except (DatabaseUnavailable, TimeoutError):
+            return "not known while the database does not answer"
+        if not steps:
+            return "no step waits for a worker that has its tool"
+        return (
+            f"{steps} step{'s wait' if steps > 1 else ' waits'} for tools that no live worker has, see `planq doctor`"
+        )
 
     def _seen(self, seen: tuple[Sequence[Row], Sequence[Row]] | str) -> dict[str, Any]:
         """Return what the database's answer, workers and freezes, says of it and of the workers.

@@ -318,6 +318,9 @@ class StepDocument(Answer):
     reused_from: Origin | None = Field(description="The step whose outcome this one took over instead of running.")
     recovery: Recovery | None = Field(description="What happens when a call of this `unsafe` tool is cut off.")
     question: dict[str, Any] | None = Field(description="What the step waits for a person to say; see `settle`.")
+    tool_away_since: Time | None = Field(
+        description="Since when no live worker has the tool of a step that is ready; it waits for one."
+    )
     started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
 

@@ -177,6 +177,11 @@ class Settings(BaseSettings):
         description="Between two sweeps: the precision of timers and retries; a job's own time ends within 0.1 s "
         "once a worker has begun it, else at the next sweep.",
     )
+    tool_wait_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="How long a step waits for a live worker that has its tool before it fails.",
+    )
     drain_seconds: float = Field(default=10.0, ge=0, description="What a stopping worker gives its steps.")
     # a reconnect pauses up to 30 s; then an idle worker restarts
     consumer_watchdog_seconds: float = Field(

@@ -50,6 +50,7 @@ from planq.shared.ports import (
     TurnPlanner,
 )
 from planq.shared.ports.deliveries import DeliveryStore
+from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import VERSION, Settings
 from planq.shared.store.catalogue import Catalogue, list_tools
@@ -502,13 +503,13 @@ async def _warm_up(gateway: ModelGateway) -> None:
 
 
 async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, tools: Tools) -> None:
-    """Register the worker with its planners, and publish its tools."""
+    """Register the worker with its planners, and publish its tools; logs which of them others have otherwise."""
     definitions = tools.registry.definitions()
     await worker_registry.register(
         identity.id,
         identity.name,
         [] if identity.for_suspects else [identity.lane],
-        [definition.name for definition in definitions],
+        [OfferedTool(one.name, one.digest, one.version) for one in definitions],
         identity.capacity,
         VERSION,
         process=identity.process,
@@ -516,3 +517,8 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         planners=tools.planners.names,
     )
     await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])
+    for other in await worker_registry.differing_tools():
+        _log.warning(
+            "tool_differs",
+            extra={"tool": other["name"], **{key: other[key] for key in ("digest", "version", "workers")}},
+        )

@@ -147,6 +147,9 @@ def questions(job: Json) -> Iterator[str]:
     for step in job.get("steps") or []:
         if question := step.get("question"):
             yield _question(f"${step['index']}", {**question, "job_id": job["id"], "step_index": step["index"]})
+        if since := step.get("tool_away_since"):
+            tool = as_line(step["tool_name"])
+            yield f"${step['index']} waits for a worker that has the tool {tool}: none has lived since {since}"
     for question in job.get("open_questions") or []:
         if question["job_id"] != job["id"]:
             yield _question(f"{question['job_id']} ${question['step_index']}", question)

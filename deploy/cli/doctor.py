@@ -342,9 +342,10 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
     from planq.shared.store.catalogue import list_tools
     from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row], Sequence[Row]]:
+    async def ask(database: Database) -> tuple[Sequence[Row], Finding, Sequence[Row], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
-        tools = list(await list_tools(database))
+        published = len(await list_tools(database))
+        tools = _tools(published, await registry.awaited_tools(), await registry.differing_tools())
         return await registry.live(), tools, await registry.unfinished(), await registry.freezes(_FREEZES_WITHIN)
 
     try:
@@ -356,7 +357,7 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
     yield _workers(workers)
     yield from map(_worker, workers)
     yield from map(_freeze, freezes[:_MOST_FREEZES])
-    yield _tools(tools)
+    yield tools
     yield _jobs(unfinished)
 
 
@@ -378,6 +379,8 @@ def _workers(workers: Sequence[Row]) -> Finding:
     missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
     return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
 
+
+_MOST_TOOLS = 5
 
 _FREEZES_WITHIN = timedelta(hours=1)
 _MOST_FREEZES = 5
@@ -411,10 +414,27 @@ def _worker(worker: Row) -> Finding:
     return Finding(f"worker {worker['name']}", True, found, advice)
 
 
-def _tools(tools: Sequence[str]) -> Finding:
-    if not tools:
+def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> Finding:
+    """Say which tools steps wait for in vain, and which ones workers have with different schemas."""
+    if not published:
         return Finding("tools", False, "none published", "start a worker: it publishes its tools")
-    return Finding("tools", True, f"{len(tools)} published")
+    if awaited:
+        waiting = [
+            f"{row['n']} step{'s wait' if row['n'] > 1 else ' waits'} for {row['name']} in the lane {row['lane']} "
+            f"since {row['since']:%H:%M:%S} UTC"
+            for row in awaited[:_MOST_TOOLS]
+        ]
+        more = f" and for {len(awaited) - _MOST_TOOLS} other tools" if len(awaited) > _MOST_TOOLS else ""
+        found = f"no live worker has what steps need: {', '.join(waiting)}{more}"
+        return Finding("tools", False, found, "start a worker that loads them, see PLANQ_TOOLS and PLANQ_TOOLS_FILE")
+    if differing:
+        forms = [
+            f"{row['name']} {row['version'] or row['digest']}: {', '.join(row['workers'][:3])}"
+            for row in differing[: 2 * _MOST_TOOLS]
+        ]
+        advice = "during a deployment this is expected; else give all workers the same tools"
+        return Finding("tools", True, f"workers have different schemas for one name: {'; '.join(forms)}", advice)
+    return Finding("tools", True, f"{published} published")
 
 
 def _jobs(unfinished: Sequence[Row]) -> Finding:

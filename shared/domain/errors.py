@@ -423,9 +423,9 @@ class StorageFull(ExecutionFailed):
 
 
 class UnknownTool(ExecutionFailed):
-    """No worker offers the tool.
+    """No live worker of the step's lane has offered the tool for `PLANQ_TOOL_WAIT_SECONDS`, or none ever has.
 
-    To do: start its workers with the same tools.
+    To do: start a worker that loads it, then resume the job.
     """
 
     code = "unknown_tool"

@@ -20,6 +20,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -83,6 +84,7 @@ _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
 """A turn of a conversation; jobs below it carry its id, too."""
 _OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
 _PINS = ("tenant_id", "agent_name", text("coalesce(agent_version, 0)"), text("coalesce(skill_versions, '{}')"))
+_AWAITS_TOOL = "status = 'ready' AND tool_away_since IS NOT NULL"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 
 
@@ -244,6 +246,8 @@ class Step(SQLModel, table=True):
     made it.
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
     yet notified of their end; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
+    `tool_digest` is that of the schemas against which its plan was checked, null where it needs no tool. No live
+    worker has the tool of one that is ready since `tool_away_since` (`sql/functions/offers.sql`).
     """
 
     __tablename__ = "steps"
@@ -253,6 +257,7 @@ class Step(SQLModel, table=True):
         Index("ix_steps_held", "job_id", "index", postgresql_where=text("status = 'ready' AND wake_at IS NULL")),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),
+        Index("ix_steps_awaiting_tools", "tool_away_since", postgresql_where=text(_AWAITS_TOOL)),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(nullable=False)
@@ -301,6 +306,8 @@ class Step(SQLModel, table=True):
     reused_index: int | None = None
     origin_job: UUID | None = None
     origin_index: int | None = None
+    tool_digest: str | None = text_column(nullable=True)
+    tool_away_since: datetime | None = time_column()
     error: Any = json_column()
     started_at: datetime | None = time_column()
     finished_at: datetime | None = time_column()
@@ -458,13 +465,13 @@ class Worker(SQLModel, table=True):
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
     that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
+    Its heart beats at least once in `lease_seconds` as long as it lives.
     """
 
     __tablename__ = "workers"
     id: UUID = Field(primary_key=True)
     name: str = text_column()
     lanes: list[str] = texts_column(nullable=False)
-    tools: list[str] = texts_column(nullable=False)
     planners: list[str] | None = texts_column()
     capacity: int = int_column()
     bulk_capacity: int = int_column()
@@ -477,6 +484,18 @@ class Worker(SQLModel, table=True):
     counts: Any = json_column()
     missing: list[str] | None = texts_column()
     process: str | None = text_column(nullable=True)
+    lease_seconds: float = Field(sa_column=Column(Double, nullable=False, server_default=text("15")))
+
+
+class WorkerTool(SQLModel, table=True):
+    """A tool that a worker can run: the `digest` of its schemas, and the `version` that its author gave it."""
+
+    __tablename__ = "worker_tools"
+    __table_args__ = (Index("ix_worker_tools_name", "name"),)
+    worker_id: UUID = Field(sa_column=Column(ForeignKey("workers.id", ondelete="CASCADE"), primary_key=True))
+    name: str = text_column(primary_key=True)
+    digest: str = text_column()
+    version: str = text_column("")
 
 
 class SuspectRow(SQLModel, table=True):

@@ -37,7 +37,7 @@ _ANY_STEPS = 2**31 - 1
 
 _ENDED = array_text(TERMINAL_JOB)
 _RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained", "budget", "open_questions")
-_TIMES = ("started_at", "finished_at")
+_TIMES = ("started_at", "finished_at", "tool_away_since")
 _WARNINGS = array_text(JOB_WARNINGS)
 
 

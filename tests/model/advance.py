@@ -65,6 +65,7 @@ from tests.model.events import (
     StepSuspended,
     StepView,
     ToolChained,
+    ToolMissed,
 )
 from tests.model.states import EXECUTING_JOB
 
@@ -225,13 +226,26 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
             return replace(here, step=step), ()
         fresh = replace(step, joined=False, waits_for=None, open_children=0)
         return replace(here, step=fresh), _dropped(step)
-    step = replace(here.step, status=StepStatus.FAILED)
+    return _failed_for_good(here, here.step)
+
+
+def _failed_for_good(here: Neighbourhood, step: StepView) -> Result:
+    step, index, halt = replace(step, status=StepStatus.FAILED), step.index, here.job.halt_index
     if here.job.on_failure is OnFailure.RECORD:
         job, effects = _close(here.job, 1, failed=1)
         return replace(here, job=job, step=step), (*_dropped(step), SkipNeeding(index), *effects)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)
     return replace(here, job=job, step=step), (*_dropped(step), SkipAfter(index), *effects)
+
+
+def _tool_missed(here: Neighbourhood, event: ToolMissed, now: datetime) -> Result:
+    step = here.step
+    if step is None or step.status is not StepStatus.READY or here.job.status not in EXECUTING_JOB:
+        return _reject(here, "the step is taken, over or not yet free")
+    if step.held or step.attempt != event.attempt:
+        return _reject(here, "the step waits for a place, or was tried since")
+    return _failed_for_good(here, step)
 
 
 def _step_lost(here: Neighbourhood, event: StepLost, now: datetime) -> Result:
@@ -422,6 +436,7 @@ _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StepSucceeded: _step_succeeded,
     StepFailed: _step_failed,
     StepLost: _step_lost,
+    ToolMissed: _tool_missed,
     StepSuspended: _step_suspended,
     StepDelegated: _step_delegated,
     ChildEnded: _child_ended,

@@ -160,6 +160,13 @@ class StepLost:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolMissed:
+    """No live worker has had the tool of a ready step for as long as it may wait: it fails, without an attempt."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepSuspended:
     """The attempt waits for a timer and gives its worker back."""
 
@@ -269,6 +276,7 @@ Event = (
     | ChildEnded
     | ToolChained
     | StepReleased
+    | ToolMissed
     | StepAsked
     | StepSettled
     | PlanExpired

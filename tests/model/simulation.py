@@ -32,6 +32,7 @@ from tests.model.events import (
     StepsSkipped,
     StepSucceeded,
     StepView,
+    ToolMissed,
 )
 from tests.model.states import EXECUTING_JOB
 from tests.model.window import keep_window, places_of
@@ -78,7 +79,7 @@ class SimulatedJob:
         elif isinstance(event, PlanAccepted) or reopens:
             self.job = replace(self.job, places=places_of(self.job.open_steps, self.least_window))
         has_ended = index is not None and self.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
-        follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled)
+        follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled | ToolMissed)
         keep_window(before, self.steps, self.job.places, follows=follows)
 
     def open_window(self) -> None:

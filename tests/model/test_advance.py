@@ -42,6 +42,7 @@ from tests.model.events import (
     StepSucceeded,
     StepSuspended,
     StepView,
+    ToolMissed,
 )
 from tests.model.simulation import NOW, SimulatedJob
 from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
@@ -181,6 +182,7 @@ EVENTS: list[Event] = [
     StepSucceeded(1),
     StepFailed(1),
     StepFailed(1, retry_at=NOW),
+    ToolMissed(1),
     StepSuspended(1),
     StepReleased(1),
     StepsSkipped(1),

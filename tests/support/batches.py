@@ -83,8 +83,7 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
     with connection.transaction():
         worker = new_id()
         connection.execute(
-            "INSERT INTO workers (id, name, lanes, tools, capacity, bulk_capacity) "
-            "VALUES (%s, 'any', '{io}', '{}', 1000, 1000)",
+            "INSERT INTO workers (id, name, lanes, capacity, bulk_capacity) VALUES (%s, 'any', '{io}', 1000, 1000)",
             (worker,),
         )
         rows = connection.execute("SELECT job_id FROM planq_admit_lines(%s, 15)", (ids,)).fetchall()

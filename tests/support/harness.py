@@ -42,6 +42,7 @@ from planq.shared.ports import (
     Tool,
     Wake,
 )
+from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
@@ -272,9 +273,8 @@ class Harness:
     async def open(self) -> None:
         """Register the worker and publish its tools."""
         definitions = self.registry.definitions()
-        await self.worker_registry.register(
-            self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test"
-        )
+        offered = [OfferedTool(one.name, one.digest) for one in definitions]
+        await self.worker_registry.register(self.worker_id, "test", list(Lane), offered, 10, "test")
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:

@@ -36,6 +36,7 @@ from planq.shared.ports import (
     ExpiredJob,
     ExpiredPlan,
     FollowUp,
+    MissedTool,
     StageClaim,
     StepClaim,
     Take,
@@ -64,6 +65,7 @@ from tests.model.events import (
     StepSettled,
     StepSucceeded,
     StepSuspended,
+    ToolMissed,
 )
 from tests.support.requests import OpenRequestStore
 
@@ -158,6 +160,10 @@ class StoredJob:
             case StepFailed(attempt, retry_at, anew):
                 delay, claim = timedelta(0) if retry_at is not None else None, self._claim(index, attempt)
                 return self._taking(await self._store.fail_step(claim, BOOM, delay, anew=anew, take=self.take))
+            case ToolMissed(attempt):
+                await self._run("UPDATE steps SET tool_away_since = now() WHERE job_id = %s AND status = 'ready'")
+                missed = MissedTool(StepRef(self.id, self._rounds[index], index), attempt, "x", Lane.IO, 600.0)
+                return self._taking(await self._worker_registry.miss_tool(missed, BOOM))
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
             case StepReleased(attempt):

@@ -325,6 +325,7 @@ def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> Planned
         retries=0,  # called once (docs/decisions.md, D23); what a lost worker began is for its effect class
         timeout_seconds=min(tool.timeout_seconds, claim.limits.step_timeout_seconds),
         recovery=tool.recovery,
+        digest=tool.digest,
     )
 
 

@@ -33,6 +33,7 @@ from planq.shared.domain.frames import under_name
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
+from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
@@ -52,13 +53,14 @@ from planq.shared.ports import (
     TransitionResult,
     UnitStep,
 )
+from planq.shared.ports.jobs.wakes import StepWake
 from planq.shared.ports.tenants import Tenants
 from planq.shared.ports.tools import AskingPerson, AsksPeople
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.unit import MOST, SECONDS, next_claim
 from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
-from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.chain import Carried, Chain, after_release
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
 from planq.worker.engine.persist import persist
 from planq.worker.engine.writes import Owner, is_looked_into
@@ -103,6 +105,8 @@ class StepRunner:
         since = monotonic()
         known, chain.known = chain.known, None
         outcome = known[1] if known is not None and known[0].ref == claim.ref else await self._attempt(claim)
+        if outcome.is_elsewhere:
+            return await self._leave(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
@@ -137,6 +141,17 @@ class StepRunner:
             return await self._tell_late(Carried.by(claim, result), claim, output)
         return Carried.by(claim, result, unit=unit[: result.steps - 1])
 
+    async def _leave(self, claim: StepClaim) -> Carried:
+        """Give a step back whose tool has gone from this worker just now, before others could know.
+
+        The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
+        """
+        result = await persist(lambda: self._store.release_step(claim))
+        _log_transition("tool_has_gone", claim, result.applied, code=UnknownTool.code)
+        wakes = after_release(claim, result)
+        others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
+        return Carried(claim.attempt, others)
+
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
     ) -> Sequence[UnitStep]:
@@ -147,6 +162,8 @@ class StepRunner:
         unit: list[UnitStep] = []
         following = next_claim(chain.units, head, output)
         while following is not None and len(unit) < MOST and monotonic() - since < SECONDS and chain.goes_on:
+            if not self._has_tool_of(chain.units[unit[-1].claim.ref if unit else head.ref]):
+                break  # who may run it, its own claim decides
             began = monotonic()
             try:
                 outcome = await self._attempt(following, head)
@@ -158,6 +175,10 @@ class StepRunner:
             unit.append(UnitStep(following, output_to_store(small), small.artifact, monotonic() - began))
             following = next_claim(chain.units, following, small)
         return unit
+
+    def _has_tool_of(self, step: PlannedStep) -> bool:
+        tool = self._toolbox.find(step.tool_name)
+        return tool is not None and step.digest in (None, tool.definition.digest)
 
     async def break_off(
         self,
@@ -233,9 +254,7 @@ class StepRunner:
             is_question = claim.kind is StepKind.ELICITATION
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
             if tool is None:
-                raise UnknownTool(
-                    f"tool {claim.tool_name!r} is not offered by this worker; start its workers with the same tools"
-                )
+                return Outcome(is_elsewhere=True)
             held = attempt_of(head or claim)
             asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
             answer = await calling.answer(asking)

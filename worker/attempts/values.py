@@ -226,7 +226,7 @@ def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attempt came to; with a `failure` also in which `phase`."""
+    """What an attempt came to; with a `failure` also in which `phase`. `is_elsewhere`: its tool is not here."""
 
     output: ReadyOutput | None = None
     suspended: Suspended | None = None
@@ -235,6 +235,7 @@ class Outcome:
     failure: ExecutionFailed | StorageUnavailable | None = None
     poisoned: bool = False
     phase: Phase = Phase.CALLING
+    is_elsewhere: bool = False
 
     @property
     def small(self) -> ReadyOutput | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -16,6 +17,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
 from planq.shared.domain.frames import under_name
+from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import JobStore
@@ -61,6 +63,11 @@ wake-ups go round; the pause keeps that cheap."""
 
 _HAND_ON_AT_ONCE_SECONDS = 0.25
 """The same where only this process seems to have lost the database."""
+
+_FIRST_HOP_SECONDS, _LONGEST_HOP_SECONDS = 0.01, 0.5
+_HOPS_KEPT = 10_000
+"""A wake-up that reaches a worker without its tool is published again at once: of workers that wait for messages, a
+broker serves the one first that has waited for longest. Where the same one comes back it waits, longer each time."""
 
 _STOP_SECONDS = 5.0
 """What the answers of the database are waited for when the process stops."""
@@ -128,6 +135,7 @@ class Dispatcher:
         self._clock = clock
         self.in_flight = in_flight
         self._is_winding_down = False
+        self._hops = OrderedDict[StepRef, int]()
 
     async def run(self, wake: AnyWake) -> Carried:
         """Carry out a wake-up and what follows from it here; returns the outcome of the wake-up itself.
@@ -201,6 +209,7 @@ class Dispatcher:
             return Carried()
         claims = await self._claim(chain, [wake])
         if not claims:
+            work.spawn(self._hand_on([wake], claims))
             return Carried()
         return await self._follow(work, chain, claims[0], tracked=tracked, links=wake.links)
 
@@ -210,6 +219,8 @@ class Dispatcher:
         links = {place_of(wake): wake.links for wake in wakes}
         while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
             claims = await self._claim(chain, rest)
+            if len(claims) < chain.asked:
+                work.spawn(self._hand_on(rest[: chain.asked], claims))
             rest = rest[chain.asked :]
             for claim in claims:
                 self._branch(work, chain, claim, links.get(attempt_of(claim).place))
@@ -391,6 +402,31 @@ class Dispatcher:
                     return ()
             finally:
                 chain.is_asking = False
+
+    async def _hand_on(self, wakes: Sequence[Wake], claims: Sequence[Claim]) -> None:
+        """Publish wake-ups again that nobody claimed here because other workers have the tools."""
+        held = {attempt_of(claim).place for claim in claims}
+        steps = {wake.ref: wake for wake in wakes if isinstance(wake, StepWake) and wake.ref not in held}
+        if not steps:
+            return
+        try:
+            others = await self._store.hand_on_steps(list(steps))
+        except DatabaseUnavailable:
+            return  # the sweeper publishes them in their time
+        if others:
+            await self._pause_hop(others)
+            await self._publish([steps[ref] for ref in others])
+
+    async def _pause_hop(self, refs: Sequence[StepRef]) -> None:
+        """Wait as long as it is time for before wake-ups of these steps are handed on: not at all the first time."""
+        hops = 0
+        for ref in refs:
+            hops = max(hops, before := self._hops.pop(ref, 0))
+            self._hops[ref] = before + 1
+        while len(self._hops) > _HOPS_KEPT:
+            self._hops.popitem(last=False)
+        if hops and not self._is_winding_down:
+            await asyncio.sleep(min(_FIRST_HOP_SECONDS * 2 ** min(hops - 1, 10), _LONGEST_HOP_SECONDS))
 
     async def _ask_for(self, wakes: Sequence[Wake]) -> Sequence[Claim]:
         if len(wakes) > 1:

@@ -28,6 +28,7 @@ from planq.shared.domain.errors import (
     QueueTimedOut,
     TimedOut,
     Unavailable,
+    UnknownTool,
     WorkerLost,
 )
 from planq.shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
@@ -141,6 +142,7 @@ class Sweeper:
             SweepPart.CONVERSATIONS: self._settle_turns,
             SweepPart.BATCHES: self._move_batches,
             SweepPart.WINDOWS: self._open_windows,
+            SweepPart.TOOLS: self._await_tools,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -314,7 +316,9 @@ class Sweeper:
     async def _expire_plans(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
         for plan in await self._store.expired_plans(self._settings.batch):
-            error = ErrorRecord.of(PlanTimedOut(f"the plan did not end within {plan.plan_timeout_seconds:g} s"))
+            awaited = ", ".join(map(repr, plan.awaited_tools))
+            why = f"; steps of it wait for tools that no live worker has: {awaited}" if awaited else ""
+            error = ErrorRecord.of(PlanTimedOut(f"the plan did not end within {plan.plan_timeout_seconds:g} s{why}"))
             status = await self._store.expire_plan(plan, error)
             if status is not None:
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
@@ -367,6 +371,22 @@ class Sweeper:
     async def _open_windows(self) -> tuple[int, list[Wake]]:
         """Let held steps follow where something else than the end of a step made room; they are published as due."""
         return await self._store.open_windows(_WINDOWS_AT_ONCE), []
+
+    async def _await_tools(self) -> tuple[int, list[Wake]]:
+        """Go on with steps whose tools are there again, and fail those that have waited for as long as they may."""
+        wakes: list[Wake] = []
+        count = await self._store.wake_offered(self._settings.batch)
+        for step in await self._store.missed_tools(self._settings.batch):
+            missed = UnknownTool(
+                f"no live worker of the lane {step.lane} has had the tool {step.tool_name!r} for {step.seconds:g} s; "
+                "start one that loads it, then resume the job"
+            )
+            result = await self._store.miss_tool(step, ErrorRecord.of(missed))
+            if result.applied:
+                count += 1
+                _log_step("tool_missed", step.ref, tool=step.tool_name, lane=str(step.lane))
+                wakes += after_step(step.ref, result)
+        return count, wakes
 
     async def _notify_parent(self, child: UUID) -> list[Wake]:
         """Tell the parent of a child job that has ended; returns what that led to."""

@@ -127,7 +127,8 @@ class Lifecycle:
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
-        registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin)
+        tool_wait = timedelta(seconds=settings.tool_wait_seconds)
+        registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin, tool_wait=tool_wait)
         self._registry = self._failpoints.around("worker_registry", registry)
         self._lag = LoopLag(parts.loop_of, parts.lagged)
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)

@@ -44,6 +44,7 @@ class ToolOptions(BaseModel):
     find_out: Callable[..., Any] | None = None
     repeatable: bool | None = None
     user_scoped: tuple[str, ...] | None = None
+    version: str | None = Field(default=None, max_length=128)
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
         """Return these options with every one that `other` sets taken from there.
@@ -75,6 +76,7 @@ def tool(
     find_out: Callable[..., Any] | None = None,
     repeatable: bool | None = None,
     user_scoped: Sequence[str] | None = None,
+    version: str | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -88,7 +90,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.
     A `repeatable` tool is one that a model may rightly call again and again with the same arguments.
     `user_scoped` names parameters that nobody chooses: `tenant_id` and `conversation_id` get those of the job, all
-    others its user; they are empty where there is none.
+    others its user; they are empty where there is none. `version` is shown where workers have different schemas.
     Raises `Misconfigured` naming the function when an option is wrong.
     """
 

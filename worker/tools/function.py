@@ -138,6 +138,7 @@ class FunctionTool:
             repeatable=bool(options.repeatable),
             user_scoped=list(self._scoped),
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
+            version=options.version or "",
         )
 
 

@@ -34,7 +34,8 @@ class PlannedStep:
     `timeout_seconds` bounds one attempt; `retries` are extra attempts; `recovery` says what becomes of an `unsafe`
     call that was cut off. `wanted` are the paths of this step's output that other steps reference, sorted.
     `index` and all indices count over the rounds of the job. The arguments of a `verbatim` step hold no references.
-    A step with an outcome that is `known` waits for nothing and is never run.
+    A step with an outcome that is `known` waits for nothing and is never run. `digest` is that of the tool against
+    which the plan was checked (`ToolDefinition.digest`), None where no worker needs a tool for the step.
     """
 
     index: int
@@ -52,6 +53,7 @@ class PlannedStep:
     wanted: tuple[Path, ...] = ()
     verbatim: bool = False
     known: KnownOutcome | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,7 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
                 recovery=tool.recovery,
                 wanted=wanted.get(base + number, ()),
                 known=KnownOutcome(StepStatus.SUCCEEDED) if tool.kind in _WITHOUT_ATTEMPT else None,
+                digest=None if tool.kind in _WITHOUT_TOOL else tool.digest,
             )
             for number, one in enumerate(plan.bound)
             if (tool := one.tool) is not None

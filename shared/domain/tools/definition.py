@@ -6,7 +6,10 @@ without importing a tool. docs/decisions.md, D10, D11, D24 to D26.
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,7 +55,8 @@ class ToolDefinition(BaseModel):
     A `repeatable` tool may be called again and again with the same arguments (to wait, to look whether something has
     changed): a model that does so does not run in circles.
     `user_scoped` names parameters that the engine fills in, and a caller or a model cannot: they stand in no schema.
-    `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people.
+    `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people, and
+    `version` is whatever its author calls this state of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,3 +75,10 @@ class ToolDefinition(BaseModel):
     repeatable: bool = False
     user_scoped: list[str] = Field(default_factory=list)
     source: str = ""
+    version: str = Field(default="", max_length=128)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of both schemas: a plan that was checked against them fits every tool that has the same one."""
+        schemas = json.dumps([self.input_schema, self.output_schema], sort_keys=True)
+        return sha256(schemas.encode()).hexdigest()[:16]

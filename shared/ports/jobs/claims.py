@@ -19,6 +19,15 @@ from planq.shared.domain.values.pointers import Path
 
 
 @dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool that a worker can run: the `digest` of its schemas, and the `version` that its author gave it."""
+
+    name: str
+    digest: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReusedStep:
     """A succeeded step of another job whose outcome a step of a fork takes over."""
 

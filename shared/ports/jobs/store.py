@@ -295,6 +295,14 @@ class JobStore(Protocol):
         """
         ...
 
+    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+        """Return those of some steps, all of one round of one job, that only workers with other tools can claim.
+
+        Their wake-ups are to be published again. Steps whose tool no live worker has are put aside, until one has it
+        or they have waited for too long.
+        """
+        ...
+
     async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
         """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
 

@@ -101,10 +101,22 @@ class DueTimer:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredPlan:
-    """An executing job whose plan has used up its time."""
+    """An executing job whose plan has used up its time; of its steps some wait for the `awaited_tools`."""
 
     job_id: UUID
     plan_timeout_seconds: float
+    awaited_tools: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MissedTool:
+    """A step that has waited for `seconds`, as long as it may, for a worker of its lane that has its tool."""
+
+    ref: StepRef
+    attempt: int
+    tool_name: str
+    lane: Lane
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,7 @@ class SweepPart(StrEnum):
     CONVERSATIONS = "conversations"  # unsettled_turns
     BATCHES = "batches"  # settle_lines, cancel_lines, admit_lines
     WINDOWS = "windows"  # open_windows
+    TOOLS = "tools"  # wake_offered, missed_tools
     WAKES = "wakes"  # take_due_wakes
     SCHEDULES = "schedules"  # due_schedules
 
@@ -270,6 +283,18 @@ class SweepStore(Protocol):
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> JobStatus | None:
         """Fail what has begun or could have, skip the rest; returns the stage that opens, None: it did not apply."""
+        ...
+
+    async def wake_offered(self, limit: int) -> int:
+        """Make steps due whose tool no live worker had, and one has now; return how many."""
+        ...
+
+    async def missed_tools(self, limit: int) -> Sequence[MissedTool]:
+        """Return steps that have waited for their tools for as long as they may."""
+        ...
+
+    async def miss_tool(self, step: MissedTool, error: ErrorRecord) -> TransitionResult:
+        """Fail a step that waits for its tool; no attempt is used up."""
         ...
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:

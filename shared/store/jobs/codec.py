@@ -66,6 +66,8 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
     }
     if step.verbatim:
         shape["verbatim"] = True
+    if step.digest is not None:
+        shape["digest"] = step.digest
     if step.known is not None:
         error = step.known.error
         shape |= {

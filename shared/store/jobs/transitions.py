@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -285,6 +285,16 @@ class PostgresJobStore:
         )
         return [step_claim(row["claim"]) for row in rows]
 
+    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+        if not refs:
+            return ()
+        first = refs[0]
+        indices = [ref.index for ref in refs]
+        found = await self._database.call_table(
+            "planq_hand_on_steps", first.job_id, first.round, indices, self._worker_id
+        )
+        return [replace(first, index=row["index"]) for row in found]
+
     async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
         rows = await self._database.call_table(
             "planq_claim_suspects", group, str(lane), self._worker_id, self._seconds
@@ -496,9 +506,10 @@ class _Planned:
         return cls(json_text(shapes), len(opened), ready, taken)
 
     def ready_after(self, accepted: _Value) -> list[_Value]:
-        """Return the steps to be dispatched: nothing was taken in a paused job, nothing is out beyond a window."""
+        """Return the steps to be dispatched: what the worker could not take, and nothing beyond a window."""
         out = self.ready[: accepted.get("places")]
-        left = [step for step in out if not (accepted.get("is_free") and step.index in self.taken)]
+        taken = {claim["index"] for claim in accepted.get("taken") or ()}
+        left = [step for step in out if step.index not in taken]
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -27,6 +27,7 @@ from planq.shared.domain.jobs.states import (
     StepKind,
     WakeQueue,
 )
+from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
 from planq.shared.ports.jobs.sweep import (
     Attempt,
@@ -40,6 +41,7 @@ from planq.shared.ports.jobs.sweep import (
     Loss,
     LostStage,
     LostStep,
+    MissedTool,
     Peer,
     SweepPart,
 )
@@ -62,14 +64,18 @@ class WorkerRegistry:
         lease: timedelta,
         margin: timedelta = timedelta(0),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        tool_wait: timedelta = timedelta(minutes=10),
     ) -> None:
         """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest.
 
-        `margin` is how long after its time-out a call of a lost worker counts as one that may still act.
+        `margin` is how long after its time-out a call of a lost worker counts as one that may still act. A step waits
+        for `tool_wait` for a worker that has its tool.
         """
         self._database = database
         self._margin_seconds = margin.total_seconds()
         self._lease_seconds = lease.total_seconds()
+        self._tool_wait_seconds = tool_wait.total_seconds()
         self._silence = Silence(self._lease_seconds, clock)
         self._firing = Firing(database)
 
@@ -78,7 +84,7 @@ class WorkerRegistry:
         worker_id: UUID,
         name: str,
         lanes: Sequence[Lane],
-        tools: Sequence[str],
+        tools: Iterable[OfferedTool],
         capacity: int,
         version: str,
         *,
@@ -86,7 +92,9 @@ class WorkerRegistry:
         bulk_capacity: int | None = None,
         planners: Sequence[str] | None = None,
     ) -> None:
-        """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is.
+        """Announce a worker process, or refresh its tools; `process` tells others on its machine which it is.
+
+        It claims steps of these tools alone; one that names none claims any step.
 
         Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. `planners` are those that are
         installed there; None where it plans nothing.
@@ -96,7 +104,8 @@ class WorkerRegistry:
             id=worker_id,
             name=name,
             lanes=[str(lane) for lane in lanes],
-            tools=list(tools),
+            tools=as_json([asdict(one) for one in tools]),
+            lease_seconds=self._lease_seconds,
             capacity=capacity,
             bulk_capacity=capacity if bulk_capacity is None else bulk_capacity,
             version=version,
@@ -205,6 +214,14 @@ class WorkerRegistry:
         """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
 
+    async def differing_tools(self) -> Sequence[Row]:
+        """Return the tools of live workers with different schemas, for each (name, digest, version, workers)."""
+        return await self._database.fetch_all("differing_tools", lease_seconds=self._lease_seconds)
+
+    async def awaited_tools(self) -> Sequence[Row]:
+        """Return the tools for which steps wait that no live worker has: (name, lane, n, since), n of steps."""
+        return await self._database.fetch_all("awaited_tools")
+
     async def freezes(self, within: timedelta) -> Sequence[Row]:
         """Return the loops that froze lately (process, kind, place, job_id, noted_at), the latest first."""
         return await self._database.fetch_all("recent_freezes", seconds=within.total_seconds())
@@ -244,6 +261,7 @@ class WorkerRegistry:
             deadline_grace_seconds=deadline_grace.total_seconds() + silence,
             ahead_seconds=ahead.total_seconds(),
             margin_seconds=self._margin_seconds,
+            tool_wait_seconds=self._tool_wait_seconds,
         )
         next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
         return Due(
@@ -373,11 +391,31 @@ class WorkerRegistry:
 
     async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
         rows = await self._database.fetch_all("expired_plans", limit=limit)
-        return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"]) for row in rows]
+        return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"], row["awaited_tools"]) for row in rows]
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> JobStatus | None:
         status = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
         return None if status is None else JobStatus(status)
+
+    async def wake_offered(self, limit: int) -> int:
+        count: int = await self._database.call("planq_wake_offered", limit)
+        return count
+
+    async def missed_tools(self, limit: int) -> Sequence[MissedTool]:
+        rows = await self._database.fetch_all("missed_tools", limit=limit, tool_wait_seconds=self._tool_wait_seconds)
+        wait = self._tool_wait_seconds
+        return [MissedTool(_ref(row), row["attempt"], row["tool_name"], Lane(row["lane"]), wait) for row in rows]
+
+    async def miss_tool(self, step: MissedTool, error: ErrorRecord) -> TransitionResult:
+        item = {
+            "job": str(step.ref.job_id),
+            "round": step.ref.round,
+            "index": step.ref.index,
+            "attempt": step.attempt,
+            "error": json_text(error.to_json()),
+            "unoffered": True,
+        }
+        return transition_result(await self._database.call("planq_miss_tool", json_text(item)))
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
         return [_expired_job(row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]

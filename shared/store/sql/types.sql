@@ -10,6 +10,7 @@
 --   conversation  messages become turns, one after the other
 --   delivery  what is to be told outside the house
 --   load      how much may be out at once, of a job and of batches
+--   offers    which worker can run which step
 --   intake        a batch comes in, and its lines are validated
 --   batch     lines of a file become jobs, as many as the workers keep up with
 --
@@ -32,12 +33,13 @@ CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 -- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
 -- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `in_doubt`
--- where the attempt may have taken effect; `lost` counts a loss of its worker against it. JSON comes as texts that hold
+-- where the attempt may have taken effect; `lost` counts a loss of its worker against it. One that is
+-- `unoffered` has not begun: it waits for its tool. JSON comes as texts that hold
 -- it, because functions that take JSON apart refuse \u0000.
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
     artifact text, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean, take_steps int,
-    take_stage boolean
+    take_stage boolean, unoffered boolean
 );
 
 -- A step that has just succeeded; `open_steps` is what its job had before, `is_free` whether work of it may be begun. Where

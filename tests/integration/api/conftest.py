@@ -30,6 +30,7 @@ from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ArtifactRecord, Wake
+from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.settings import Settings
 from planq.shared.store.api_keys import ApiKeyStore, StoredKey
 from planq.shared.store.database import Database
@@ -122,11 +123,11 @@ class Jobs:
 
     def register_worker(self, *lanes: Lane, planners: Sequence[str] | None = None) -> UUID:
         """Announce a live worker of these lanes."""
-        worker = new_id()
+        worker, offered = new_id(), [OfferedTool("text_search", TOOLS[0].digest)]
         worker_registry = lambda database: WorkerRegistry(database, timedelta(seconds=15))  # noqa: E731
         self.run(
             lambda database: worker_registry(database).register(
-                worker, f"test-{worker}", lanes, ["text_search"], 1, "0", planners=planners
+                worker, f"test-{worker}", lanes, offered, 1, "0", planners=planners
             )
         )
         return worker

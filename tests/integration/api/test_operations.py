@@ -52,6 +52,7 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
         "broker": True,
         "rates": True,
         "events": True,
+        "tools": True,
         "worker_io": True,
         "worker_cpu": False,
     }

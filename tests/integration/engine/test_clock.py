@@ -80,6 +80,7 @@ def test_a_step_is_tried_again_when_its_pause_is_over_by_a_claim_and_by_the_swee
         await move_clock(harness.database, timedelta(minutes=59))
         early = await harness.store.claim_step(step.ref), await harness.worker_registry.take_due_wakes(10)
         await move_clock(harness.database, timedelta(minutes=61))
+        assert await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
         return early, await harness.worker_registry.take_due_wakes(10), await harness.store.claim_step(step.ref)
 
     early, wakes, again = play(scenario, MODEL, TOOLS)

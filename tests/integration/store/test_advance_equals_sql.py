@@ -54,6 +54,7 @@ from tests.model.events import (
     StepSettled,
     StepSucceeded,
     StepSuspended,
+    ToolMissed,
 )
 from tests.model.simulation import NOW, SimulatedJob
 from tests.model.states import EXECUTING_JOB
@@ -92,7 +93,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
     index = draw(st.sampled_from(ready + job.in_status(StepStatus.WAITING) + running))
     step = job.steps[index]
     if step.status is StepStatus.READY:
-        return StepClaimed(), index
+        return (ToolMissed(step.attempt) if draw(st.integers(0, 9)) == 0 else StepClaimed()), index
     if step.asks:
         return StepSettled(draw(st.sampled_from(Settlement))), index
     if step.status is StepStatus.WAITING and step.waits_for is not None and not step.joined:

@@ -11,7 +11,9 @@ from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.elicitations import Fails
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ChildRequest, Delegated
+from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.store.batches import BatchStore, NewBatch
 from planq.shared.store.database import as_json
 from planq.shared.store.ids import new_id
@@ -156,14 +158,15 @@ def test_what_an_artifact_alone_refers_to_is_not_collected(play: Any) -> None:  
     play(scenario)
 
 
-def test_tools_are_retired_only_while_workers_of_every_lane_say_so(play: Any) -> None:  # noqa: F811
+def test_a_tool_is_retired_only_while_a_worker_of_its_lane_says_so(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         async def offered() -> list[str]:
             return [row["name"] for row in await rows.run("SELECT name FROM tools ORDER BY name")]
 
-        await rows.worker_registry.publish_tools([{"name": "gone"}, {"name": "here"}])
+        here, gone = ToolDefinition(name="here"), ToolDefinition(name="gone", lane=Lane.CPU)
+        await rows.worker_registry.publish_tools([one.model_dump(mode="json") for one in (gone, here)])
         await rows.run("UPDATE tools SET published_at = now() - interval '1 hour'")
-        await rows.worker_registry.register(new_id(), "io", [Lane.IO], ["here"], 1, "1")
+        await rows.worker_registry.register(new_id(), "io", [Lane.IO], [OfferedTool("here", here.digest)], 1, "1")
         await rows.worker_registry.tidy()
         assert await offered() == ["gone", "here"], "those of the cpu lane are away, and may come back with it"
         await rows.worker_registry.register(new_id(), "cpu", [Lane.CPU], [], 1, "1")

@@ -37,6 +37,7 @@ ENGINE_FILES = {
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
     "load": "a step ends, by its claim, or a window of any tenant's job is opened: the caller holds the job's row",
     "finish": "an attempt ends, by its claim",
+    "offers": "a wake-up that a worker could not claim, by its ids, or what a sweep has found of all tenants",
     "plan": "a stage ends with a plan, by its claim",
     "stage": "a stage ends, by its claim",
     "suspects": "what a lost worker held, by rows that the sweep has found",
@@ -90,6 +91,8 @@ ENGINE = {
 
 ALL_TENANTS = {
     "broken_invariants": "a check of the whole database",
+    "awaited_tools": "numbers of a deployment, for its operator",
+    "missed_tools": "a sweep",
     "add_up_stored_bytes": "a sweep, each change to the number of its tenant",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
     "count_unused_payloads": "as collect_payloads does, each compared within its tenant",

@@ -219,7 +219,6 @@ CREATE TABLE workers (
     id UUID NOT NULL,
     name TEXT NOT NULL,
     lanes TEXT[] NOT NULL,
-    tools TEXT[] NOT NULL,
     planners TEXT[],
     capacity INTEGER DEFAULT 0 NOT NULL,
     bulk_capacity INTEGER DEFAULT 0 NOT NULL,
@@ -232,6 +231,7 @@ CREATE TABLE workers (
     counts JSON,
     missing TEXT[],
     process TEXT,
+    lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
     CONSTRAINT pk_workers PRIMARY KEY (id)
 );
 
@@ -526,6 +526,17 @@ CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE 
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
+CREATE TABLE worker_tools (
+    worker_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    CONSTRAINT pk_worker_tools PRIMARY KEY (worker_id, name),
+    CONSTRAINT fk_worker_tools_worker_id FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_worker_tools_name ON worker_tools (name);
+
 CREATE TABLE batch_lines (
     batch_id UUID NOT NULL,
     line INTEGER NOT NULL,
@@ -714,12 +725,16 @@ CREATE TABLE steps (
     reused_index INTEGER,
     origin_job UUID,
     origin_index INTEGER,
+    tool_digest TEXT,
+    tool_away_since TIMESTAMP WITH TIME ZONE,
     error JSON,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_steps PRIMARY KEY (job_id, index),
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
+
+CREATE INDEX ix_steps_awaiting_tools ON steps (tool_away_since) WHERE status = 'ready' AND tool_away_since IS NOT NULL;
 
 CREATE INDEX ix_steps_held ON steps (job_id, index) WHERE status = 'ready' AND wake_at IS NULL;
 

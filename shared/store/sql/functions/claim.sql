@@ -146,7 +146,8 @@ BEGIN
     FROM plans p WHERE p.job_id = p_job AND p.round < p_round);
 END $$;
 
--- StepsClaimed: takes those of a round's steps `p_indices` that are ready, not held, and whose time has come. Of several, those
+-- StepsClaimed: takes those of a round's steps `p_indices` that are ready, not held, and whose time has come, as far as this
+-- worker can run them (planq_can_run). Of several, those
 -- that somebody else is just moving are passed over: so two of these, or one and a transition of the whole job, never
 -- wait for each other in a circle. Returns rows (index, claim) in plan order: a claim holds what users, tools and models wrote,
 -- and is taken apart nowhere in SQL, which refuses JSON with \u0000.
@@ -176,9 +177,11 @@ BEGIN
     FOREACH v_index IN ARRAY v_free LOOP
         UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
             started_at = coalesce(started_at, planq_clock()),
-            deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
+            deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0,
+            tool_away_since = NULL
         WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready
           AND run_at <= planq_now() AND wake_at IS NOT NULL
+          AND planq_can_run(p_worker, lane, tool_name, tool_digest)
         RETURNING * INTO s;
         IF FOUND THEN
             v_events := v_events || planq_step_started(s);

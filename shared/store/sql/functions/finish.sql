@@ -151,7 +151,7 @@ BEGIN
 END $$;
 
 -- Takes one dependency off a step that waits; the last one makes it ready, or it is claimed for `p_worker` at once, where
--- `p_takes` and it is of the lane and its time has come; where its job's window `is_full` it is held. Returns the step, nulls
+-- `p_takes` and it is of the lane, its time has come and this worker can run it; where its job's window `is_full` it is held. Returns the step, nulls
 -- where it still waits. The caller holds the job's row.
 CREATE FUNCTION planq_unlock_one(
     p_job uuid, p_round int, p_index int, p_lane text, p_takes boolean, p_worker uuid, is_full boolean
@@ -161,7 +161,8 @@ DECLARE
     r record;
     s steps;
 BEGIN
-    SELECT pending, p_takes AND is_full IS NOT TRUE AND lane = p_lane AND run_at <= planq_now() AS is_taken INTO r FROM steps
+    SELECT pending, p_takes AND is_full IS NOT TRUE AND lane = p_lane AND run_at <= planq_now()
+        AND planq_can_run(p_worker, lane, tool_name, tool_digest) AS is_taken INTO r FROM steps
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending;
     IF r.pending > 1 THEN
         UPDATE steps SET pending = pending - 1 WHERE job_id = p_job AND round = p_round AND index = p_index;
@@ -279,7 +280,8 @@ BEGIN
             CASE WHEN max(d.room) IS NOT NULL THEN greatest(max(d.room) + count(*) FILTER (WHERE d.was_out), 0) END AS room
         FROM unnest(p_done) d GROUP BY d.job
     ), ranked AS (
-        SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, row_number() OVER (
+        SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, s.tool_name, s.tool_digest,
+            row_number() OVER (
             PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.index) AS rank,
             row_number() OVER (PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.index) AS place
         FROM freed f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
@@ -287,7 +289,8 @@ BEGIN
     ), chosen AS (
         SELECT r.job_id, r.round, r.index, r.by, r.is_ready,
             r.is_ready AND r.lane = p_lane AND r.run_at <= planq_now() AND r.rank <= coalesce(b.steps, 0)
-                AND coalesce(r.place <= b.room, true) AS is_taken,
+                AND coalesce(r.place <= b.room, true)
+                AND planq_can_run(p_worker, r.lane, r.tool_name, r.tool_digest) AS is_taken,
             r.is_ready AND coalesce(r.place > b.room, false) AS is_held
         FROM ranked r LEFT JOIN budget b ON b.job = r.job_id
     ), moved AS (
@@ -444,7 +447,8 @@ BEGIN
         WHEN v_retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN 'ready'
         ELSE 'failed' END;
     IF j.places IS NOT NULL THEN
-        SELECT count(*) INTO v_ended FROM steps WHERE job_id = i.job AND index = i.index AND status = 'running';
+        SELECT count(*) INTO v_ended FROM steps
+        WHERE job_id = i.job AND index = i.index AND (status = 'running' OR (i.unoffered AND status = 'ready'));
     END IF;
     UPDATE steps SET
         status = v_status,
@@ -463,7 +467,8 @@ BEGIN
         deadline = NULL
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
       AND (status = 'running' OR (status = 'waiting' AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)
-                                  AND v_succeeded))
+                                  AND v_succeeded)
+           OR (i.unoffered AND status = 'ready' AND tool_away_since IS NOT NULL AND wake_at IS NOT NULL))
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);

@@ -49,7 +49,8 @@ DECLARE
 BEGIN
     FOREACH v_index IN ARRAY v_indices LOOP
         SELECT * INTO s FROM steps WHERE job_id = p_job AND index = v_index;
-        IF v_takes > 0 AND s.lane = p_lane AND s.run_at <= planq_now() THEN
+        IF v_takes > 0 AND s.lane = p_lane AND s.run_at <= planq_now()
+           AND planq_can_run(p_worker, s.lane, s.tool_name, s.tool_digest) THEN
             v_takes := v_takes - 1;
             UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker, wakes = 0,
                 started_at = coalesce(started_at, planq_clock()),

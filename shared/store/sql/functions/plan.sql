@@ -16,7 +16,7 @@
 -- spent_input, spent_output, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
--- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
+-- takes over as far as it can run them, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
 -- are planned (`after_steps`), all rounds together; `spent_*` sum `calls` up. `on_failure` says what a failed step does.
 -- Steps with a `known` status have ended so, with `error`; of those with `output_of` the output is that of an earlier
 -- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
@@ -25,7 +25,7 @@
 -- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
 -- window is held.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
--- wait for nothing, those within `places` where the job has a window. Where the job is paused it is not `is_free`: nothing was taken.
+-- wait for nothing, those within `places` where the job has a window.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql
@@ -105,7 +105,7 @@ BEGIN
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
                            depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
-                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline)
+                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
                CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
@@ -117,14 +117,15 @@ BEGIN
                CASE WHEN g.is_taken THEN 1 ELSE 0 END,
                CASE WHEN g.is_taken THEN p_worker END,
                CASE WHEN g.is_taken THEN v_now END,
-               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END
+               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest
         FROM (
             SELECT r.*, coalesce(r.place > v_places, false) AS is_held,
-                r.taken AND j.is_free AND coalesce(r.place <= v_places, true) AS is_taken
+                r.taken AND j.is_free AND coalesce(r.place <= v_places, true)
+                    AND planq_can_run(p_worker, r.lane, r.tool_name, r.digest) AS is_taken
             FROM json_to_recordset(v_steps) AS r (
                 index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
                 depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
-                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text
+                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text
             )
         ) g;
         IF i.reuses THEN
@@ -149,7 +150,7 @@ BEGIN
             v_events := v_events || v_stage.event;
         END IF;
         result := json_build_object(
-            'applied', true, 'job_status', j.status, 'is_free', j.is_free,
+            'applied', true, 'job_status', j.status,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
             'taken', array_to_json(v_taken), 'stage', v_stage.claim, 'places', v_places);
         RETURN NEXT;
@@ -235,7 +236,7 @@ END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
 -- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, calls, take_steps, step: {index, tool_name,
--- kind, lane, effect, arguments, retries, timeout_seconds, recovery}}, where `output`, `calls` and `arguments` are texts
+-- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest}}, where `output`, `calls` and `arguments` are texts
 -- that hold JSON.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
@@ -261,12 +262,12 @@ BEGIN
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, verbatim,
-                       retries, timeout_seconds, recovery, wake_at)
+                       retries, timeout_seconds, recovery, wake_at, tool_digest)
     SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json, true,
-           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace()
+           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace(), g.digest
     FROM json_to_record(i.step) AS g (
         index int, kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
-        recovery text
+        recovery text, digest text
     )
     RETURNING * INTO s;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',

@@ -7,7 +7,7 @@
 
 -- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
--- Those of paused jobs are moved and not returned. One sweeper acts at a time; the others get nothing.
+-- Those of paused jobs are moved and not returned; steps whose tool no live worker has are put aside (offers.sql). One sweeper acts at a time; the others get nothing.
 -- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
 -- root_job_id, tenant_id).
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
@@ -47,6 +47,7 @@ BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
+            planq_is_offered(s.lane, s.tool_name, s.tool_digest) AS is_offered,
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
         WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
@@ -55,14 +56,21 @@ BEGIN
                    AND planq_is_unclaimed(s.wake_at, s.wakes)))
         ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     ), taken AS (
-        UPDATE steps SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
+        UPDATE steps SET wakes = CASE WHEN due.is_offered THEN due.wakes ELSE 0 END,
+            wake_at = CASE WHEN due.is_offered THEN planq_now() + planq_wake_pause(due.wakes) ELSE planq_never() END,
+            tool_away_since = CASE WHEN NOT due.is_offered THEN coalesce(tool_away_since, planq_now()) END
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
-            due.priority, due.root_job_id, steps.tenant_id
+            due.priority, due.root_job_id, steps.tenant_id, due.is_offered
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT t.tenant_id, t.job_id, 'step_awaits_tool', json_build_object(
+            'round', t.round, 'index', t.index, 'tool_name', t.tool_name, 'lane', t.lane)
+        FROM taken t WHERE NOT t.is_offered
     )
     SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
         t.root_job_id, t.tenant_id
-    FROM taken t WHERE NOT t.is_paused;
+    FROM taken t WHERE t.is_offered AND NOT t.is_paused;
 END $$;
 
 -- The queue of a lane and a priority (WakeQueue).

@@ -100,9 +100,9 @@ SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
 WHERE s.status = 'ready' AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * planq_quarantine()
 UNION ALL
--- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
+-- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes), unless no worker has its tool.
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s
-WHERE s.status = 'ready' AND s.wake_at > greatest(s.run_at, planq_now()) + interval '11 minutes'
+WHERE s.status = 'ready' AND s.tool_away_since IS NULL AND s.wake_at > greatest(s.run_at, planq_now()) + interval '11 minutes'
 UNION ALL
 SELECT 'woken_too_late', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, planq_now()) + interval '11 minutes'

@@ -1,10 +1,33 @@
 -- Worker registry: processes, their leases, and the tools that they publish.
 
 -- name: register_worker
--- Announces a worker process.
-INSERT INTO workers (id, name, lanes, tools, planners, capacity, bulk_capacity, version, process)
-VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s)
-ON CONFLICT (id) DO UPDATE SET tools = excluded.tools, heartbeat_at = planq_now()
+-- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
+WITH worker AS (
+    INSERT INTO workers (id, name, lanes, planners, capacity, bulk_capacity, version, process, lease_seconds)
+    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s, %(lease_seconds)s)
+    ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now()
+), offered AS (
+    SELECT * FROM json_to_recordset(%(tools)s) AS t (name text, digest text, version text)
+), gone AS (
+    DELETE FROM worker_tools WHERE worker_id = %(id)s AND name NOT IN (SELECT name FROM offered)
+)
+INSERT INTO worker_tools (worker_id, name, digest, version) SELECT %(id)s, name, digest, version FROM offered
+ON CONFLICT (worker_id, name) DO UPDATE SET digest = excluded.digest, version = excluded.version
+
+-- name: differing_tools
+-- The tools that live workers have with different schemas: a row for each of their digests, with the names of who has it.
+WITH live AS (
+    SELECT t.name, t.digest, t.version, w.name AS worker FROM worker_tools t JOIN workers w ON w.id = t.worker_id
+    WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND w.lanes <> '{}'
+)
+SELECT name, digest, max(version) AS version, array_agg(worker ORDER BY worker) AS workers FROM live
+WHERE name IN (SELECT name FROM live GROUP BY name HAVING count(DISTINCT digest) > 1)
+GROUP BY name, digest ORDER BY name, digest
+
+-- name: awaited_tools
+-- The tools for which steps wait that no live worker has: how many, and since when.
+SELECT tool_name AS name, lane, count(*)::int AS n, min(tool_away_since) AS since FROM steps
+WHERE status = 'ready' AND tool_away_since IS NOT NULL GROUP BY tool_name, lane ORDER BY tool_name, lane
 
 -- name: heartbeat
 -- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
@@ -89,14 +112,14 @@ ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, published_at 
 SELECT definition FROM tools ORDER BY name
 
 -- name: retire_tools
--- Removes tools that no live worker offers, once workers of every lane are alive to say so.
+-- Removes tools that no live worker offers, once a worker of their lane is alive to say so.
+WITH live AS (
+    SELECT id, lanes FROM workers WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+)
 DELETE FROM tools t
 WHERE t.published_at < planq_now() - interval '5 minutes'
-  AND (SELECT count(DISTINCT lane) FROM workers w, unnest(w.lanes) AS lane
-       WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)) >= 2
-  AND NOT EXISTS (SELECT 1 FROM workers w
-                  WHERE t.name = ANY (w.tools)
-                    AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s))
+  AND EXISTS (SELECT FROM live WHERE t.definition->>'lane' = ANY (live.lanes))
+  AND NOT EXISTS (SELECT FROM live JOIN worker_tools o ON o.worker_id = live.id WHERE o.name = t.name)
 
 -- name: count_unfinished
 -- How many jobs, steps and deliveries stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are

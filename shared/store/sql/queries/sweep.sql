@@ -138,9 +138,20 @@ WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'respondin
   AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 ORDER BY expires_at LIMIT %(limit)s
 
+-- name: missed_tools
+-- Steps that have waited for their tool for as long as they may, and no live worker has it.
+SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.lane FROM steps s JOIN jobs j ON j.id = s.job_id
+WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
+  AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
+  AND NOT planq_is_offered(s.lane, s.tool_name, s.tool_digest)
+ORDER BY s.tool_away_since LIMIT %(limit)s
+
 -- name: expired_plans
--- Jobs whose plan has used up its time.
-SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_seconds FROM jobs
+-- Jobs whose plan has used up its time, with the tools that steps of it wait for.
+SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_seconds, ARRAY(
+    SELECT DISTINCT tool_name FROM steps s
+    WHERE s.job_id = jobs.id AND s.status = 'ready' AND s.tool_away_since IS NOT NULL ORDER BY tool_name) AS awaited_tools
+FROM jobs
 WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
   AND deadline <= planq_now() AND NOT planq_is_held_below(id) LIMIT %(limit)s
 

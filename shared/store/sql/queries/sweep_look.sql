@@ -77,6 +77,15 @@ SELECT 'windows', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs WHERE held_steps > 0 AND paused_at IS NULL AND out_steps < planq_places(priority)
 )
 UNION ALL
+SELECT 'tools', NULL, NULL WHERE EXISTS (
+    SELECT FROM (SELECT DISTINCT lane, tool_name FROM steps WHERE status = 'ready' AND tool_away_since IS NOT NULL) a
+    WHERE planq_is_offered(a.lane, a.tool_name, '')
+) OR EXISTS (
+    SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
+    WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
+      AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
+)
+UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= planq_now() AND run_at <= planq_now() AND stage_worker IS NULL

@@ -1,0 +1,105 @@
+-- Offers: which worker can run which step, and what becomes of a step that none can run.
+--
+-- planq_can_run          whether a worker may claim a step: it has the tool, as the plan was checked against it if anybody has
+-- planq_is_offered       whether any live worker of a lane has a tool
+-- planq_hand_on_steps    what a worker may not claim: it is for others, or put aside
+-- planq_wake_offered     for the sweeper: what was put aside and can be run now
+-- planq_miss_tool        the time that a step may wait for its tool is over
+--
+-- A step that is put aside has `tool_away_since`, and `wake_at` in the year 9999: it is ready and may be claimed, and nobody
+-- publishes it. A step without a `tool_digest` needs no tool.
+--
+-- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
+
+-- A worker of which no tool is known may claim everything, and one whose tool has other schemas than the plan was checked
+-- against only where no live worker of the lane has that one.
+CREATE FUNCTION planq_can_run(p_worker uuid, p_lane text, p_tool text, p_digest text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    v_digest text;
+BEGIN
+    IF p_digest IS NULL THEN
+        RETURN true;
+    END IF;
+    SELECT digest INTO v_digest FROM worker_tools WHERE worker_id = p_worker AND name = p_tool;
+    IF v_digest = p_digest THEN
+        RETURN true;
+    ELSIF v_digest IS NULL THEN
+        RETURN NOT EXISTS (SELECT FROM worker_tools WHERE worker_id = p_worker);
+    END IF;
+    RETURN NOT EXISTS (
+        SELECT FROM worker_tools t JOIN workers w ON w.id = t.worker_id
+        WHERE t.name = p_tool AND t.digest = p_digest AND p_lane = ANY (w.lanes)
+          AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds));
+END $$;
+
+-- The same for workers of which no tool is known.
+CREATE FUNCTION planq_is_offered(p_lane text, p_tool text, p_digest text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN p_digest IS NULL OR EXISTS (
+        SELECT FROM worker_tools t JOIN workers w ON w.id = t.worker_id
+        WHERE t.name = p_tool AND p_lane = ANY (w.lanes)
+          AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
+    ) OR EXISTS (
+        SELECT FROM workers w
+        WHERE p_lane = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
+          AND NOT EXISTS (SELECT FROM worker_tools t WHERE t.worker_id = w.id));
+END $$;
+
+-- StepPutAside: of the steps that a worker could not claim, puts those aside whose tool no live worker has. Returns the indices
+-- of those that others can run: their wake-ups are to be published again.
+CREATE FUNCTION planq_hand_on_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid) RETURNS TABLE (index int)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_ready CONSTANT text := 'ready';
+    s record;
+BEGIN
+    FOR s IN
+        SELECT index, tenant_id, lane, tool_name, tool_digest FROM steps
+        WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices) AND status = v_ready
+          AND run_at <= planq_now() AND wake_at IS NOT NULL
+        ORDER BY index
+    LOOP
+        IF planq_is_offered(s.lane, s.tool_name, s.tool_digest) THEN
+            IF NOT planq_can_run(p_worker, s.lane, s.tool_name, s.tool_digest) THEN
+                index := s.index;
+                RETURN NEXT;
+            END IF;
+            CONTINUE;
+        END IF;
+        UPDATE steps SET tool_away_since = coalesce(tool_away_since, planq_now()), wake_at = planq_never(), wakes = 0
+        WHERE job_id = p_job AND round = p_round AND index = s.index AND status = v_ready AND wake_at < planq_never();
+        IF FOUND THEN
+            PERFORM planq_append_event(s.tenant_id, p_job, 'step_awaits_tool', json_build_object(
+                'round', p_round, 'index', s.index, 'tool_name', s.tool_name, 'lane', s.lane));
+        END IF;
+    END LOOP;
+END $$;
+
+-- ToolOffered: makes up to `p_limit` steps due at once that were put aside and whose tool a live worker has. Returns how many.
+CREATE FUNCTION planq_wake_offered(p_limit int) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH offered AS MATERIALIZED (
+        SELECT a.lane, a.tool_name FROM (
+            SELECT DISTINCT lane, tool_name FROM steps WHERE status = 'ready' AND tool_away_since IS NOT NULL
+        ) a WHERE planq_is_offered(a.lane, a.tool_name, '')
+    ), due AS (
+        SELECT s.job_id, s.index FROM steps s JOIN offered o ON o.lane = s.lane AND o.tool_name = s.tool_name
+        WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL
+        ORDER BY s.job_id, s.index LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
+    )
+    UPDATE steps s SET tool_away_since = NULL, wakes = 0,
+        wake_at = CASE WHEN s.wake_at IS NOT NULL THEN greatest(s.run_at, planq_now()) END
+    FROM due WHERE s.job_id = due.job_id AND s.index = due.index;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- StepFailed, of a step that waits for its tool: as planq_finish_step of the `planq_outcome`, which uses up no attempt.
+CREATE FUNCTION planq_miss_tool(p_item json) RETURNS json LANGUAGE sql AS $$
+    SELECT planq_finish_step(i) FROM json_populate_record(NULL::planq_outcome, p_item) i
+$$;
