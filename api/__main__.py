@@ -72,7 +72,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     bound_arenas()
     app = (make or create_api)(settings)
     beat = None if beats is None else beats.beat(settings.freeze_seconds)
-    _check_schema(settings.require_database())
+    _check_schema(settings)
     _allow_many_connections()
     settle_heap()
 
@@ -120,13 +120,13 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
     }
 
 
-def _check_schema(database_url: str) -> None:
+def _check_schema(settings: Settings) -> None:
     """Raise `Misconfigured` for a foreign schema; a database that does not answer yet is only reported."""
     from planq.shared.domain.errors import DatabaseUnavailable
     from planq.shared.store.schema import require_schema
 
     try:
-        require_schema(database_url)
+        require_schema(settings.require_database(), settings.pooled_schema)
     except DatabaseUnavailable as error:
         _log.error("database_unavailable", extra={"cause": error.message})
 

@@ -114,6 +114,7 @@ def create_api(settings: Settings) -> FastAPI:
     settings.check()
     database = Database(
         settings.require_database(),
+        has_pooler=settings.has_pooler,
         max_connections=settings.database_connections,
         timeout_seconds=settings.database_timeout_seconds,
         statement_seconds=settings.database_timeout_seconds + _STATEMENT_SECONDS,
@@ -224,7 +225,7 @@ def _embedded_data(settings: Settings) -> Path | None:
 async def _running(settings: Settings, services: Services, database: Database) -> AsyncIterator[None]:
     await database.open(wait=False)
     companions = [
-        _start(listen(settings.require_database(), ENDED, services.waiters.heard)),
+        _start(listen(settings.require_server(), ENDED, services.waiters.heard)),
         _start(services.waiters.poll()),
         _start(validate_batches(services)),
         _start(services.streams.look()),

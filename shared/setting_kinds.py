@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,21 @@ from planq.shared.domain.values.describe import excerpt
 
 _MAX_DAYS = 36_500
 _MOST_WEIGHT = 1_000
+
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def _schema_name(name: str) -> str:
+    if not _SCHEMA.fullmatch(name) or name.startswith("pg_"):
+        raise ValueError(
+            "expected the name of a schema of PostgreSQL: small letters, digits and `_`, at most 63, no digit first "
+            f"and not `pg_…`, found {excerpt(name)}"
+        )
+    return name
+
+
+SchemaName = Annotated[str, AfterValidator(_schema_name)]
 
 
 def comma_separated(text: str) -> list[str]:

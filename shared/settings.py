@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from planq.shared.domain.database_url import SCHEMA, in_schema
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
 from planq.shared.domain.jobs.states import JobStatus
@@ -26,6 +27,7 @@ from planq.shared.setting_kinds import (
     Days,
     FilePath,
     ModelKey,
+    SchemaName,
     WebAddress,
     Weights,
     ascii_keys,
@@ -68,6 +70,16 @@ class Settings(BaseSettings):
         default="",
         validation_alias=AliasChoices("PLANQ_DATABASE_URL", "DATABASE_URL"),
         description="PostgreSQL, `postgresql://…`; `planq up` starts its own without it.",
+    )
+    database_schema: SchemaName = Field(
+        default=SCHEMA,
+        validation_alias="PLANQ_SCHEMA",
+        description="The schema of the database that holds planq's tables and functions, and nothing else.",
+    )
+    listen_url: str = Field(
+        default="",
+        description="Where DATABASE_URL leads through a pooler in transaction mode (PgBouncer): the server itself, "
+        "for LISTEN and `planq migrate`.",
     )
     broker_url: str = Field(
         default="",
@@ -572,7 +584,14 @@ class Settings(BaseSettings):
         """Every secret that the settings hold: nothing that leaves the process may show one."""
         keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
         addresses = (
-            *(self.database_url, self.broker_url, self.limits_url, self.payloads, self.web_search_url),
+            *(
+                self.database_url,
+                self.listen_url,
+                self.broker_url,
+                self.limits_url,
+                self.payloads,
+                self.web_search_url,
+            ),
             *(self.model_base_url, self.anthropic_base_url, self.google_base_url),
         )
         masters = comma_separated(self.secret_keys.get_secret_value())
@@ -581,14 +600,37 @@ class Settings(BaseSettings):
         )
 
     def require_database(self) -> str:
-        """Return the database URL; raises `Misconfigured` when it is missing or no PostgreSQL URL."""
-        return _require("DATABASE_URL", self.database_url, ("postgresql://", "postgres://"))
+        """Return the URL for statements; raises `Misconfigured` when it is missing or no PostgreSQL URL.
+
+        Its connections work in the schema PLANQ_SCHEMA. A pooler takes no options of a connection: the role has to.
+        """
+        url = _require("DATABASE_URL", self.database_url, _POSTGRES)
+        return url if self.has_pooler else in_schema(url, self.database_schema)
+
+    def require_server(self) -> str:
+        """Return the URL for what needs a connection of its own: LISTEN, and migrations. Raises `Misconfigured`."""
+        if not self.has_pooler:
+            return self.require_database()
+        return in_schema(_require("PLANQ_LISTEN_URL", self.listen_url, _POSTGRES), self.database_schema)
+
+    @property
+    def has_pooler(self) -> bool:
+        """True where DATABASE_URL leads through a pooler, which lends a connection for one transaction."""
+        return bool(self.listen_url)
+
+    @property
+    def pooled_schema(self) -> str | None:
+        """The schema in which a pooler's connections have to work by themselves; None without a pooler."""
+        return self.database_schema if self.has_pooler else None
 
     def require_broker(self) -> str:
         """Return the broker URL; raises `Misconfigured` when it is missing or of a kind we do not know."""
         return _require(
             "BROKER_URL", self.broker_url, ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
         )
+
+
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:

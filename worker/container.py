@@ -245,7 +245,12 @@ def check_settings(settings: Settings, lane: Lane) -> None:
 def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
     """Return the database of a worker's steps, not yet open; raises `Misconfigured` for a bad URL."""
     connections = settings.database_connections if identity.is_shared else 2
-    return Database(settings.require_database(), max_connections=connections, silent_seconds=_SILENT_SECONDS)
+    return Database(
+        settings.require_database(),
+        has_pooler=settings.has_pooler,
+        max_connections=connections,
+        silent_seconds=_SILENT_SECONDS,
+    )
 
 
 def _require_key(settings: Settings, provider: Provider) -> None:

@@ -176,7 +176,7 @@ def _composed(
     database = lane_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
-    require_schema(settings.require_database())
+    require_schema(settings.require_database(), settings.pooled_schema)
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease)
@@ -242,7 +242,7 @@ def _connect_signals(
             extra={
                 **runtime.described(),
                 "version": VERSION,
-                "database": without_password(settings.require_database()),
+                "database": without_password(settings.database_url),
                 "broker": without_password(settings.require_broker()),
             },
         )

@@ -86,12 +86,12 @@ def located_settings() -> Settings:
     return settings.model_copy(update=located)
 
 
-def require_database() -> str:
-    """Return the database's URL; raises `Misconfigured` when none is set and no `planq up` runs here."""
+def database_settings() -> Settings:
+    """Return settings that name a database; raises `Misconfigured` when none is set and no `planq up` runs here."""
     settings = located_settings()
     if not settings.database_url:
         raise Misconfigured(
             f"no planq runs on {runtime.data_folder()}: start `planq up`, or set DATABASE_URL (or PLANQ_DATA, if it "
             "runs on another folder)"
         )
-    return settings.require_database()
+    return settings

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from planq.api.cli.connection import require_database
+from planq.api.cli.connection import database_settings
 
 if TYPE_CHECKING:
     from planq.shared.store.database import Database
@@ -19,11 +19,12 @@ def with_database(use: Callable[[Database], Awaitable[T]]) -> T:
     from planq.shared.store.database import Database
     from planq.shared.store.schema import require_schema
 
-    url = require_database()
-    require_schema(url)
+    settings = database_settings()
+    url = settings.require_database()
+    require_schema(url, settings.pooled_schema)
 
     async def run() -> T:
-        async with Database(url, max_connections=1) as database:
+        async with Database(url, has_pooler=settings.has_pooler, max_connections=1) as database:
             return await use(database)
 
     return asyncio.run(run())

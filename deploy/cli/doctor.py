@@ -213,10 +213,13 @@ def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:
 def _database(settings: Settings) -> Finding:
     import psycopg
 
+    from planq.shared.store.schema import connect
+
     try:
         if not settings.database_url:
             raise Misconfigured("DATABASE_URL is not set, and no `planq up` runs here")
-        with psycopg.connect(settings.require_database(), connect_timeout=_PATIENCE_SECONDS) as connection:
+        url, pooled_schema = settings.require_database(), settings.pooled_schema
+        with connect(url, pooled_schema, patience_seconds=_PATIENCE_SECONDS) as connection:
             version = connection.info.parameter_status("server_version")
     except Misconfigured as error:
         return Finding("database", False, error.message, f"{_START}, or set DATABASE_URL")
@@ -231,7 +234,7 @@ def _schema(settings: Settings) -> Finding:
     from planq.shared.store.schema import current, needed
 
     try:
-        have = current(settings.database_url)
+        have = current(settings.require_database(), settings.pooled_schema)
     except PlanqError as error:
         return Finding("schema", False, error.message, "check that the server runs")
     if have == needed():
@@ -366,7 +369,12 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
     from planq.shared.store.database import Database
 
     async def run() -> T:
-        database = Database(settings.require_database(), max_connections=1, timeout_seconds=_PATIENCE_SECONDS)
+        database = Database(
+            settings.require_database(),
+            has_pooler=settings.has_pooler,
+            max_connections=1,
+            timeout_seconds=_PATIENCE_SECONDS,
+        )
         async with database:
             return await ask(database)
 

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planq.api.cli.connection import require_database
+from planq.api.cli.connection import database_settings
 from planq.api.cli.console import out
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.flower import FLOWER_USER, flower_password
@@ -51,7 +51,7 @@ def migrate() -> None:
     """Bring the database to this release's schema; finds nothing to do the second time."""
     from planq.shared.store.migrate import upgrade
 
-    before, after = upgrade(require_database())
+    before, after = upgrade(database_settings().require_server())
     if before == after:
         out.print(f"the schema is up to date ({after})")
     else:

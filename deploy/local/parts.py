@@ -26,12 +26,16 @@ _STOP_MARGIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """Where planq listens and keeps its data; `flower_port` None means no Flower."""
+    """Where planq listens and keeps its data; `flower_port` None means no Flower.
+
+    `may_migrate`: a database that is not planq's own may be changed without asking.
+    """
 
     host: str
     port: int
     flower_port: int | None
     data: Path
+    may_migrate: bool = False
 
     @property
     def reachable_host(self) -> str:
@@ -110,7 +114,7 @@ def environment_of(part: str, env: Mapping[str, str]) -> dict[str, str]:
         case "flower":
             return {**bare_environment(), **chosen("BROKER_URL", "PLANQ_DATA", *_OF_FLOWER, beginning=("FLOWER_",))}
         case "migrate":
-            return {**bare_environment(), **chosen("DATABASE_URL", "PLANQ_DATA")}
+            return {**bare_environment(), **chosen("DATABASE_URL", "PLANQ_SCHEMA", "PLANQ_LISTEN_URL", "PLANQ_DATA")}
     raise ValueError(f"no such part: {part}")
 
 

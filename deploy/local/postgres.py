@@ -32,6 +32,8 @@ OPTIONS: Mapping[str, str] = {
     "listen_addresses": "",
     "port": str(PORT),
     "unix_socket_permissions": "0700",
+    # Whoever looks with psql finds planq's tables by their names.
+    "search_path": "planq, public",
     "max_connections": "100",
     # Memory: several workers and the API share a small machine with it.
     "shared_buffers": "64MB",

@@ -10,7 +10,7 @@ import http.client
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
@@ -28,6 +28,7 @@ from planq.deploy.local.server import EmbeddedServer
 from planq.deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.data_folder import make_own, usable
+from planq.shared.domain.database_url import SCHEMA, in_schema
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
 from planq.shared.domain.redact import without_password
 from planq.shared.launcher import PYTHON
@@ -44,6 +45,7 @@ try:
 except Misconfigured as error:
     sys.exit(error.message)
 """
+_DATABASE_URLS = ("PLANQ_DATABASE_URL", "DATABASE_URL")
 _HOPELESS_DEATHS = 3
 """A part that died so often in a row before it was ever healthy will not get well by itself."""
 
@@ -71,12 +73,16 @@ def up(
     data: Annotated[Path, typer.Option(envvar="PLANQ_DATA", help="Folder of the data and logs.")] = Path(".planq"),
     flower: Annotated[bool, typer.Option(help="Run Flower.")] = True,
     sample: Annotated[bool, typer.Option(help="Submit the sample job once everything is healthy.")] = False,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Bring the database of DATABASE_URL to this release without asking.")
+    ] = False,
 ) -> None:
     """Start everything, stay up, and stop everything on Ctrl-C.
 
-    DATABASE_URL and BROKER_URL (or REDIS_URL) replace the embedded servers.
+    DATABASE_URL and BROKER_URL (or REDIS_URL) replace the embedded servers. In a database of yours nothing is made or
+    changed before you agree.
     """
-    options = UpOptions(host, port, flower_port if flower else None, data.absolute())
+    options = UpOptions(host, port, flower_port if flower else None, data.absolute(), may_migrate=migrate)
     interrupts = Interrupts()
     interrupts.listen()
     make_own(options.data)
@@ -170,7 +176,7 @@ class Session:
 
     def _start_servers(self) -> tuple[str, str]:
         """Start what is not given by URL, both at once, and return the database's and the broker's URL."""
-        database_url = given_url("PLANQ_DATABASE_URL", "DATABASE_URL")
+        database_url = given_url(*_DATABASE_URLS)
         broker_url = given_url("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL")
         servers: list[EmbeddedServer] = []
         if broker_url is None:
@@ -190,8 +196,10 @@ class Session:
 
     def _migrate(self, env: dict[str, str]) -> None:
         """Bring the schema up to date; a child does it, since Alembic is heavy, and only where there is work."""
-        if has_schema(env["DATABASE_URL"]):
+        if has_schema(env):
             return
+        if given_url(*_DATABASE_URLS) is not None and not self._options.may_migrate:
+            self._ask_for_migration(env)
         log_path = self._options.log("migrate")
         with log_path.open("wb") as log:
             process = spawn([*PLANQ, "migrate"], log=log, env=environment_of("migrate", env))
@@ -204,6 +212,16 @@ class Session:
             raise DatabaseUnavailable(
                 f"the database could not be migrated (log: {log_path}):\n{last_lines(log_path)}"
             )
+
+    def _ask_for_migration(self, env: Mapping[str, str]) -> None:
+        """Ask before anything is written to a database that is not ours; raises `Misconfigured` unless one agrees."""
+        place = f"{without_password(env['DATABASE_URL'])}, schema {env.get('PLANQ_SCHEMA') or SCHEMA}"
+        if sys.stdin.isatty() and typer.confirm(f"Create or change planq's tables there ({place})?"):
+            return
+        raise Misconfigured(
+            f"DATABASE_URL names a database that has not this release's tables ({place}), and nothing was changed "
+            "there; run `planq migrate`, or `planq up --migrate`, or unset DATABASE_URL for an embedded one"
+        )
 
     def _wait_healthy(self, parts: Sequence[PlanqProcess]) -> None:
         """Wait until the API says that database, broker and a worker are there, and Flower answers."""
@@ -263,15 +281,16 @@ class Session:
             raise Stopped
 
 
-def has_schema(database_url: str) -> bool:
-    """Say whether a database has this release's schema; False too when it cannot be asked: the migration says why."""
+def has_schema(env: Mapping[str, str]) -> bool:
+    """Say whether the database of an environment has this release's tables; raises `DatabaseUnavailable`.
+
+    Raises `Misconfigured` where planq cannot work on that server, or not by that address.
+    """
     # Imported late: no other command needs the driver.
     from planq.shared.store.schema import current, needed
 
-    try:
-        return current(database_url) == needed()
-    except DatabaseUnavailable:
-        return False
+    server = env.get("PLANQ_LISTEN_URL") or env["DATABASE_URL"]
+    return current(in_schema(server, env.get("PLANQ_SCHEMA") or SCHEMA)) == needed()
 
 
 def answers(host: str, port: int, path: str) -> bool:

@@ -159,6 +159,7 @@ class Database:
         timeout_seconds: float = 10.0,
         statement_seconds: float | None = None,
         silent_seconds: float | None = None,
+        has_pooler: bool = False,
     ) -> None:
         """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL.
 
@@ -166,6 +167,9 @@ class Database:
         None where a lock, or a server that hangs, may take as long as it takes. A named statement that has no answer
         after `silent_seconds`, where every one is a short one. What takes longer ends its connection and all others:
         they may lead nowhere any more, which TCP by itself notices much later.
+
+        With a pooler (`Settings.has_pooler`) each transaction may reach another process of the server: no statement
+        is prepared, and no option of a connection is asked for.
         """
         self._statement_seconds = statement_seconds
         self._silent_seconds = silent_seconds
@@ -175,6 +179,7 @@ class Database:
             given = psycopg.conninfo.conninfo_to_dict(database_url)
         except psycopg.ProgrammingError as error:
             raise Misconfigured(f"DATABASE_URL: expected a URL that libpq can read, found {error}") from error
+        options = f"{given.get('options', '')} {_OPTIONS}".strip()
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             database_url,
             connection_class=psycopg.AsyncConnection[DictRow],
@@ -182,7 +187,7 @@ class Database:
                 "autocommit": True,
                 "row_factory": dict_row,
                 "application_name": "planq",
-                "options": f"{given.get('options', '')} {_OPTIONS}".strip(),
+                **({"prepare_threshold": None} if has_pooler else {"options": options}),
                 **KEEPALIVE,
             },
             min_size=1,

@@ -26,6 +26,17 @@ _RUNNING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name IN ('planq', 'planq-listen')"""
 
+_CREATE_SCHEMA = """
+DO $$
+DECLARE
+    v_schema text := trim(both '" ' FROM split_part(current_setting('search_path'), ',', 1));
+BEGIN
+    IF v_schema <> '$user' AND to_regnamespace(quote_ident(v_schema)) IS NULL THEN
+        EXECUTE format('CREATE SCHEMA %I', v_schema);
+    END IF;
+END $$"""
+"""What the connection's search_path names first; to create what is there, too, would need more rights."""
+
 _DROP = """
 DO $$
 DECLARE
@@ -90,8 +101,11 @@ def upgrade(database_url: str) -> tuple[str | None, str]:
                 return before, before
             refuse_foreign(before)
             with connection.begin():
-                if before is not None:
+                if before is None:
+                    _refuse_another(connection)
+                else:
                     _refuse_running(connection, before)
+                _driver(connection).execute(_CREATE_SCHEMA)
                 _driver(connection).execute(_DROP)
                 command.upgrade(config(connection), "head")
                 define_functions(connection)
@@ -112,6 +126,15 @@ def define_functions(connection: Connection) -> None:
     driver.execute(
         f"CREATE FUNCTION planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT '{digest()}'::text $$"
     )
+
+
+def _refuse_another(connection: Connection) -> None:
+    """Refuse to make a second, empty planq in a database that has one in `public`, where it stood once."""
+    if connection.execute(text("SELECT to_regproc('public.planq_digest')")).scalar_one() is not None:
+        raise Misconfigured(
+            "this database holds planq's tables in the schema `public`; set PLANQ_SCHEMA=public to go on with them, "
+            "or name another database"
+        )
 
 
 def _refuse_running(connection: Connection, before: str) -> None:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from importlib import resources
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 
@@ -46,14 +47,13 @@ def needed() -> str:
     return f"{HEAD}+{digest()}"
 
 
-def current(database_url: str) -> str | None:
+def current(database_url: str, pooled_schema: str | None = None) -> str | None:
     """Return the database's version, None for a database without planq's tables; raises `DatabaseUnavailable`.
 
-    Raises `Misconfigured` for a server that is too old. Functions without a digest give the revision alone.
+    Raises `Misconfigured` as `connect` does. Functions without a digest give the revision alone.
     """
     try:
-        with psycopg.connect(database_url, connect_timeout=10, application_name="planq-schema") as connection:
-            require_server(connection.info.server_version)
+        with connect(database_url, pooled_schema) as connection:
             if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -67,6 +67,55 @@ def current(database_url: str) -> str | None:
         raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
 
 
+_POOLER = (
+    "DATABASE_URL leads through a connection pooler; set PLANQ_LISTEN_URL to the address of the server itself, for "
+    "what needs a connection of its own (LISTEN, migrations)"
+)
+
+
+def connect(
+    database_url: str, pooled_schema: str | None = None, *, patience_seconds: int = 10
+) -> psycopg.Connection[TupleRow]:
+    """Return a connection to a server that planq can work on, by a way that it can work on; raises psycopg's errors.
+
+    Raises `Misconfigured` for a server that is too old, and for a pooler that the settings do not know of, or whose
+    connections work in another schema than `pooled_schema` (`Settings.pooled_schema`).
+    """
+    try:
+        connection = psycopg.connect(
+            database_url, connect_timeout=patience_seconds, application_name="planq-schema", prepare_threshold=None
+        )
+    except psycopg.OperationalError as error:
+        if "unsupported startup parameter" in str(error):
+            raise Misconfigured(_POOLER) from error
+        raise
+    try:
+        require_server(connection.info.server_version)
+        _require_way(connection, pooled_schema)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_way(connection: psycopg.Connection[TupleRow], pooled_schema: str | None) -> None:
+    """Raise `Misconfigured` unless a pooler stands in the way exactly where one is expected to, and leads to planq.
+
+    A pooler tells each client an identity of its own, for cancellations; the server says another.
+    """
+    ((process, schema),) = connection.execute("SELECT pg_backend_pid(), current_schema()").fetchall()
+    if pooled_schema is None:
+        if process != connection.info.backend_pid:
+            raise Misconfigured(_POOLER)
+    elif schema != pooled_schema:
+        info = connection.info
+        raise Misconfigured(
+            f"the pooler's connections work in the schema {schema or 'of no name'}, expected {pooled_schema}; as its "
+            f'owner, run: ALTER ROLE "{info.user}" IN DATABASE "{info.dbname}" SET search_path = {pooled_schema} '
+            "(a pooler passes no option of a connection on), then have the pooler reconnect"
+        )
+
+
 def require_server(version: int) -> None:
     """Raise `Misconfigured` for a server that is too old; `version` is its `server_version_num`."""
     if version < LOWEST_SERVER * 10_000:
@@ -76,9 +125,12 @@ def require_server(version: int) -> None:
         )
 
 
-def require_schema(database_url: str) -> None:
-    """Raise `Misconfigured` unless the database has the version of this release; raises `DatabaseUnavailable` too."""
-    have = current(database_url)
+def require_schema(database_url: str, pooled_schema: str | None = None) -> None:
+    """Raise `Misconfigured` unless the database has the version of this release, and as `current` does.
+
+    Raises `DatabaseUnavailable` too.
+    """
+    have = current(database_url, pooled_schema)
     if have == needed():
         return
     if have is None:

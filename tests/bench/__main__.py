@@ -48,6 +48,7 @@ MEASUREMENTS = {
     "B25": "tests.bench.hostile",
     "B26": "tests.bench.shares",
     "B27": "tests.bench.history.measuring",
+    "B28": "tests.bench.pooler",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",

@@ -30,7 +30,7 @@ COMMITS, MESSAGES = 7.0, 2.0
 HOPED_COMMITS, HOPED_MESSAGES = 5.0, 1.0
 
 _LSN = "SELECT lsn::text, (lsn - '0/0'::pg_lsn)::float8 FROM pg_current_wal_lsn() AS lsn"
-_TABLES = "SELECT format('%I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+_TABLES = "SELECT format('%I', relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'planq'::regnamespace"
 _NOTE = (
     "B11: jobs one after the other. Commits: commit records in the log. Messages: those put into queues. "
     "Both without those of an idle planq, to a tenth. Bytes: tables, indexes and TOAST after VACUUM."

@@ -29,7 +29,7 @@ LIMIT_STEPS, LIMIT_KB = 20, 20.0
 """What a job of so many steps may cost beyond its own data."""
 
 _SIZE = """SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
-WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"""
+WHERE relkind = 'r' AND relnamespace = 'planq'::regnamespace"""
 
 
 _OWN = """SELECT (

@@ -170,7 +170,7 @@ async def keep_secret(database_url: str) -> None:
 def stored(database_url: str) -> str:
     """Every row of every table as text."""
     with psycopg.connect(database_url) as connection:
-        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'planq'").fetchall()
         rows = [connection.execute(f'SELECT row_to_json(t)::text FROM "{name}" t').fetchall() for (name,) in names]  # type: ignore[call-overload]
     return "\n".join(str(row) for table in rows for row in table)
 

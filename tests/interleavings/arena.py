@@ -169,7 +169,7 @@ class Sessions:
 _COLUMNS = """
 SELECT t.table_name AS name, json_object_agg(c.column_name, c.data_type) AS columns
 FROM information_schema.tables t JOIN information_schema.columns c USING (table_schema, table_name)
-WHERE t.table_schema = 'public' AND t.table_type = 'BASE TABLE'
+WHERE t.table_schema = 'planq' AND t.table_type = 'BASE TABLE'
 GROUP BY t.table_name HAVING bool_or(c.column_name = 'tenant_id') ORDER BY t.table_name
 """
 

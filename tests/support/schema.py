@@ -24,24 +24,24 @@ _CATALOGUE = {
         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
         LEFT JOIN pg_collation s ON s.oid = a.attcollation
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'c')""",
+        WHERE c.relnamespace = 'planq'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'c')""",
     "relations": """
         SELECT c.relname, c.relkind, c.relpersistence, c.reloptions, c.relrowsecurity
-        FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace""",
+        FROM pg_class c WHERE c.relnamespace = 'planq'::regnamespace""",
     "constraints": """
         SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-        WHERE connamespace = 'public'::regnamespace""",
-    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+        WHERE connamespace = 'planq'::regnamespace""",
+    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'planq'",
     "sequences": """
         SELECT sequencename, data_type::text, start_value, increment_by, cycle FROM pg_sequences
-        WHERE schemaname = 'public'""",
+        WHERE schemaname = 'planq'""",
     "triggers": "SELECT tgrelid::regclass::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
     "types": """
         SELECT typname, typtype FROM pg_type
-        WHERE typnamespace = 'public'::regnamespace AND typcategory <> 'A'""",
+        WHERE typnamespace = 'planq'::regnamespace AND typcategory <> 'A'""",
     "functions": """
         SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND prokind <> 'a'""",
+        WHERE pronamespace = 'planq'::regnamespace AND prokind <> 'a'""",
     "extensions": "SELECT extname FROM pg_extension",
 }
 

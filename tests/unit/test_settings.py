@@ -161,3 +161,33 @@ def test_weights_of_tenants_are_numbers_by_their_ids() -> None:
 def test_other_weights_are_refused_with_their_tenant(weights: str, told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         Settings(tenant_weights=weights)
+
+
+@pytest.mark.parametrize("name", ["Shop", "1st", "pg_temp", "a;b", "a" * 64, ""])
+def test_a_schema_has_the_name_of_one(name: str) -> None:
+    with pytest.raises(ValidationError, match="expected the name of a schema"):
+        Settings(database_schema=name)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("postgresql://h/d", "postgresql://h/d?options=-csearch_path%3Dplanq"),
+        ("postgresql://h/d?port=1", "postgresql://h/d?port=1&options=-csearch_path%3Dplanq"),
+        (
+            "postgresql://h/d?options=-cjit%3Doff&port=1",
+            "postgresql://h/d?port=1&options=-cjit%3Doff%20-csearch_path%3Dplanq",
+        ),
+    ],
+)
+def test_connections_work_in_the_schema(given: str, expected: str) -> None:
+    assert Settings(database_url=given).require_database() == expected
+    assert Settings(database_url=given).require_server() == expected
+
+
+def test_behind_a_pooler_no_option_is_asked_for_but_of_the_server_itself() -> None:
+    settings = Settings(database_url="postgresql://pooler/d", listen_url="postgresql://server/d")
+
+    assert settings.require_database() == "postgresql://pooler/d"
+    assert settings.require_server() == "postgresql://server/d?options=-csearch_path%3Dplanq"
+    assert (settings.pooled_schema, Settings().pooled_schema) == ("planq", None)

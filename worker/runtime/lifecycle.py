@@ -126,7 +126,8 @@ class Lifecycle:
         self._winding_down = asyncio.Event()
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
-        self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
+        url, has_pooler = settings.require_database(), settings.has_pooler
+        self._database = Database(url, has_pooler=has_pooler, max_connections=3, silent_seconds=silent)
         tool_wait = timedelta(seconds=settings.tool_wait_seconds)
         registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin, tool_wait=tool_wait)
         self._registry = self._failpoints.around("worker_registry", registry)
@@ -264,7 +265,7 @@ class Lifecycle:
         self._start(self._lag.sample())
         if self._quarantine is not None:
             self._start(self._quarantine.listen())
-        self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
+        self._start(listen(self._settings.require_server(), CANCELLED, self._heard_cancel))
         processes = self._parts.processes
         if processes is not None:
             self._loop.add_reader(processes.fileno(), processes.read_and_end_cancelled)
@@ -277,7 +278,8 @@ class Lifecycle:
 
     async def _retain(self) -> None:
         """Remove what is due over a connection of its own: that takes as long as it takes."""
-        async with Database(self._settings.require_database(), max_connections=1) as database:
+        url, has_pooler = self._settings.require_database(), self._settings.has_pooler
+        async with Database(url, has_pooler=has_pooler, max_connections=1) as database:
             payloads = PayloadStore(database, self._objects)
             await Retainer(Retention(database, self._settings.retention, payloads)).retain()
 

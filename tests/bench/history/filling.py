@@ -58,12 +58,12 @@ _COUNTED = ("last_sequence", "last_turn", "messages_in", "messages_out", "input_
 
 _OWN_COLUMNS = """SELECT column_name, CASE WHEN data_type = 'ARRAY' THEN udt_name ELSE data_type END
 FROM information_schema.columns
-WHERE table_schema = 'public' AND table_name = %s AND is_identity = 'NO' AND is_generated = 'NEVER'
+WHERE table_schema = 'planq' AND table_name = %s AND is_identity = 'NO' AND is_generated = 'NEVER'
 ORDER BY ordinal_position"""
 
 _INDEXES = """SELECT format('%%I', c.relname), pg_get_indexdef(c.oid) FROM pg_index i
 JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
-WHERE t.relnamespace = 'public'::regnamespace AND t.relname = ANY (%s)
+WHERE t.relnamespace = 'planq'::regnamespace AND t.relname = ANY (%s)
   AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)"""
 
 _PREPARED = """

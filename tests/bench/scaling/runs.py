@@ -32,7 +32,7 @@ _IN_FLIGHT = 32
 """Jobs under way at a time where the machine is to do all that it can."""
 
 _STORED = """SELECT relname, pg_total_relation_size(oid)::float8 FROM pg_class
-WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"""
+WHERE relkind = 'r' AND relnamespace = 'planq'::regnamespace"""
 
 _CEILING_SECONDS = 2.0
 

@@ -185,7 +185,8 @@ def test_a_server_that_takes_no_more_clients_is_a_503(make_api: MakeApi, databas
     role = sql.Identifier(f"limited_{uuid4().hex}")
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN CONNECTION LIMIT 0").format(role))
-        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(role))
+        connection.execute(sql.SQL("GRANT USAGE ON SCHEMA planq TO {}").format(role))
+        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA planq TO {}").format(role))
         rest = database_url.partition("@")[2]
         api = make_api(database_url=f"postgresql://{role.as_string()[1:-1]}@{rest}", database_timeout_seconds=0.3)
 

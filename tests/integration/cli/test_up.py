@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 class Up:
     """A running `planq up` with stand-ins for the API and the worker."""
 
-    def __init__(self, folder: Path, port: int, **env: str) -> None:
+    def __init__(self, folder: Path, port: int, *options: str, **env: str) -> None:
         self.folder = folder
         self.output = folder / "output.txt"
         self.port = port
@@ -40,7 +40,7 @@ class Up:
         command = [sys.executable, "-m", "tests.support.fake_up", "up", "--no-flower"]
         with self.output.open("ab") as out:
             self.process = psutil.Popen(
-                [*command, "--port", str(port), "--data", str(folder / "data")],
+                [*command, "--port", str(port), "--data", str(folder / "data"), *options],
                 cwd=ROOT,
                 env=kept | env,
                 stdout=out,
@@ -84,8 +84,8 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 @contextmanager
-def planq_up(folder: Path, **env: str) -> Iterator[Up]:
-    running = Up(folder, free_port(), **env)
+def planq_up(folder: Path, *options: str, **env: str) -> Iterator[Up]:
+    running = Up(folder, free_port(), *options, **env)
     try:
         yield running
     finally:
@@ -294,11 +294,26 @@ def test_two_at_once_on_the_same_data_are_refused(lasting: Up) -> None:
     assert f"already in use by process {lasting.process.pid}" in second.text()
 
 
+def test_nothing_is_written_to_a_database_of_somebody_before_they_agree(
+    tmp_path: Path, empty_database_url: str
+) -> None:
+    with planq_up(tmp_path, DATABASE_URL=empty_database_url) as running:
+        assert running.process.wait(PATIENCE) == 2
+    assert "nothing was changed there; run `planq migrate`, or `planq up --migrate`" in running.text()
+    with psycopg.connect(empty_database_url) as connection:
+        assert connection.execute("SELECT to_regnamespace('planq')").fetchone() == (None,)
+
+    with planq_up(tmp_path, "--migrate", DATABASE_URL=empty_database_url) as running:
+        running.wait_up()
+        assert running.leave() == 0
+    assert not (tmp_path / "data" / "postgres").exists()
+
+
 def test_a_database_that_does_not_answer_is_said(tmp_path: Path) -> None:
     url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/none"
 
     with planq_up(tmp_path, DATABASE_URL=url) as running:
         assert running.process.wait(PATIENCE) == 2
 
-    assert "the database could not be migrated" in running.text()
+    assert "cannot read the database's schema version" in running.text()
     assert not (tmp_path / "data" / "postgres").exists()

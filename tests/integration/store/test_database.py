@@ -162,4 +162,4 @@ def test_the_server_ends_a_transaction_that_stands_idle(database_url: str, given
         assert path is not None
         return idle["idle_in_transaction_session_timeout"], path["search_path"]
 
-    assert asyncio.run(scenario()) == ("1min", "other" if given else '"$user", public')
+    assert asyncio.run(scenario()) == ("1min", "other" if given else "planq, public")

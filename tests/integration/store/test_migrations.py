@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
@@ -30,6 +30,7 @@ def test_migrations_give_the_tables_of_the_models_and_the_functions_of_the_files
 ) -> None:
     engine = create_engine(migrate.sqlalchemy_url(empty_database_url))
     with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA planq"))
         SQLModel.metadata.create_all(connection)
         migrate.define_functions(connection)
     engine.dispose()

@@ -87,7 +87,7 @@ def history(
         # So many rows are expected on each page: to read a table is as dear then as in a long history.
         connection.execute(
             """UPDATE pg_class SET reltuples = reltuples * %s
-               WHERE relnamespace = 'public'::regnamespace AND reltuples > 0""",
+               WHERE relnamespace = 'planq'::regnamespace AND reltuples > 0""",
             [LONGER],
         )
     yield url

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from planq.api.cli import runtime
-from planq.api.cli.connection import connect, default_url, located_settings, require_database
+from planq.api.cli.connection import connect, database_settings, default_url, located_settings
 from planq.api.cli.runtime import Runtime
 from planq.shared.domain.errors import Misconfigured
 
@@ -90,12 +90,12 @@ def test_the_databases_url_is_the_given_one_else_that_of_a_running_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Misconfigured, match="start `planq up`, or set DATABASE_URL"):
-        require_database()
+        database_settings()
     runtime.publish(tmp_path, HERE)
-    assert require_database() == "postgresql://here"
+    assert database_settings().database_url == "postgresql://here"
     assert located_settings().broker_url == "redis://here"
     monkeypatch.setenv("DATABASE_URL", "postgresql://given")
-    assert require_database() == "postgresql://given"
+    assert database_settings().database_url == "postgresql://given"
     assert located_settings().broker_url == "redis://here"
 
 
