@@ -28,7 +28,7 @@ from planq.api.documents import job_document
 from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
 from planq.api.metrics import Metrics
 from planq.api.middleware import Guard, GuardMiddleware
-from planq.api.openapi import describe_api
+from planq.api.openapi import describe_api, operation_name
 from planq.api.places import LEASE_SECONDS, Places
 from planq.api.readiness import BrokerProbe, ReadinessChecks
 from planq.api.revocation import OngoingRequests
@@ -132,6 +132,7 @@ def create_api(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        generate_unique_id_function=operation_name,
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from planq.api.http import Problem
 from planq.api.middleware import OPEN_PATHS
@@ -22,9 +23,54 @@ def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:
             kept.update(_build(app, with_keys=with_keys))
             _bound_limits(kept, limits)
             _bound_integers(kept)
+            _spare_generators(kept["components"]["schemas"])
         return kept
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def operation_name(route: APIRoute) -> str:
+    """Return the name of an operation, after which generated clients call their functions; names stay as they are."""
+    name = _NAMES.get(route.name, route.name)
+    return name.replace("_", "_agentic_", 1) if route.path.startswith("/agentic/") else name
+
+
+_NAMES = {
+    "get_artifacts": "list_artifacts",
+    "get_batches": "list_batches",
+    "get_conversations": "list_conversations",
+    "get_deliveries": "list_deliveries",
+    "get_elicitations": "list_elicitations",
+    "get_elicitations_of_job": "list_elicitations_of_job",
+    "get_endpoints": "list_endpoints",
+    "get_jobs": "list_jobs",
+    "get_keys": "list_keys",
+    "get_messages": "list_messages",
+    "get_messages_of_job": "list_messages_of_job",
+    "get_plans": "list_plans",
+    "get_schedules": "list_schedules",
+    "get_steps": "list_steps",
+    "get_tasks": "list_tasks",
+    "get_tenants": "list_tenants",
+    "get_tools": "list_tools",
+    "patch_endpoint": "change_endpoint",
+    "patch_tenant": "change_tenant",
+    "post_batch": "submit_batch",
+    "post_endpoint": "create_endpoint",
+    "post_execution": "execute_agent",
+    "post_execution_async": "submit_execution",
+    "post_job": "submit_job",
+    "post_key": "create_key",
+    "post_message": "send_message",
+    "post_task": "submit_task",
+    "post_validation": "validate_plan",
+    "put_agent": "store_agent",
+    "put_skill": "store_skill",
+    "put_tenant": "replace_tenant",
+    "redeliver": "redeliver_delivery",
+    "rotate_secret": "rotate_endpoint_secret",
+}
+"""Operations that are not called as their function here is."""
 
 
 def _build(app: FastAPI, *, with_keys: bool) -> dict[str, Any]:
@@ -87,7 +133,7 @@ def _bound_integers(document: dict[str, Any]) -> None:
     for operation in (one for path in document["paths"].values() for one in path.values()):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             _bound(content["schema"], described, seen)
-    described["Json"] = _JSON
+    described["Json"] = dict(_JSON)
 
 
 def _bound(schema: dict[str, Any], described: dict[str, Any], seen: set[str]) -> None:
@@ -105,6 +151,16 @@ def _bound(schema: dict[str, Any], described: dict[str, Any], seen: set[str]) ->
             part.update(_ANY)
     for below in (*parts, *schema.get("anyOf", ())):
         _bound(below, described, seen)
+
+
+def _spare_generators(schemas: dict[str, Any]) -> None:
+    """Say what generators of clients cannot make a type of under `then`, which they pass over and validators heed.
+
+    That is which fields of an object go together, and that JSON is made of JSON.
+    """
+    for schema in schemas.values():
+        if "anyOf" in schema and ("properties" in schema or schema["title"] == _JSON["title"]):
+            schema["if"], schema["then"] = {}, {"anyOf": schema.pop("anyOf")}
 
 
 def _first_sentence(text: str) -> str:

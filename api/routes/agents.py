@@ -122,7 +122,7 @@ Cursor = Annotated[
 ]
 
 _OBJECT = {"type": "object", "additionalProperties": True, "description": "An agent's document; see docs/agents.md."}
-_TEXT = {"type": "string", "pattern": SAYS_SOMETHING, "maxLength": MAX_CHARS}
+_TEXT = {"type": "string", "format": "binary", "pattern": SAYS_SOMETHING, "maxLength": MAX_CHARS}
 _LOCATED = {"Location": {"description": "Where this version can be had.", "schema": {"type": "string"}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {
     200: {

@@ -45,13 +45,14 @@ BatchPath = Annotated[
 ]
 
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+_BYTES = {"type": "string", "format": "binary"}
 _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "One JSON object a line: `{custom_id, body}`, where `body` is what `POST /jobs` takes.",
         "content": {
-            JSON_LINES: {"schema": {"type": "string"}},
-            "application/x-ndjson": {"schema": {"type": "string"}},
+            JSON_LINES: {"schema": _BYTES},
+            "application/x-ndjson": {"schema": _BYTES},
         },
     }
 }

@@ -62,9 +62,13 @@ FollowQuery = Annotated[bool, Query(description="`false` ends the stream after w
 
 _FRAME: dict[str, Any] = {
     "description": "Each event of the stream; `data` holds JSON.",
-    "type": "object",
-    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-    "required": ["event", "data"],
+    # Clients that generators make read no streams: to them it is anything.
+    "if": {},
+    "then": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+        "required": ["event", "data"],
+    },
 }
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import text
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -186,8 +187,12 @@ BEYOND_SCHEMAS_IN_PLANS = {
 }
 
 
+# Bodies that are not JSON are texts here; `binary` tells generators of clients that they are sent as they are.
+schemathesis.openapi.format("binary", text())
+
+
 @schemathesis.serializer("text/markdown", "application/jsonl", "application/x-ndjson")
-def text(_: schemathesis.SerializationContext, value: object) -> bytes:
+def as_it_is(_: schemathesis.SerializationContext, value: object) -> bytes:
     """A text as it is; what is generated wrongly, as it prints."""
     return (value if isinstance(value, str) else str(value)).encode("utf-8", "surrogatepass")
 

@@ -73,3 +73,11 @@ def test_what_the_api_takes_is_described(described: Draft202012Validator, body: 
 )
 def test_what_the_api_refuses_is_not(described: Draft202012Validator, body: dict[str, Any]) -> None:
     assert list(described.iter_errors(body)) != []
+
+
+def test_operations_are_named_for_those_who_call_them_each_once() -> None:
+    document = create_api(Settings(database_url="postgresql://none", broker_url="redis://none")).openapi()
+    names = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(names) == len(set(names))
+    assert {"submit_job", "get_job", "list_jobs", "send_message", "submit_batch", "list_agentic_plans"} <= set(names)
+    assert [name for name in names if name.startswith(("post_", "put_", "patch_"))] == []
