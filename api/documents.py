@@ -10,8 +10,9 @@ from uuid import UUID
 from planq.shared.domain.agents.document import read_agent
 from planq.shared.domain.agents.warnings import Warned, job_warning
 from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
-from planq.shared.domain.jobs.states import Effect, JobStatus, StepStatus
+from planq.shared.domain.jobs.states import Effect, JobStatus, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.rounds.guard import CALLER_SOURCE
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.store.agents import StoredDocument
 from planq.shared.store.database import Row, shown_time
@@ -40,12 +41,19 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
         "rounds": _rounds(row, steps),
         "steps": steps,
         "output": row["output"],
+        "output_ref": _last_output(row, steps),
         "chained": row["chained"],
         "children": row["children"] or [],
         "warnings": _warnings(row),
         "budget": row["budget"],
         "retry": _retry(row),
     }
+
+
+def _last_output(row: Row, steps: Sequence[_Document]) -> Any:
+    """Return the reference to the output of the last step where that is what the job answers with, and large."""
+    is_answer = row["respond"] == Respond.OUTPUT and row["status"] == JobStatus.COMPLETED
+    return steps[-1]["output_ref"] if is_answer and steps else None
 
 
 def _rounds(row: Row, steps: Sequence[_Document]) -> list[_Document]:
@@ -113,7 +121,7 @@ def _warnings(row: Row) -> list[_Document]:
 
 
 _OF_AN_EXECUTION = (
-    *("status", "stop_reason", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
+    *("status", "outcome", "stop_reason", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
     *("created_at", "started_at", "finished_at", "open_questions"),
 )
 
@@ -124,8 +132,10 @@ def job_summary(row: Row) -> _Document:
     return {
         "id": str(row["id"]),
         "status": row["status"],
+        "outcome": row["outcome"],
         "strategy": row["strategy"],
         "priority": row["priority"],
+        "respond": row["respond"],
         "round": row["round"],
         "stop_reason": row["stop_reason"],
         "input": row["input"],
@@ -188,10 +198,11 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
         "status": JobStatus.QUEUED.value,
         "strategy": submission.strategy.value,
         "priority": submission.priority.value,
+        "respond": submission.respond.value,
         "input": submission.input,
         "user_id": submission.user_id,
         "metadata": submission.metadata,
-        "plan_source": None if submission.plan is None else "caller",
+        "plan_source": None if submission.plan is None else CALLER_SOURCE,
         "plan_body": submission.plan,
         "created_at": created_at,
         "expires_at": created_at + submission.expires_in,
@@ -206,9 +217,9 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
 _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls": 0, "steps": 0}
 
 _NOTHING_YET: Mapping[str, Any] = {
-    **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
-    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry", "stop_reason")),
-    **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id")),
+    **dict.fromkeys(("answer", "error", "outcome", "cost_usd", "started_at", "finished_at", "paused_at")),
+    **dict.fromkeys(("plan_errors", "output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
+    **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id", "stop_reason")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     "later_plans": (),
 }

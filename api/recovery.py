@@ -27,6 +27,7 @@ from planq.shared.domain.jobs.states import (
     OnFailure,
     Priority,
     Recovery,
+    Respond,
     Settlement,
     StepStatus,
     Strategy,
@@ -106,7 +107,7 @@ def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> 
 
 
 def _named(steps: Sequence[Row]) -> str:
-    named = ", ".join(f"step {step['index']} ({step['tool_name']!r})" for step in steps[:10])
+    named = ", ".join(f"${step['index']} ({step['tool_name']!r})" for step in steps[:10])
     return f"{named} and {len(steps) - 10} more" if len(steps) > 10 else named
 
 
@@ -230,6 +231,7 @@ def _like(job: Row, given: Mapping[str, Any]) -> Submission:
         input=job["input"],
         strategy=Strategy(job["strategy"]),
         priority=Priority(job["priority"]),
+        respond=Respond(job["respond"]),
         model=job["model"],
         limits=Limits.from_json(job["limits"]),
         tools=job["tools"],
@@ -347,7 +349,7 @@ async def verdict_of(
 def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
     """Return the refusal of an answer to a step that waits for none."""
     return Conflict(
-        f"step {index} of job {job['id']} asks nothing; its status is {status}. Only a step that waits for a person "
+        f"${index} of job {job['id']} asks nothing; its status is {status}. Only a step that waits for a person "
         "to say what became of its call can be settled, and only once",
         step_status=status,
     )

@@ -19,8 +19,10 @@ from planq.shared.domain.jobs.states import (
     ElicitationKind,
     ElicitationStatus,
     JobStatus,
+    Outcome,
     Priority,
     Recovery,
+    Respond,
     StepKind,
     StepStatus,
     StopReason,
@@ -188,6 +190,11 @@ class JobRequest(RequestBody):
     )
     loop: Annotated[Any, WithJsonSchema(_OPTIONAL_LOOP_SCHEMA)] = None
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
+    respond: Literal["model", "output", "none"] | None = Field(
+        None,
+        description="What it answers with: what a `model` writes about the results, the `output` of the last step, "
+        "or `none`. `output` by default where `plan` is given, else `model`, the only one with an agent or rounds.",
+    )
     model: str | None = Field(
         None,
         description="`offline` or `provider:model`; the server's own by default.",
@@ -297,6 +304,13 @@ class OutputReference(Answer):
     sha256: str
     bytes: int
     href: str
+
+
+class JobErrorDocument(ErrorDocument):
+    """Why a job did not succeed: with a `step`, that is the first one that failed for good."""
+
+    step: int | None = Field(default=None, description="The index of that step; absent where it was none.")
+    tool_name: str | None = None
 
 
 class StepDocument(Answer):
@@ -457,6 +471,7 @@ class ChildDocument(Answer):
     agent: AgentReference | None
     action: str | None
     status: JobStatus
+    outcome: Outcome | None
 
 
 class RetryDocument(Answer):
@@ -473,13 +488,18 @@ class JobSummary(Answer):
 
     id: Id
     status: JobStatus
+    outcome: Outcome | None = Field(
+        description="What it came to, null before its end. `partial`: it completed, but a step failed or its plan was"
+        " refused, so that it answers from what there was."
+    )
     strategy: Strategy
     priority: Priority
+    respond: Respond
     round: int = Field(description="The present round, from 0.")
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     input: str
     answer: str | None
-    error: ErrorDocument | None
+    error: JobErrorDocument | None = Field(description="Null while it runs, and where it succeeded.")
     model_calls: int = Field(description="How many calls to a model the job has made.")
     usage: UsageDocument
     created_at: Time
@@ -509,7 +529,11 @@ class JobDocument(JobSummary):
     plan_errors: list[PlanErrorDocument] | None = Field(description="Null unless the plan was refused.")
     rounds: list[RoundDocument] = Field(description="All rounds that have a plan, in their order.")
     steps: list[StepDocument] = Field(description="The steps of all rounds.")
-    output: Any = Field(description="What a structured agent has made, as a value; `answer` is its text.")
+    output: Any = Field(
+        description="With `respond: output` that of the last step, else what a structured agent has made; `answer` "
+        "is its text."
+    )
+    output_ref: OutputReference | None = Field(description="Where a large output of the last step can be had.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")

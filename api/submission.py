@@ -25,7 +25,7 @@ from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
+from planq.shared.domain.jobs.states import Priority, Respond, Strategy
 from planq.shared.domain.models.exchange import CONTEXT
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.orchestration.request import OrchestrateLimits
@@ -246,6 +246,7 @@ async def _checked(
         id=new_id(),
         tenant_id=tenant.id,
         input=text,
+        respond=_respond(request),
         strategy=Strategy(request.strategy or Strategy.PLAN),
         priority=Priority(request.priority or Priority.INTERACTIVE),
         loop=None if block is None else block.to_json(),
@@ -260,6 +261,20 @@ async def _checked(
         callback_url=None if request.callback_url is None else callback_of(settings, request.callback_url),
         **given,
     )
+
+
+def _respond(request: JobRequest) -> Respond:
+    """Return what a job answers with; raises `InvalidRequest` where only a model can answer."""
+    why = "an agent answers with its model" if request.agent is not None else None
+    if why is None and request.strategy not in (None, Strategy.PLAN):
+        why = f"the rounds of the strategy {request.strategy} end with the answer of a model"
+    if why is None:
+        return Respond(request.respond or (Respond.MODEL if request.plan is None else Respond.OUTPUT))
+    if request.respond not in (None, Respond.MODEL):
+        raise InvalidRequest(f"respond: expected model, or none at all; found {request.respond}: {why}")
+    if isinstance(request.plan, Mapping) and request.plan.get("on_failure") is not None:
+        raise InvalidRequest(f"plan/on_failure: {why}, which is told of failures; leave it out")
+    return Respond.MODEL
 
 
 def _context(request: JobRequest, limit: int) -> Mapping[str, str] | None:

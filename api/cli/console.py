@@ -80,8 +80,9 @@ def as_line(text: Any, longest: int = 100) -> str:
 
 
 def shown_status(job: Mapping[str, Any]) -> str:
-    """Return a job's status, and whether it is paused."""
-    return f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+    """Return a job's status, and whether it is paused, or answers only in part."""
+    more = ", paused" if job.get("paused_at") else ", partial" if job.get("outcome") == "partial" else ""
+    return f"{job['status']}{more}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,8 +1,9 @@
 """How a command ends: what is printed about an error, and the exit code.
 
-0    done; for a job: it completed, or it runs
+0    done; for a job: it succeeded, or it runs
 1    the request was refused, the plan is invalid, the job failed or was cancelled, `doctor` found something
 2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
+3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was
 130  interrupted (Ctrl-C)
 """
 
@@ -21,6 +22,7 @@ from planq.shared.domain.errors import Misconfigured, PlanqError, Unauthorized, 
 OK = 0
 NOT_OK = 1
 CANNOT = 2
+PARTIAL = 3
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 _LONGEST_ERROR = 500
@@ -60,7 +62,7 @@ def describe_defect(defect: Any) -> str:
             if defect.get("line"):
                 place = f"line {defect['line']}{f', {place}' if place else ''}"
             if "step" in defect:
-                place = f"step {defect['step']} ({defect.get('tool_name')})"
+                place = f"${defect['step']} ({defect.get('tool_name')})"
             return as_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)
     return as_line(json.dumps(defect, ensure_ascii=False), _LONGEST_ERROR)
 

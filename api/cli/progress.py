@@ -171,7 +171,8 @@ def print_outcome(job: Json, console: Console) -> None:
         _print_answer(plain(str(job["answer"])), console)
     if job.get("error"):
         error = job["error"]
-        console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
+        place = "" if error.get("step") is None else f"${error['step']} {error.get('tool_name')}: "
+        console.print(plain(f"{place}{error.get('code')}: {error.get('message')}"), style="red")
     if (stopped := job.get("stop_reason")) and stopped not in _ANSWERED:
         console.print(plain(f"stopped before the planner had finished: {stopped}"), style="yellow")
     for warning in job.get("warnings") or []:

@@ -42,7 +42,7 @@ def status(
 ) -> None:
     """Show a job: its steps, answer and cost.
 
-    Exit code 1 when the job failed or was cancelled.
+    Exit code 1 when the job failed or was cancelled, 3 when it is partial.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
         job = client.job(str(job_id))

@@ -8,11 +8,11 @@ import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import err, out, print_json
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from planq.shared.domain.jobs.states import JobStatus, Priority
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
+from planq.shared.domain.jobs.states import JobStatus, Outcome, Priority, Respond
 
 LONG_POLL_SECONDS = 20.0
-ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+_CODES = {Outcome.PARTIAL: PARTIAL, Outcome.FAILED: NOT_OK, Outcome.CANCELLED: NOT_OK}
 
 _Limits = Annotated[
     list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
@@ -35,6 +35,13 @@ _Callback = Annotated[
 _Priority = Annotated[
     Priority | None,
     typer.Option(help="bulk: nobody waits for it, and it gives way to the others.", show_default=False),
+]
+_Respond = Annotated[
+    Respond | None,
+    typer.Option(
+        help="What it answers with: a text of the model, or the output of the last step (the default with --plan).",
+        show_default=False,
+    ),
 ]
 _Loop = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="How its rounds are made: a loop block, YAML or JSON.")
@@ -85,6 +92,7 @@ def submit(
     tools: _Tools = None,
     strategy: _Strategy = None,
     priority: _Priority = None,
+    respond: _Respond = None,
     loop: _Loop = None,
     prompt_template: _Prompt = None,
     policy: _Policy = None,
@@ -101,7 +109,7 @@ def submit(
 ) -> None:
     """Submit a job and follow it to its answer.
 
-    Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
+    Exit code 1 when the job fails, 3 when it is partial. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
         _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
@@ -109,7 +117,8 @@ def submit(
             **_asked(text, plan, is_complete=agent is not None and action is not None),
             **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
             **_told(context),
-            **_given({"strategy": strategy, "priority": priority, "callback_url": callback_url}, None),
+            **_given({"strategy": strategy, "priority": priority, "respond": respond}, None),
+            **_given({"callback_url": callback_url}, None),
             **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
             **_rounds(loop, prompt_template, policy),
         }
@@ -131,7 +140,7 @@ def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:
 
 
 def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
-    """Follow a job to its end, print it, and end with the exit code of its status.
+    """Follow a job to its end, print it, and end with the exit code of its outcome.
 
     Progress goes to standard error, the answer to standard output; as JSON nothing but the finished job is printed.
     """
@@ -153,8 +162,8 @@ def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
 
 
 def code_of(job: dict[str, Any]) -> int:
-    """Return the exit code that a job's status stands for."""
-    return NOT_OK if job["status"] in ENDED_BADLY else OK
+    """Return the exit code that a job's outcome stands for; one that runs is fine."""
+    return _CODES.get(job["outcome"], OK)
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:

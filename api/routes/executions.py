@@ -25,8 +25,8 @@ from planq.api.schemas import (
     Answer,
     BudgetRequest,
     ChildDocument,
-    ErrorDocument,
     Id,
+    JobErrorDocument,
     JobRequest,
     Metadata,
     OpenQuestion,
@@ -41,7 +41,7 @@ from planq.api.schemas import (
 from planq.api.submission import Submitted, submit_job
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import JobStatus, StopReason
+from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason
 from planq.shared.domain.plan.document import WHOLE
 from planq.shared.store.views import JobView
 
@@ -91,12 +91,13 @@ class ExecutionDocument(Answer):
 
     exec_id: Id = Field(description="The id of the job that it is.")
     status: JobStatus
+    outcome: Outcome | None = Field(description="What it came to, as that of its job; null before its end.")
     agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
     user: str | None = Field(description="Whose it is, as the caller named them.")
     action: str | None
     output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
-    error: ErrorDocument | None
+    error: JobErrorDocument | None
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     elapsed_ms: int | None = Field(description="From its submission to its end; null before.")
     model_calls: int

@@ -470,7 +470,7 @@ def _invariants(settings: Settings) -> Finding:
 
 
 def _step(row: Row) -> str:
-    return "" if row["step_index"] is None else f"step {row['step_index']}"
+    return "" if row["step_index"] is None else f"${row['step_index']}"
 
 
 def _api(url: str | None, api_key: str | None) -> Finding:

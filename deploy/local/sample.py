@@ -33,8 +33,13 @@ def sample(
 
 
 def run_sample(url: str, api_key: str | None) -> bool:
+<<<<<<< HEAD
     """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
     from planq.api.cli.client import CommandClient
+=======
+    """Submit the sample job, print its plan, steps and answer, and say whether it succeeded."""
+    from planq.api.cli.client import Client
+>>>>>>> af79d1be (Tell what a job came to, and answer a plan without a model)
     from planq.api.cli.progress import follow_job, print_outcome
 
     with CommandClient(url, api_key) as client:
@@ -43,7 +48,7 @@ def run_sample(url: str, api_key: str | None) -> bool:
         out.print(f"job {job['id']}")
         job = follow_job(client, job["id"], out, timeout=_PATIENCE_SECONDS)
         print_outcome(job, out)
-    return bool(job["status"] == "completed")
+    return bool(job["outcome"] == "succeeded")
 
 
 def handbook_paths() -> list[Path]:

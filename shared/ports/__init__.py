@@ -9,6 +9,7 @@ from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.ports.jobs.store import (
     ArtifactRecord,
     FollowUp,
+    JobEnd,
     JobStore,
     Message,
     ParentTransition,
@@ -92,6 +93,7 @@ __all__ = [
     "FollowUp",
     "Gathers",
     "Held",
+    "JobEnd",
     "JobStore",
     "KeptMoment",
     "Knowledge",

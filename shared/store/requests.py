@@ -23,6 +23,7 @@ from planq.shared.domain.jobs.states import (
     ElicitationStatus,
     JobStatus,
     Priority,
+    Respond,
     Settlement,
     StepStatus,
     Strategy,
@@ -76,6 +77,7 @@ class Submission:
     budget: Mapping[str, Any] | None = None
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
+    respond: Respond = Respond.MODEL
     callback_url: str | None = None
     is_task: bool = False
 
@@ -396,7 +398,7 @@ class RequestStore:
         if row["status"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
         if row["status"] != StepStatus.SUCCEEDED:
-            raise NotFound(f"step {index} of job {job_id} has no output: it is {row['status']}")
+            raise NotFound(f"${index} of job {job_id} has no output: it is {row['status']}")
         return StoredJson.of(row["output"], row["payload_hash"])
 
     async def artifacts(self, tenant_id: str, job_id: UUID) -> list[Row]:
@@ -455,6 +457,7 @@ def submission_values(submission: Submission) -> dict[str, object]:
         "with_input": stored_text(submission.with_),
         "callback_url": submission.callback_url,
         "is_task": submission.is_task,
+        "respond": str(submission.respond),
     }
 
 

@@ -47,6 +47,7 @@ from planq.shared.domain.jobs.states import (
     OnFailure,
     Priority,
     Recovery,
+    Respond,
     StepKind,
     StepStatus,
 )
@@ -164,7 +165,8 @@ class Job(SQLModel, table=True):
     status: str = enum_column("job_status", JobStatus, default="queued")
     round: int = int_column()
     after_steps: str = enum_column("after_steps", AfterSteps, default="responding")
-    on_failure: str = enum_column("on_failure", OnFailure, default="halt")
+    on_failure: str = enum_column("on_failure", OnFailure, default="answer")
+    respond: str = enum_column("job_respond", Respond, default="model")
     rounds_deadline: datetime | None = time_column()
     stop_reason: str | None = text_column(nullable=True)
     model: str = text_column()

@@ -52,7 +52,10 @@ PLAN = {
         {"tool_name": "note", "arguments": {"value": value}} for value in (1, "$0.output.value", "$1.output.value")
     ]
 }
-BODIES: Mapping[str, dict[str, Any]] = {"input": {"input": "Take these notes, please."}, "plan": {"plan": PLAN}}
+BODIES: Mapping[str, dict[str, Any]] = {
+    "input": {"input": "Take these notes, please."},
+    "plan": {"plan": PLAN, "respond": "model"},
+}
 
 KINDS = {
     "POST input": "B9 POST /jobs, an input",

@@ -66,4 +66,4 @@ def _joined(calls: list[dict[str, Any]]) -> Body:
 
 
 def _body(calls: list[dict[str, Any]]) -> Body:
-    return {"input": "Carry out the plan.", "plan": {"calls": calls}}
+    return {"input": "Carry out the plan.", "plan": {"calls": calls}, "respond": "model"}

@@ -38,7 +38,7 @@ _PLAN = {
         for expression in ("6*7", "{{ $0.output.result }}+1", "{{ $1.output.result }}+1")
     ]
 }
-BODY = {"input": "Calculate.", "plan": _PLAN}
+BODY = {"input": "Calculate.", "plan": _PLAN, "respond": "model"}
 """B1's job."""
 
 _SAMPLE = "SELECT id::text FROM jobs WHERE status = 'completed' ORDER BY id"

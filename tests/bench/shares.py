@@ -140,7 +140,9 @@ async def _small(client: Client, page: str) -> None:
 
 async def _dripping(client: Client, page: str) -> None:
     call = {"tool_name": "http_fetch", "arguments": {"url": page}}
-    await _until_ended(client, await _post(client, "/jobs", {"input": "fetch", "plan": {"calls": [call]}}))
+    await _until_ended(
+        client, await _post(client, "/jobs", {"input": "fetch", "plan": {"calls": [call]}, "respond": "model"})
+    )
 
 
 async def _wide(client: Client, page: str) -> None:

@@ -132,7 +132,7 @@ class Neighbour(Following):
             }
             for number, path in enumerate(paths)
         ]
-        return {"plan": {"calls": calls}}
+        return {"plan": {"calls": calls, "on_failure": "answer"}}
 
     async def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._key}", **request.pop("headers", {})}

@@ -81,7 +81,9 @@ class _Steps:
 
     def recipe(self, number: int, kind: str, **more: Any) -> Recipe:
         """Return the job that runs these steps."""
-        return Recipe(number, kind, {"plan": {"calls": list(self.calls)}}, self.outputs, self.unsafe, **more)
+        plan = {"calls": list(self.calls), "on_failure": "answer"}
+        respond = "model" if number % 2 or more.get("told") else "output"
+        return Recipe(number, kind, {"plan": plan, "respond": respond}, self.outputs, self.unsafe, **more)
 
     def in_words(self, number: int, kind: str, strategy: str) -> Recipe:
         """Return the job whose planner makes these calls; in `react` each in the turn after those that it needs."""

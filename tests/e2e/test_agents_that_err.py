@@ -122,7 +122,7 @@ def test_an_agent_that_never_ends_is_asked_anew_as_often_as_its_caller_says(stac
     job = httpx.get(f"{stack.url}/jobs/{submitted.json()['id']}?wait=60", timeout=70).json()
 
     (step,) = job["steps"]
-    assert (job["status"], step["status"], step["error"]["code"]) == ("completed", "failed", "timeout"), job
+    assert (job["status"], step["status"], step["error"]["code"]) == ("failed", "failed", "timeout"), job
     with psycopg.connect(database, row_factory=dict_row) as connection:
         asked = connection.execute(
             "SELECT status, error->>'code' AS code, created_at, finished_at FROM jobs "

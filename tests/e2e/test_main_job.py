@@ -193,7 +193,7 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback
     tools = {"io-1": "test_raise", "cpu-1": "test_raise_apart"}
     for worker, tool in tools.items():
         job = wait_for(stack, submit(stack, plan=plan((tool, {"message": "kaboom"})))["id"])
-        assert job["status"] == "completed"
+        assert (job["outcome"], job["error"]["code"], job["error"]["step"]) == ("failed", "internal", 0)
         error = job["steps"][0]["error"]
         assert error["code"] == "internal"
         assert "kaboom" in error["message"]
@@ -266,7 +266,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing_unsafe(
     assert job["status"] == "completed", job
     assert [(s["status"], s["attempt"]) for s in job["steps"]] == [("succeeded", 1), ("succeeded", 2)]
     job = wait_for(stack, unsafe)
-    assert job["status"] == "completed", job
+    assert job["status"] == "failed", job
     assert (job["steps"][0]["status"], job["steps"][0]["error"]["code"]) == ("failed", "outcome_unknown")
     assert job["steps"][1]["status"] == "skipped"
     assert ledger.read_text() == f"{unsafe}/0 paid\n"

@@ -188,7 +188,12 @@ class Scene:
         """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
         job_id = new_id()
         plan = (
-            {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]} if calls else None
+            {
+                "on_failure": "answer",
+                "calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls],
+            }
+            if calls
+            else None
         )
         submission = Submission(
             job_id,

@@ -178,12 +178,19 @@ def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> boo
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
-    """Count steps off; the last one opens the stage after the round. What is recorded is no failure of the job."""
+    """Count steps off; the last one opens the stage after the round, or ends the job where there is none.
+
+    What is recorded is no failure of the job.
+    """
     left = job.open_steps - closed
-    counted = failed if job.on_failure is OnFailure.HALT else 0
+    counted = 0 if job.on_failure is OnFailure.RECORD else failed
     job = replace(job, open_steps=left, failed_steps=job.failed_steps + counted)
     if left > 0:
         return job, ()
+    has_failed = job.on_failure is OnFailure.FAIL and job.failed_steps > 0
+    if has_failed or job.after_steps is AfterSteps.COMPLETED:
+        status = JobStatus.FAILED if has_failed else JobStatus.COMPLETED
+        return replace(job, status=status, open_questions=0, is_paused=False), (JobEnded(status),)
     job = replace(job, status=JobStatus(job.after_steps), open_questions=0)
     if job.after_steps is AfterSteps.PLANNING:
         job = replace(job, round=job.round + 1)
@@ -231,7 +238,7 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
 
 def _failed_for_good(here: Neighbourhood, step: StepView) -> Result:
     step, index, halt = replace(step, status=StepStatus.FAILED), step.index, here.job.halt_index
-    if here.job.on_failure is OnFailure.RECORD:
+    if here.job.on_failure in (OnFailure.CONTINUE, OnFailure.RECORD):
         job, effects = _close(here.job, 1, failed=1)
         return replace(here, job=job, step=step), (*_dropped(step), SkipNeeding(index), *effects)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
@@ -316,7 +323,7 @@ def _tool_chained(here: Neighbourhood, event: ToolChained, now: datetime) -> Res
         halt_index=None,
         round=here.job.round + 1,
         after_steps=AfterSteps.RESPONDING,
-        on_failure=OnFailure.HALT,
+        on_failure=OnFailure.ANSWER,
     )
     return Neighbourhood(job, None, (StepView(0, StepStatus.READY),)), (DispatchStep(0),)
 

@@ -31,7 +31,7 @@ class JobView:
     run_at: datetime | None = None
     round: int = 0
     after_steps: AfterSteps = AfterSteps.RESPONDING
-    on_failure: OnFailure = OnFailure.HALT
+    on_failure: OnFailure = OnFailure.ANSWER
     places: int | None = None
 
 
@@ -101,7 +101,7 @@ class PlanAccepted:
     attempt: int
     steps: tuple[StepView, ...]
     after_steps: AfterSteps = AfterSteps.RESPONDING
-    on_failure: OnFailure = OnFailure.HALT
+    on_failure: OnFailure = OnFailure.ANSWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Caller:
     def submit(self, text: str, plan: Mapping[str, Any] | None = None, *, publish: bool = True) -> UUID:
         """Store a job; publish its wake-up unless told otherwise."""
         job_id = new_id()
+        plan = None if plan is None else {"on_failure": "answer", **plan}
         submission = Submission(job_id, "default", text, Strategy.PLAN, "offline", Limits(), plan=plan)
         self.do(self.requests.submit(submission))
         if publish:

@@ -288,8 +288,10 @@ class Harness:
         return set(queues) - {queue_of(wake) for wake in self.published}
 
     async def submit(self, text: str = "do it", **fields: Any) -> UUID:
-        """Store a job and its wake-up."""
+        """Store a job and its wake-up; a `plan` that does not say otherwise answers from what there is."""
         job_id = new_id()
+        if fields.get("plan") is not None:
+            fields["plan"] = {"on_failure": "answer", **fields["plan"]}
         limits = fields.pop("limits", Limits())
         strategy = fields.pop("strategy", Strategy.PLAN)
         tenant = fields.pop("tenant", "default")

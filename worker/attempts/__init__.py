@@ -120,6 +120,8 @@ class Attempts:
         if isinstance(claim, StepClaim):
             return await self._steps.carry_out(claim, chain)
         chain.calls = []
+        if claim.kept is not None:
+            return await self._recorder.end_kept(claim)
         stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
         return await stage.carry_out(claim, chain)
 

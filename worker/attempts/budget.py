@@ -21,15 +21,16 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import ErrorRecord, RateLimited
+from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, RateLimited
 from planq.shared.domain.jobs.budget import Holder, Wanted, check_reserved
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
 from planq.shared.domain.jobs.states import JobStatus, StopReason
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.estimate import cut_to, wanted_for
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from planq.shared.domain.plan.errors import plan_refused
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import CutOff, JobStore, Message, Prices, StageClaim, TransitionResult
+from planq.shared.ports import CutOff, JobEnd, JobStore, Message, Prices, StageClaim, TransitionResult
 from planq.worker.engine.chain import Carried
 from planq.worker.engine.persist import persist
 
@@ -106,6 +107,11 @@ class Budget:
 _GRACE_SECONDS = 1.0
 """What a cancelled stage waits for its record; a database that takes longer gets it in the background."""
 
+_MOST_ENDS = 20
+"""How often an end is tried that the database refuses, over about nine minutes; then its job fails instead."""
+
+_LONGEST_PAUSE_SECONDS = 30.0
+
 T = TypeVar("T")
 
 
@@ -179,24 +185,53 @@ class ModelCallRecorder:
         messages: Sequence[Message] = (),
         stop_reason: StopReason | None = None,
     ) -> Carried:
-        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost."""
+        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost.
+
+        What answers from the defects of a plan keeps them as its error.
+        """
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        kept = ErrorRecord.of(plan_refused(claim.plan_errors)) if error is None and claim.plan_errors else error
+        end = JobEnd(status, answer, kept, output, chained, messages, stop_reason)
+        more = {"output": output, "chained": chained, "messages": messages, "stop_reason": stop_reason}
 
-        async def end() -> bool:
-            return await self._store.end_job(
-                claim,
-                status,
-                answer,
-                error,
-                calls,
-                output=output,
-                chained=chained,
-                messages=messages,
-                stop_reason=stop_reason,
-            )
+        async def end_job() -> bool:
+            return await self._store.end_job(claim, status, answer, kept, calls, **more)
 
-        applied = await self.unbroken(persist(end))
+        try:
+            applied = await self.unbroken(persist(end_job))
+        except DatabaseUnavailable:
+            raise
+        except Exception as refused:
+            return await self._keep(claim, end if claim.kept is None else None, refused, calls)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "applied": applied})
+        return Carried.by(claim, TransitionResult(applied), error=error)
+
+    async def end_kept(self, claim: StageClaim) -> Carried:
+        """End the job as it was to end before, when the database refused that; no model is asked."""
+        try:
+            applied = await self.unbroken(persist(lambda: self._store.end_kept(claim)))
+        except DatabaseUnavailable:
+            raise
+        except Exception as refused:
+            if claim.tried.tries >= _MOST_ENDS:
+                raise
+            return await self._keep(claim, None, refused, [])
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": "kept", "applied": applied})
+        return Carried.by(claim, TransitionResult(applied))
+
+    async def _keep(
+        self, claim: StageClaim, end: JobEnd | None, refused: Exception, calls: Sequence[ModelCall]
+    ) -> Carried:
+        """Keep what a stage came to whose end the database refuses, so that nothing but the end is tried again."""
+        error = ErrorRecord.of(refused)
+        tried = replace(claim.tried, tries=claim.tried.tries + 1)
+        delay = timedelta(seconds=min(2.0 ** min(tried.tries, 5), _LONGEST_PAUSE_SECONDS))
+        applied = await self.unbroken(persist(lambda: self._store.keep_end(claim, end, error, delay, tried, calls)))
+        _log.error(
+            "job_end_refused",
+            extra={"job": str(claim.job_id), "tries": tried.tries, "applied": applied},
+            exc_info=refused,
+        )
         return Carried.by(claim, TransitionResult(applied), error=error)
 
     async def end_or_retry(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planq.shared.computing import INLINE_CHARS, off_loop
@@ -23,17 +23,18 @@ from planq.shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from planq.shared.domain.jobs.states import AfterSteps, Strategy
+from planq.shared.domain.jobs.states import AfterSteps, OnFailure, Respond, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.models.background import NO_BACKGROUND, Background
 from planq.shared.domain.models.exchange import Findings, ModelFailed
 from planq.shared.domain.plan.compile import compile_outline, outline
 from planq.shared.domain.plan.document import Plan, parse_plan
+from planq.shared.domain.plan.errors import plan_refused
 from planq.shared.domain.plan.interpret import Direct, Malformed, interpret
 from planq.shared.domain.plan.validation import outline_errors
 from planq.shared.domain.rounds.compile import compile_single
 from planq.shared.domain.rounds.ending import abort_reason
-from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
+from planq.shared.domain.rounds.guard import CALLER_SOURCE, MODEL_SOURCE, GuardLimits
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
@@ -178,30 +179,37 @@ class PlanStage:
         if checked.errors:
             return await self._refuse(planning, body, checked.errors)
         try:
-            follow = _follow_up(claim, plan)
+            follow = _follow_up(planning, plan)
             return await self._rounds.accept(claim, chain, planning.source, body, checked.steps, follow)
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), chain.calls)
 
     async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
         claim, chain = planning.claim, planning.chain
+        error = ErrorRecord.of(plan_refused(errors))
 
         async def refuse() -> TransitionResult:
             take = chain.take(0)
-            return await self._store.refuse_plan(claim, planning.source, body, errors, chain.calls, take=take)
+            return await self._store.refuse_plan(
+                claim, planning.source, body, errors, chain.calls, error=error, take=take
+            )
 
         result = await self._recorder.unbroken(persist(refuse))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "applied": result.applied})
         return Carried.by(claim, result)
 
 
-def _follow_up(claim: StageClaim, plan: Plan) -> FollowUp:
+def _follow_up(planning: _Planning, plan: Plan) -> FollowUp:
     """Return what follows a plan: where rounds go on after it, or it ends its job, there is something to plan."""
+    claim = planning.claim
     if claim.strategy is not Strategy.PLAN:
         return further_round(claim)
+    after = AfterSteps.RESPONDING if claim.respond is Respond.MODEL else AfterSteps.COMPLETED
     if plan.calls[-1].kind == "abort":
-        return FollowUp(AfterSteps.PLANNING)
-    return ONE_ROUND
+        after = AfterSteps.PLANNING
+    if planning.source != CALLER_SOURCE:
+        return replace(ONE_ROUND, after_steps=after)
+    return FollowUp(after, OnFailure(plan.on_failure or OnFailure.FAIL))
 
 
 def _check(

@@ -362,6 +362,8 @@ class GuardedStore:
         self.succeed_step = work.takes_over(store.succeed_step)
         self.fail_step = work.takes_over(store.fail_step)
         self.end_job = work.concludes(store.end_job)
+        self.keep_end = work.concludes(store.keep_end)
+        self.end_kept = work.concludes(store.end_kept)
         self.retry_stage = work.concludes(store.retry_stage)
         self.suspend_step = work.concludes(store.suspend_step)
         self.delegate_step = work.concludes(store.delegate_step)

@@ -115,18 +115,41 @@ class StopReason(StrEnum):
     UNTIL = "until"  # the caller's own condition
 
 
+class Outcome(StrEnum):
+    """What a job that has ended came to; the database makes it of its status and its error."""
+
+    SUCCEEDED = "succeeded"
+    PARTIAL = "partial"  # completed, from what there was: a step failed, or the plan was refused
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Respond(StrEnum):
+    """What a job answers with once its steps have ended."""
+
+    MODEL = "model"  # a model writes the answer from the results
+    OUTPUT = "output"  # the output of the last step
+    NONE = "none"
+
+
 class AfterSteps(StrEnum):
-    """The stage that opens when a round's last step has ended; it is stored when the round's plan is accepted."""
+    """Where the job stands when a round's last step has ended; it is stored when the round's plan is accepted."""
 
     RESPONDING = "responding"
     PLANNING = "planning"
+    COMPLETED = "completed"  # without a stage: nobody is asked for an answer
 
 
 class OnFailure(StrEnum):
-    """What a failed step does: `halt` begins nothing later, `record` skips only what needs its output."""
+    """What a failed step does.
 
-    HALT = "halt"
-    RECORD = "record"
+    The first three are a plan's own; `continue` and `record` skip only what needs the output of the failed step.
+    """
+
+    FAIL = "fail"  # nothing later begins, and the job fails
+    ANSWER = "answer"  # nothing later begins, and the job answers from what there is
+    CONTINUE = "continue"  # the rest goes on, and the job answers from what there is
+    RECORD = "record"  # the rest goes on, and the failure is none of the job's: whoever plans next is told it
 
 
 class StepKind(StrEnum):

@@ -94,12 +94,17 @@ class Call(BaseModel):
 
 
 class Plan(BaseModel):
-    """At least one call, in the order of the sequence that a parallel run must be equal to."""
+    """At least one call, in the order of the sequence that a parallel run must be equal to.
+
+    `on_failure` is what becomes of the caller's job once a step has failed for good (`OnFailure`), None for `fail`;
+    nothing in a model's plan.
+    """
 
     model_config = _STRICT
 
     type: Literal["tool_calls"] = "tool_calls"
     reasoning: str | None = None
+    on_failure: Literal["fail", "answer", "continue"] | None = None
     calls: Annotated[list[Call], Field(min_length=1)]
 
 

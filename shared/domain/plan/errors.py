@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from planq.shared.domain.errors import capped
+from planq.shared.domain.errors import PlanInvalid, capped
 from planq.shared.domain.tools.names import suggestion
 
 MAX_RENDERED = 50
@@ -76,6 +76,11 @@ def format_plan_errors(errors: Sequence[PlanError | Mapping[str, Any]], limit: i
     if len(errors) > limit:
         lines.append(f"- … and {len(errors) - limit} more")
     return "\n".join(lines)
+
+
+def plan_refused(errors: Sequence[Mapping[str, Any]]) -> PlanInvalid:
+    """Return the error of a job whose plan was refused with these defects, of which it names the first."""
+    return PlanInvalid(format_plan_errors(errors), errors[:MAX_RENDERED])
 
 
 def invalid_plan(message: str, path: str = "", tool_index: int | None = None) -> PlanError:

@@ -205,7 +205,7 @@ def _value(
 ) -> Any:
     if reference.step not in outputs:
         first = reference.path[0] if reference.path else "output"
-        found: Any = Absent(first, f"step {reference.step}, which has no output")
+        found: Any = Absent(first, f"${reference.step}, which has no output")
     else:
         output = outputs[reference.step]
         found = output.at(reference.path) if isinstance(output, Excerpts) else descend(output, reference.path)

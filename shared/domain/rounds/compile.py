@@ -217,7 +217,7 @@ class _Work:
             earlier = first.setdefault(call_key(_name(one), one.call.arguments), number)
             if earlier != number:
                 self.redirects[number] = earlier
-                self.known[number] = _skipped(DUPLICATE_OF, f"the same call as step {earlier} of this plan", earlier)
+                self.known[number] = _skipped(DUPLICATE_OF, f"the same call as ${earlier} of this plan", earlier)
 
     def block(self, limits: GuardLimits) -> None:
         """Let the guard judge every call that it concerns."""
@@ -273,7 +273,7 @@ class _Work:
                     self.defects += found
                     self.known[number] = _failed(found)
                 elif needed:
-                    message = f"needs the output of step {needed[0]}, which has none"
+                    message = f"needs the output of ${needed[0]}, which has none"
                     self.known[number] = _skipped(SKIPPED, message, needed[0])
             if number in self.known:
                 dead.add(number)

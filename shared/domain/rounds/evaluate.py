@@ -92,7 +92,7 @@ def errors_matched(block: LoopBlock, last: RoundRecord, variables: Mapping[str, 
             if rule.tool is not None:
                 calls.append(RuleCall(rule.tool, _rendered(rule.with_, known, f"/on_error/{place}/with", steps)))
             if rule.then == "abort" and reason is None:
-                reason = f"step {step['index']} ({step['name']}) failed: {capped(str(step['error']), 500)}"
+                reason = f"${step['index']} ({step['name']}) failed: {capped(str(step['error']), 500)}"
             break
     return ErrorReaction(calls, reason)
 

@@ -34,6 +34,7 @@ SKIPPED: Final = "skipped"
 """Code of a step that was never called, because it needs the output of one that has none."""
 
 MODEL_SOURCE: Final = "model"
+CALLER_SOURCE: Final = "caller"
 """What `RoundRecord.source` says of a plan that a model made."""
 
 _LEAST = {"consecutive_limit": 2, "window_size": 4, "window_freq_limit": 1}

@@ -268,9 +268,7 @@ def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> 
     """Return the one message that stands for rounds that are too long: each call's status, and what is left out."""
     if not rounds:
         return []
-    heading = (
-        f"Left out for length: the rounds before step {_end(rounds[-1])}, with what was said in them. Their calls:"
-    )
+    heading = f"Left out for length: the rounds before ${_end(rounds[-1])}, with what was said in them. Their calls:"
     if form is TurnForm.LOOP:
         heading += " (later arguments may still refer to their outputs)"
     results = [
@@ -292,7 +290,7 @@ def _end(record: RoundRecord) -> int:
 
 def _summary_line(index: int, result: StepResult) -> str:
     code = f" ({_plain(result.code)})" if result.code and not result.succeeded else ""
-    return f"- step {index}, {_plain(result.tool_name)}: {_status(result)}{code}; {_left_out([result])}"
+    return f"- ${index}, {_plain(result.tool_name)}: {_status(result)}{code}; {_left_out([result])}"
 
 
 def _count_line(results: Sequence[tuple[int, StepResult]]) -> str:

@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.elicitations import ElicitationAnswer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, StepKind, Strategy
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.values.pointers import Path
@@ -48,7 +48,8 @@ class StageClaim:
     that the document lists, in its order; `with_` and `action` are what the caller sent; without
     an agent, `with_` may hold a `CONTEXT`. `parent` is the step that a
     child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
-    `loop` is the job's loop block as it was stored, None for none.
+    `loop` is the job's loop block as it was stored, None for none. `respond` is what it answers with. What the
+    stage had come to is `kept` where the database refused the job's end: it is for the store alone.
     A job that plans by rounds brings in PLAN all `rounds` that are over, and the time that is left for all of them,
     from the first plan on.
     `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `next_index` is that of the next step
@@ -95,6 +96,8 @@ class StageClaim:
     rounds_time_left: timedelta | None = None
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
+    respond: Respond = Respond.MODEL
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,18 +125,36 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnd:
+    """What a job comes to: `completed` with an answer, or `failed` with an error.
+
+    `output` is the agent's structured output, `chained` the outcome of the chained tool; None keeps what is stored,
+    and so does a `stop_reason` of None. One that has completed has an `error`, too, where its plan was refused; the
+    store adds that of the first step that has failed for good.
+    """
+
+    status: JobStatus
+    answer: str | None
+    error: ErrorRecord | None
+    output: Any = None
+    chained: Any = None
+    messages: Sequence[Message] = ()
+    stop_reason: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FollowUp:
     """What follows a plan that is accepted.
 
-    After its last step the stage `after_steps` opens; `planning` begins the next round. `on_failure` is what a failed
-    step does. `seconds` is the time for the steps, with further rounds for all of them together, None for the job's
-    limit on a plan. `reply` is what the model said, as the next planner is shown it. With a `stop_reason` the job is
-    answered with `answer`, and `output`, once these steps have ended. `errors` say why a guide, a plan without steps,
-    could not be written.
+    After its last step the stage `after_steps` opens: `planning` is that of the next round, `completed` none at all.
+    `on_failure` is what a failed step does. `seconds` is the time for the steps, with further rounds for all of them
+    together, None for the limit on a plan. `reply` is what the model said, as the next planner is shown it. With
+    a `stop_reason` the job is answered with `answer`, and `output`, once these steps have ended. `errors` say why a
+    guide, a plan without steps, could not be written.
     """
 
     after_steps: AfterSteps = AfterSteps.RESPONDING
-    on_failure: OnFailure = OnFailure.HALT
+    on_failure: OnFailure = OnFailure.ANSWER
     seconds: float | None = None
     reply: Any = None
     stop_reason: StopReason | None = None
@@ -146,7 +164,7 @@ class FollowUp:
 
 
 ONE_ROUND = FollowUp()
-"""One round, which halts at its first failure."""
+"""One round, which halts at its first failure, and an answer from what there is then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +207,7 @@ class JobStore(Protocol):
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
         Steps named in `claim.reuse`, and those whose outcome is known, have ended at once; when all have, the stage
-        that `follow` names is due. Raises
+        that `follow` names is due, or the job has ended. Raises
         `InternalFault` when an outcome to take over is gone.
         """
         ...
@@ -203,9 +221,13 @@ class JobStore(Protocol):
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
         *,
+        error: ErrorRecord | None = None,
         take: Take | None = None,
     ) -> TransitionResult:
-        """Keep a defective plan with its defects and send the job on to RESPOND."""
+        """Keep a defective plan with its defects and send the job on to RESPOND.
+
+        A job that no model answers fails with `error` instead.
+        """
         ...
 
     async def end_job(
@@ -222,12 +244,32 @@ class JobStore(Protocol):
         messages: Sequence[Message] = (),
         stop_reason: StopReason | None = None,
     ) -> bool:
-        """End the job from its stage, as completed with an answer or failed with an error; True when it applied.
+        """End the job from its stage, as a `JobEnd` of these fields says; True when it applied.
 
-        `output` is the agent's structured output, `chained` the outcome of the chained tool; None keeps what is
-        stored, and so does a `stop_reason` of None. The commit itself announces the end to those who wait for the
-        job. The parent of a child job is notified by `child_ended`, in a commit of its own.
+        The commit itself announces the end to those who wait for the job. The parent of a child job is notified by
+        `child_ended`, in a commit of its own.
         """
+        ...
+
+    async def keep_end(
+        self,
+        claim: StageClaim,
+        /,
+        end: JobEnd | None,
+        error: ErrorRecord,
+        delay: timedelta,
+        tried: StageTries,
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        """Keep what the stage came to and let it be claimed again after `delay`; True when it applied.
+
+        For an end that the database refuses, for `error`: the next claim brings it as `kept`, and no model is asked
+        again. Without an `end` the claim's own is kept.
+        """
+        ...
+
+    async def end_kept(self, claim: StageClaim, /) -> bool:
+        """End the job as `claim.kept` says; True when it applied."""
         ...
 
     async def chain_tool(

@@ -6,6 +6,7 @@ commit. Each caller makes its own item and reads its own result, so a defect the
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,7 @@ from planq.shared.ports.jobs.store import (
     Approved,
     ArtifactRecord,
     FollowUp,
+    JobEnd,
     Message,
     ParentTransition,
     PayloadRecord,
@@ -88,6 +90,24 @@ class _Item:
 
 _MOST_ASKED_ABOUT = 100
 """Steps at which a worker looks that is about to ask whether it may call its own."""
+
+
+def _end_fields(end: JobEnd) -> dict[str, Any]:
+    """Return the fields of an item of `planq_end_jobs`."""
+    fields: dict[str, Any] = {
+        "status": str(end.status),
+        "answer": end.answer,
+        "error": None if end.error is None else json_text(end.error.to_json()),
+    }
+    if end.output is not None:
+        fields["output"] = stored_text(end.output)
+    if end.chained is not None:
+        fields["chained"] = stored_text(end.chained)
+    if end.stop_reason is not None:
+        fields["stop_reason"] = str(end.stop_reason)
+    if end.messages:
+        fields["messages"] = [message_to_json(message) for message in end.messages]
+    return fields
 
 
 class PostgresJobStore:
@@ -158,6 +178,7 @@ class PostgresJobStore:
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
         *,
+        error: ErrorRecord | None = None,
         take: Take | None = None,
     ) -> TransitionResult:
         value = await self._database.call(
@@ -168,6 +189,7 @@ class PostgresJobStore:
                     "source": source,
                     "body": stored_text(body),
                     "errors": json_text(list(errors)),
+                    "error": None if error is None else json_text(error.to_json()),
                     "take_stage": take is not None and take.stage,
                 }
             ),
@@ -189,21 +211,23 @@ class PostgresJobStore:
         messages: Sequence[Message] = (),
         stop_reason: StopReason | None = None,
     ) -> bool:
-        fields: dict[str, Any] = {
-            **stage_fence(claim, calls),
-            "status": str(status),
-            "answer": answer,
-            "error": None if error is None else json_text(error.to_json()),
-        }
-        if output is not None:
-            fields["output"] = stored_text(output)
-        if chained is not None:
-            fields["chained"] = stored_text(chained)
-        if stop_reason is not None:
-            fields["stop_reason"] = str(stop_reason)
-        if messages:
-            fields["messages"] = [message_to_json(message) for message in messages]
-        return await self._ending.do(_item(fields))
+        end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
+        return await self._ending.do(_item({**stage_fence(claim, calls), **_end_fields(end)}))
+
+    async def keep_end(
+        self,
+        claim: StageClaim,
+        end: JobEnd | None,
+        error: ErrorRecord,
+        delay: timedelta,
+        tried: StageTries,
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        kept = claim.kept if end is None else json_text(_end_fields(end))
+        return await self._retry_stage(claim, error, delay, tried, calls, kept)
+
+    async def end_kept(self, claim: StageClaim) -> bool:
+        return await self._ending.do(_item({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}))
 
     async def chain_tool(
         self,
@@ -259,6 +283,17 @@ class PostgresJobStore:
     async def retry_stage(
         self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
     ) -> bool:
+        return await self._retry_stage(claim, error, delay, tried, calls, None)
+
+    async def _retry_stage(
+        self,
+        claim: StageClaim,
+        error: ErrorRecord,
+        delay: timedelta,
+        tried: StageTries,
+        calls: Sequence[ModelCall],
+        kept: str | None,
+    ) -> bool:
         applied: bool = await self._database.call(
             "planq_retry_stage",
             claim.job_id,
@@ -267,6 +302,7 @@ class PostgresJobStore:
             delay,
             as_json(asdict(tried)),
             as_json([call_to_json(call) for call in calls]),
+            kept,
         )
         return applied
 

@@ -218,6 +218,7 @@ def test_children_are_shown_with_their_parent_and_by_themselves(api: Api, path: 
         "agent": None,
         "action": None,
         "status": "queued",
+        "outcome": None,
     }
     assert api.http.get(f"/executions/agents/{parent}").json()["children"] == [shown]
     execution = api.http.get(f"/executions/agents/{child}").json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -38,7 +39,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     seen = api.http.get(f"/jobs/{job['id']}").json()
 
     assert list(seen) == [
-        *("id", "status", "strategy", "priority", "round", "stop_reason", "input", "answer", "error", "model_calls"),
+        *("id", "status", "outcome", "strategy", "priority", "respond", "round", "stop_reason", "input", "answer"),
+        *("error", "model_calls"),
         *("usage", "created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
         *(
             "user",
@@ -56,6 +58,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
             "rounds",
             "steps",
             "output",
+            "output_ref",
             "chained",
             "children",
         ),
@@ -240,3 +243,47 @@ def test_a_fault_is_a_problem_without_its_cause_and_logged_under_its_id(
     assert f"urn:uuid:{record.__dict__['fault']}" == problem["instance"]
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "secret"
+
+
+@pytest.mark.parametrize(
+    ("sent", "respond"),
+    [
+        ({"input": "x"}, "model"),
+        ({"input": "x", "respond": "none"}, "none"),
+        ({"plan": PLAN}, "output"),
+        ({"plan": PLAN, "respond": "model"}, "model"),
+        ({"plan": PLAN, "strategy": "loop", "input": "x"}, "model"),
+    ],
+)
+def test_a_callers_plan_is_answered_by_its_last_output_unless_somebody_wants_a_model(
+    api: Api, sent: dict[str, Any], respond: str
+) -> None:
+    job = api.submit(sent)
+
+    assert job["respond"] == api.http.get(f"/jobs/{job['id']}").json()["respond"] == respond
+    assert job["outcome"] is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (
+            {"input": "x", "strategy": "loop", "respond": "output"},
+            "respond: expected model, or none at all; found output",
+        ),
+        ({"input": "x", "agent": "clerk", "respond": "none"}, "an agent answers with its model"),
+        (
+            {"plan": {**PLAN, "on_failure": "answer"}, "strategy": "react", "input": "x"},
+            "plan/on_failure: the rounds",
+        ),
+        ({"input": "x", "respond": "text"}, "respond"),
+        ({"plan": {**PLAN, "on_failure": "halt"}}, "on_failure"),
+    ],
+)
+def test_what_only_a_model_can_answer_is_refused_with_another_answer(
+    api: Api, sent: dict[str, Any], told: str
+) -> None:
+    answer = api.http.post("/jobs", json=sent)
+
+    assert answer.status_code == 422
+    assert told in answer.text

@@ -201,6 +201,6 @@ def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: Desk, answe
     if answer == "unknown":
         again = desk.planq("resume", job_id)
         assert again.exit_code == 1
-        assert "step 0 (desk_sign)" in again.stderr
+        assert "$0 (desk_sign)" in again.stderr
         assert desk.planq("resume", job_id, "--repeat-unsafe").exit_code == 0
         assert desk.ended(job_id)["steps"][1]["status"] == "succeeded"

@@ -83,9 +83,12 @@ def test_a_job_from_submission_to_answer(planq: Planq) -> None:
 def test_a_plan_of_the_callers_own_needs_no_planning_call(planq: Planq) -> None:
     job = parsed(planq("submit", "--plan", "-", "--json", given=json.dumps(PLAN)))
 
-    assert job["status"] == "completed"
-    assert job["steps"][0]["output"] == {"result": 42}
-    assert job["model_calls"] == 1
+    asked = parsed(planq("submit", "--plan", "-", "--respond", "model", "--json", given=json.dumps(PLAN)))
+
+    assert (job["status"], job["outcome"], job["model_calls"]) == ("completed", "succeeded", 0)
+    assert job["output"] == job["steps"][0]["output"] == {"result": 42}
+    assert json.loads(job["answer"]) == {"result": 42}
+    assert (asked["outcome"], asked["model_calls"], asked["output"]) == ("succeeded", 1, None)
 
 
 def test_a_job_is_watched_and_its_log_printed(planq: Planq) -> None:

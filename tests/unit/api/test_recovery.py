@@ -13,8 +13,21 @@ FAILED = {"code": "timeout", "message": "no"}
 
 
 def job(**columns: Any) -> dict[str, Any]:
-    row = {"id": "1", "status": "failed", "parent_job_id": None, "failed_steps": 1, "round": 1, "on_failure": "halt"}
-    return {**row, "strategy": "plan", "limits": {"plan_timeout_seconds": 30, "loop_timeout_seconds": 90}, **columns}
+    row = {
+        "id": "1",
+        "status": "failed",
+        "parent_job_id": None,
+        "failed_steps": 1,
+        "round": 1,
+        "on_failure": "answer",
+    }
+    return {
+        **row,
+        "round": 1,
+        "strategy": "plan",
+        "limits": {"plan_timeout_seconds": 30, "loop_timeout_seconds": 90},
+        **columns,
+    }
 
 
 def step(number: int, status: str, recovery: str = "fail") -> dict[str, Any]:
@@ -50,7 +63,7 @@ def test_a_recorded_failure_is_not_repeated_and_so_in_no_doubt() -> None:
 def test_a_job_whose_failures_its_answer_knows_is_not_resumed_and_names_them() -> None:
     done = job(status="completed", failed_steps=0, on_failure="record")
 
-    with pytest.raises(Conflict, match=r"its answer knows that step 0 \('pay'\) failed.* A fork"):
+    with pytest.raises(Conflict, match=r"its answer knows that \$0 \('pay'\) failed.* A fork"):
         doubts_about(done, [step(0, "failed")], repeat_unsafe=False)
     with pytest.raises(Conflict, match="none of its steps has failed"):
         doubts_about(done, [step(0, "succeeded")], repeat_unsafe=False)

@@ -40,6 +40,7 @@ def job(**fields: Any) -> dict[str, Any]:
     return {
         "id": ID,
         "status": "completed",
+        "outcome": "succeeded",
         "input": "hello",
         "answer": "done",
         "error": None,
@@ -299,7 +300,9 @@ def test_the_tree_has_a_branch_for_each_of_several_rounds() -> None:
 
 
 def test_waiting_for_the_tree_long_polls_to_the_end(planq: Planq, server: Recorder) -> None:
-    server.answer_in_turn(f"/jobs/{ID}", job(status="executing"), job(status="executing"), job(status="failed"))
+    server.answer_in_turn(
+        f"/jobs/{ID}", job(status="executing"), job(status="executing"), job(status="failed", outcome="failed")
+    )
 
     result = planq("status", ID, "--tree", "--wait")
 

@@ -25,6 +25,7 @@ def job(status: str, **fields: Any) -> dict[str, Any]:
     return {
         "id": ID,
         "status": status,
+        "outcome": {"completed": "succeeded", "failed": "failed", "cancelled": "cancelled"}.get(status),
         "input": "hello",
         "answer": None,
         "error": None,
@@ -97,16 +98,24 @@ def test_submit_tells_progress_beside_and_the_answer_on_standard_output(planq: P
     assert "\x07" not in result.output
 
 
-@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("failed", 1), ("cancelled", 1)])
-def test_submit_and_status_end_as_the_job_did(planq: Planq, server: Recorder, status: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        (job("completed"), 0),
+        (job("completed", outcome="partial"), 3),
+        (job("failed"), 1),
+        (job("cancelled"), 1),
+    ],
+)
+def test_submit_and_status_end_as_the_job_did(planq: Planq, server: Recorder, ended: Any, code: int) -> None:
     server.answer_in_turn("/jobs", job("queued"), status=202)
-    server.answer_in_turn(f"/jobs/{ID}", job("executing"), job(status))
+    server.answer_in_turn(f"/jobs/{ID}", job("executing"), ended)
 
     submitted = planq("submit", "hello", "--json")
     shown = planq("status", ID, "--json")
 
     assert submitted.exit_code == shown.exit_code == code
-    assert json.loads(submitted.stdout) == json.loads(shown.stdout) == job(status)
+    assert json.loads(submitted.stdout) == json.loads(shown.stdout) == ended
     assert submitted.stderr == shown.stderr == ""
     assert "wait=" in server.asked[1][1]
 

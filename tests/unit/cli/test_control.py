@@ -60,7 +60,7 @@ def test_a_resume_that_would_repeat_an_unsafe_call_names_the_steps(planq: Planq,
     told, data = planq("resume", ID), planq("resume", ID, "--json")
 
     assert (told.exit_code, data.exit_code) == (1, 1)
-    assert told.stderr.splitlines() == ["planq: Conflict: step 1 may have", "- step 1 (mail): too late ]0;owned[red]"]
+    assert told.stderr.splitlines() == ["planq: Conflict: step 1 may have", "- $1 (mail): too late ]0;owned[red]"]
     assert json.loads(data.stdout)["error"]["code"] == "outcome_unknown"
 
 

@@ -292,7 +292,7 @@ def test_an_abort_says_which_step_failed() -> None:
     reaction = errors_matched(parse_block({"on_error": [{"tool": "n", "then": "abort"}]}), ROUNDS[0], KNOWN)
 
     assert reaction.calls == [RuleCall("n", {})]
-    assert reaction.abort_reason == "step 1 (mail) failed: no such box"
+    assert reaction.abort_reason == "$1 (mail) failed: no such box"
 
 
 def test_calls_of_rules_have_no_rules() -> None:

@@ -74,7 +74,7 @@ def test_the_whole_output_is_a_value_and_a_text() -> None:
             r"\{\{ \$0\.output\.c \}\} found no 'c' .*fields there: 'a', 'list'.*/v cannot be",
         ),
         ("{{ $0.output.list.2 }}", "an array of 2"),
-        ("{{ $5.output }}", "step 5, which has no output"),
+        ("{{ $5.output }}", r"\$5, which has no output"),
     ],
 )
 def test_what_is_absent_cannot_be_written_into_a_text(text: str, told: str) -> None:

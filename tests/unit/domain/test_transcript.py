@@ -210,7 +210,7 @@ def test_a_round_of_very_many_calls_is_summed_up_though_it_is_the_newest() -> No
 
     assert message_tokens([summary]) <= 1_000
     assert summary.content.splitlines()[1].startswith("- steps 0 to ")
-    assert summary.content.splitlines()[-1].startswith("- step 4999, wait: succeeded; ")
+    assert summary.content.splitlines()[-1].startswith("- $4999, wait: succeeded; ")
 
 
 def test_the_twin_of_a_call_is_named_by_its_id() -> None:
@@ -234,10 +234,10 @@ def test_what_exceeds_the_room_is_summed_up_oldest_first_and_says_so() -> None:
     assert pairs(messages)[-1] == ("a5", "b5")
     summary = messages[0]
     assert summary.role == "user"
-    assert "- step 0, calculate: succeeded; 4012 characters left out" in summary.content
-    assert "- step 1, fetch: failed (transient); 15 characters left out" in summary.content
+    assert "- $0, calculate: succeeded; 4012 characters left out" in summary.content
+    assert "- $1, fetch: failed (transient); 15 characters left out" in summary.content
     told = len(pairs(messages))
-    assert summary.content.count("\n- step ") == 2 * (6 - told)
+    assert summary.content.count("\n- $") == 2 * (6 - told)
 
 
 def test_so_many_rounds_that_even_their_lines_are_too_long_are_counted() -> None:
@@ -249,7 +249,7 @@ def test_so_many_rounds_that_even_their_lines_are_too_long_are_counted() -> None
     assert counted.startswith("- steps 0 to ")
     last = int(counted.split()[4].rstrip(":"))
     assert f": {(last + 1) // 2} failed, {last + 1 - (last + 1) // 2} succeeded; " in counted
-    assert summary.splitlines()[2].startswith(f"- step {last + 1}, ")
+    assert summary.splitlines()[2].startswith(f"- ${last + 1}, ")
 
 
 def test_the_newest_round_is_shown_though_shortened() -> None:

@@ -58,10 +58,10 @@ def test_a_report_is_given_in_full_and_alone() -> None:
 def test_a_failure_is_named_before_what_was_done() -> None:
     text = answer(
         StepResult("calculate", {"expression": "2+2"}, {"result": 4}),
-        StepResult("http_fetch", {"url": "https://a.b"}, error="connection refused"),
+        StepResult("http_fetch", {"url": "https://a.b"}, error="connection refused", index=1),
     )
 
-    assert text.startswith("Step 2 (http_fetch) failed: connection refused")
+    assert text.startswith("$1 (http_fetch) failed: connection refused")
     assert text.index("failed") < text.index("2+2 = 4")
 
 

@@ -67,6 +67,7 @@ ENGINE = {
     "planq_note_outcome": "of a claim's job",
     "planq_merged": "of a claim's job and its conversation",
     "planq_note_step": "of a claim's job",
+    "planq_first_failure": "its caller holds the job's row",
     "abandon_step": "an attempt that this worker claimed",
     "approvals": "of a claim's job and its tree",
     "child_outcomes": "of a claim's step and the children that it has made",

@@ -55,9 +55,9 @@ def _repeat(ask: Ask) -> str:
 
 
 def _tell(results: Sequence[StepResult]) -> str:
-    failed = [(number, result) for number, result in enumerate(results, start=1) if not result.succeeded]
+    failed = [result for result in results if not result.succeeded]
     succeeded = [result for result in results if result.succeeded]
-    parts = [_failure(number, result) for number, result in failed]
+    parts = [_failure(result) for result in failed]
     reports = [text for result in succeeded if (text := _report(result))]
     if reports and not failed:
         # The report holds what the steps before it found; repeating them would bury it.
@@ -69,8 +69,8 @@ def _tell(results: Sequence[StepResult]) -> str:
     return "\n\n".join(parts) or "No step was carried out, so there is nothing to tell."
 
 
-def _failure(number: int, result: StepResult) -> str:
-    return f"Step {number} ({result.tool_name}) failed: {capped(result.error or 'no reason was given', 1_000)}"
+def _failure(result: StepResult) -> str:
+    return f"${result.index} ({result.tool_name}) failed: {capped(result.error or 'no reason was given', 1_000)}"
 
 
 def _shortened(result: StepResult) -> str:

@@ -20,9 +20,11 @@ CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE
 
 CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled'));
 
-CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning'));
+CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning', 'completed'));
 
-CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('halt', 'record'));
+CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('fail', 'answer', 'continue', 'record'));
+
+CREATE DOMAIN job_respond AS TEXT CONSTRAINT ck_job_respond CHECK (VALUE IN ('model', 'output', 'none'));
 
 CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
 
@@ -444,7 +446,8 @@ CREATE TABLE jobs (
     status job_status DEFAULT 'queued' NOT NULL,
     round INTEGER DEFAULT 0 NOT NULL,
     after_steps after_steps DEFAULT 'responding' NOT NULL,
-    on_failure on_failure DEFAULT 'halt' NOT NULL,
+    on_failure on_failure DEFAULT 'answer' NOT NULL,
+    respond job_respond DEFAULT 'model' NOT NULL,
     rounds_deadline TIMESTAMP WITH TIME ZONE,
     stop_reason TEXT,
     model TEXT NOT NULL,

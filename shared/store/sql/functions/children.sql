@@ -102,7 +102,7 @@ BEGIN
             SELECT b.id, 1 AS part, 'job_submitted' AS kind, json_build_object(
                 'parent_job_id', j.id, 'step_index', p_index, 'position', b.child_position) AS data FROM born b
             UNION ALL
-            SELECT b.id, 2, 'job_failed', b.error FROM born b WHERE b.status = 'failed'
+            SELECT b.id, 2, 'job_failed', planq_end_told('failed', b.error) FROM born b WHERE b.status = 'failed'
         ) e ORDER BY e.id, e.part
     )
     SELECT count(*) FILTER (WHERE b.status = 'failed') INTO v_dead FROM born b;

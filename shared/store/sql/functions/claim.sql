@@ -60,7 +60,7 @@ DECLARE
     p record;
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, loop_block, forked_from, user_id,
-           trace_id, conversation_id, stage_retry, resumes, priority, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
+           trace_id, conversation_id, stage_retry, resumes, priority, respond, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL OR with_input IS NOT NULL
                AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
            extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
@@ -76,8 +76,10 @@ BEGIN
             THEN planq_merged(j.conversation_id, p_job, j.round) END,
         'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
         'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
-        'priority', j.priority, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
+        'priority', j.priority, 'respond', j.respond, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
+        'kept', CASE WHEN j.stage_retry IS NOT NULL
+            THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->>'kept' END,
         'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
         'job_tree', CASE WHEN j.has_job_tree THEN planq_stage_job_tree(p_job) END,
         'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL
@@ -110,7 +112,7 @@ BEGIN
 END $$;
 
 -- What is kept of a stage's failed tries, where they are of the stage at which the job stands now; else null.
---   p_retry {stage, round, resumes, tried: {tries, requests, seconds}, error}, the error as a text that holds JSON
+--   p_retry {stage, round, resumes, tried: {tries, requests, seconds}, error, kept}, error and kept as texts that hold JSON
 CREATE FUNCTION planq_present_retry(p_retry json, p_status text, p_round int, p_resumes int) RETURNS json
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_retry->>'stage' = p_status AND (p_retry->>'round')::int = p_round

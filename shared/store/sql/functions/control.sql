@@ -26,23 +26,25 @@ END $$;
 
 -- Ends an unfinished job in the middle, as `p_status`: its unfinished steps are cancelled, what still runs is fenced off
 -- by that; everything below it is cancelled with it, and open questions are closed. What open calls may have cost stays held for a
--- while. The caller holds the job's row and those above it. Returns the ids of all ended jobs.
+-- while. Without `p_error` its error is that of its first step that has failed. The caller holds the job's row and those above
+-- it. Returns the ids of all ended jobs.
 CREATE FUNCTION planq_cut_off(p_job uuid, p_status text, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_tenant text;
+    j record;
 BEGIN
     PERFORM planq_owe(ARRAY[p_job]);
     PERFORM planq_end_waits(ARRAY[p_job]);
     UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
         elicitation_id = NULL
     WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
-    UPDATE jobs SET status = p_status, error = p_error, finished_at = planq_clock(), stage_worker = NULL,
+    UPDATE jobs SET status = p_status, finished_at = planq_clock(), stage_worker = NULL,
+        error = coalesce(p_error, CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END),
         cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
         wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0, places = NULL,
         out_steps = NULL, held_steps = 0
-    WHERE id = p_job AND finished_at IS NULL RETURNING tenant_id INTO v_tenant;
+    WHERE id = p_job AND finished_at IS NULL RETURNING tenant_id, error INTO j;
     ASSERT FOUND, 'ended_twice';
-    PERFORM planq_append_event(v_tenant, p_job, 'job_' || p_status, p_error);
+    PERFORM planq_append_event(j.tenant_id, p_job, 'job_' || p_status, planq_end_told(p_status, j.error));
     RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
 END $$;
 
@@ -76,11 +78,12 @@ BEGIN
             elicitation_id = NULL
         WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
         UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
+            error = CASE WHEN failed_steps > 0 THEN planq_first_failure(id) END,
             cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
             open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0
         WHERE id = ANY (v_ids);
-        INSERT INTO events (tenant_id, job_id, kind)
-        SELECT tenant_id, id, 'job_cancelled' FROM jobs WHERE id = ANY (v_ids) ORDER BY id;
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT tenant_id, id, 'job_cancelled', planq_end_told('cancelled', error) FROM jobs WHERE id = ANY (v_ids) ORDER BY id;
         v_ended := v_ended || v_ids;
         v_above := p_above || v_ended;
     END LOOP;
@@ -199,7 +202,8 @@ BEGIN
         v_status := CASE
             WHEN v_again > 0 THEN 'executing'
             WHEN EXISTS (SELECT FROM steps WHERE job_id = p_job AND round = j.round)
-              OR EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND errors IS NOT NULL)
+              OR (j.respond = 'model'
+                  AND EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND errors IS NOT NULL))
             THEN 'responding' ELSE 'queued' END;
         v_chained := EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND source = 'chained');
         w := planq_begin_window(p_job, j.round, v_again, j.priority);
@@ -261,8 +265,8 @@ BEGIN
     WITH open AS MATERIALIZED (
         SELECT s.index, s.dependents FROM steps s
         WHERE s.job_id = p_job AND s.round = p_round
-          AND CASE p_on_failure WHEN 'halt' THEN s.status <> 'succeeded' AND NOT s.is_known
-              ELSE s.status = 'cancelled' END
+          AND CASE p_on_failure WHEN 'record' THEN s.status = 'cancelled'
+              ELSE s.status <> 'succeeded' AND NOT s.is_known END
     ), awaited AS (
         SELECT d.index, count(*)::int AS pending FROM open o CROSS JOIN LATERAL unnest(o.dependents) AS d (index)
         GROUP BY d.index

@@ -67,7 +67,7 @@ BEGIN
     IF NEW.callback_url IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = NEW.tenant_id AND NOT is_disabled) THEN
         PERFORM planq_add_deliveries(
             NEW.tenant_id, 'job.' || NEW.status, NEW.id, NEW.batch_id, NEW.callback_url, json_build_object(
-                'id', NEW.id, 'status', NEW.status, 'stop_reason', NEW.stop_reason, 'error', planq_short(NEW.error),
+                'id', NEW.id, 'status', NEW.status, 'outcome', planq_outcome(NEW.status, NEW.error), 'stop_reason', NEW.stop_reason, 'error', planq_short(NEW.error),
                 'metadata', planq_short(NEW.metadata), 'conversation_id', NEW.conversation_id,
                 'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
     END IF;

@@ -13,6 +13,28 @@ BEGIN
     INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
 END $$;
 
+-- What a job that has ended came to (Outcome): with an error one that has completed answers from what there was. Null before its end.
+CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_status <> 'completed' THEN CASE WHEN p_status IN ('failed', 'cancelled') THEN p_status END
+                WHEN p_error IS NULL THEN 'succeeded' ELSE 'partial' END
+$$;
+
+-- The data of the event of an end: the outcome, and what stands in the error. An error may hold \u0000, so it is put together
+-- as text.
+CREATE FUNCTION planq_end_told(p_status text, p_error json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT (format('{"outcome":"%s"', planq_outcome(p_status, p_error)) || coalesce(',' || substr(p_error::text, 2), '}'))::json
+$$;
+
+-- The error of the first step of a job's plan that has failed for good, with its place: {step, tool_name, ...}; null where none
+-- has. What was known when the plan was accepted is no failure, and a chained tool has a round, and a place for its error, of
+-- its own.
+CREATE FUNCTION planq_first_failure(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT (format('{"step":%s,"tool_name":%s,', s.index, to_json(s.tool_name)) || substr(s.error::text, 2))::json
+            FROM steps s WHERE s.job_id = p_job AND s.round = 0 AND s.status = 'failed' AND NOT s.is_known
+            ORDER BY s.index LIMIT 1);
+END $$;
+
 -- How the data of an event about a step begins, by which such events are found: they may hold \u0000, and nothing of that can
 -- be taken apart. The rest is an object that is not empty.
 CREATE FUNCTION planq_place(p_round int, p_index int) RETURNS text LANGUAGE sql IMMUTABLE AS $$

@@ -2,8 +2,8 @@
 --
 -- The way of a success, planq_succeed_steps: lock the job, store the output (planq_keep_outcome), append the event, take
 -- one dependency off each dependent (planq_unlock_one), claim for the same worker what became ready, and count the step
--- off its job; the last one opens the next stage (planq_close_steps, or planq_close_and_take_stage). planq_succeed_many does it
--- set by set, for many steps of one job. planq_fail_steps retries a step, or fails it and skips what it halts
+-- off its job; the last one opens the next stage (planq_close_steps, or planq_close_and_take_stage), or ends the job where no
+-- stage follows (planq_end_with_steps). planq_succeed_many does it set by set, for many steps of one job. planq_fail_steps retries a step, or fails it and skips what it halts
 -- (planq_skip_after) or what needs its output (planq_skip_needing). planq_finish_step is one end of one step, for everything that is not on the hot path.
 --
 -- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
@@ -41,13 +41,14 @@ DECLARE
     v_stage planq_stage;
     v_ready json[];
     v_taken json[];
+    v_end planq_event;
     v_events planq_event[];
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
         n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
         artifact text, unit json, unit_seconds float8, take_steps int, take_stage boolean
     ) LOOP
-        SELECT status, round, open_steps, stage_attempt, after_steps, places, out_steps, held_steps,
+        SELECT status, round, open_steps, stage_attempt, after_steps, on_failure, failed_steps, places, out_steps, held_steps,
             paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
@@ -132,6 +133,10 @@ BEGIN
             UPDATE jobs SET open_steps = open_steps - v_steps, out_steps = out_steps + v_out,
                 held_steps = held_steps + v_held
             WHERE id = i.job;
+        ELSIF planq_ends_with_steps(j.after_steps, j.on_failure, j.failed_steps) THEN
+            v_end := planq_end_with_steps(i.job, 0);
+            v_events := v_events || v_end;
+            j.status := planq_status_told(v_end);
         ELSIF i.take_stage AND j.is_free THEN
             j.status := j.after_steps;
             UPDATE jobs SET open_steps = 1 WHERE id = i.job AND v_steps > 1;
@@ -328,7 +333,13 @@ END $$;
 CREATE FUNCTION planq_close_and_take(p_done planq_done[], p_freed planq_freed[], p_worker uuid, p_seconds float8)
 RETURNS planq_closed[] LANGUAGE plpgsql AS $$
 DECLARE
+    v_ending CONSTANT uuid[] := ARRAY(
+        SELECT d.job FROM unnest(p_done) d JOIN jobs j ON j.id = d.job
+        WHERE planq_ends_with_steps(j.after_steps, j.on_failure, j.failed_steps)
+        GROUP BY d.job HAVING count(*) = max(d.open_steps));
     v_closed planq_closed[];
+    v_job uuid;
+    v_end planq_event;
 BEGIN
     WITH closing AS (
         SELECT d.job, count(*)::int AS count, count(*) = max(d.open_steps) AS is_last,
@@ -355,7 +366,7 @@ BEGIN
             wakes = 0,
             deadline = CASE WHEN c.is_taken THEN planq_now() + make_interval(secs => p_seconds)
                             WHEN NOT c.is_last THEN j.deadline END
-        FROM closing c WHERE j.id = c.job
+        FROM closing c WHERE j.id = c.job AND j.id <> ALL (v_ending)
         RETURNING j.id, j.tenant_id, j.status, j.stage_attempt, c.is_taken
     ), appended AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
@@ -375,6 +386,11 @@ BEGIN
     )
     SELECT array_agg(ROW(c.id, c.tenant_id, c.status, c.stage_attempt, c.is_taken)::planq_closed)
     INTO v_closed FROM closed c;
+    FOREACH v_job IN ARRAY v_ending LOOP
+        v_end := planq_end_with_steps(v_job, 0);
+        PERFORM planq_append_events(ARRAY[v_end]);
+        v_closed := v_closed || ROW(v_job, v_end.tenant, planq_status_told(v_end), 0, false)::planq_closed;
+    END LOOP;
     RETURN v_closed;
 END $$;
 
@@ -481,7 +497,7 @@ BEGIN
     IF v_status = 'ready' THEN
         RETURN json_build_object('applied', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
-    IF v_status = 'failed' AND j.on_failure = 'record' THEN
+    IF v_status = 'failed' AND j.on_failure IN ('continue', 'record') THEN
         v_needing := planq_skip_needing(i.job, i.round, i.index);
         v_skipped := cardinality(v_needing);
         v_ready := planq_unlock_past(i.job, i.round, i.index || v_needing);
@@ -572,7 +588,7 @@ BEGIN
     ), skipped AS (
         UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
             error = json_build_object('code', 'skipped', 'message',
-                format('not run: it needs the output of step %s, which has none', x.by), 'details', '{}'::json)
+                format('not run: it needs the output of $%s, which has none', x.by), 'details', '{}'::json)
         FROM (SELECT index, min(by) AS by FROM doomed GROUP BY index) x
         WHERE s.job_id = p_job AND s.round = p_round AND s.index = x.index
         RETURNING s.index
@@ -606,15 +622,28 @@ CREATE FUNCTION planq_unlock_past(p_job uuid, p_round int, p_ended int[]) RETURN
     FROM unlocked
 $$;
 
--- Counts `p_closed` steps off the job; the last one opens the stage after the round. A failure that is only recorded is
--- none of the job's. Returns the job's status. The caller holds the job's row.
-CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURNS text LANGUAGE sql AS $$
+-- Counts `p_closed` steps off the job, `p_failed` of which have failed; the last one opens the stage after the round, or ends
+-- the job. A failure that is only recorded is none of the job's. Returns the job's status. The caller holds the job's row,
+-- and has told of the steps.
+CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    j record;
+    v_failed int;
+    v_end planq_event;
+BEGIN
+    SELECT open_steps, after_steps, on_failure, failed_steps INTO j FROM jobs WHERE id = p_job;
+    v_failed := CASE j.on_failure WHEN 'record' THEN 0 ELSE p_failed END;
+    IF j.open_steps = p_closed AND planq_ends_with_steps(j.after_steps, j.on_failure, j.failed_steps + v_failed) THEN
+        v_end := planq_end_with_steps(p_job, v_failed);
+        PERFORM planq_append_events(ARRAY[v_end]);
+        RETURN planq_status_told(v_end);
+    END IF;
     UPDATE jobs SET
         open_steps = open_steps - p_closed,
         places = CASE WHEN open_steps > p_closed THEN places END,
         out_steps = CASE WHEN open_steps > p_closed THEN out_steps END,
         held_steps = CASE WHEN open_steps > p_closed THEN held_steps ELSE 0 END,
-        failed_steps = failed_steps + CASE on_failure WHEN 'halt' THEN p_failed ELSE 0 END,
+        failed_steps = failed_steps + v_failed,
         status = CASE WHEN open_steps = p_closed THEN after_steps ELSE status END,
         round = CASE WHEN open_steps = p_closed THEN planq_next_round(round, after_steps) ELSE round END,
         stage_losses = CASE WHEN open_steps = p_closed AND after_steps = 'planning' THEN 0 ELSE stage_losses END,
@@ -623,8 +652,77 @@ CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURN
         wake_at = CASE WHEN open_steps = p_closed THEN planq_now() + planq_wake_grace() END,
         wakes = 0,
         deadline = CASE WHEN open_steps = p_closed THEN NULL ELSE deadline END
-    WHERE id = p_job RETURNING status
+    WHERE id = p_job RETURNING status INTO j;
+    RETURN j.status;
+END $$;
+
+-- Whether a job ends with the last step of its round, without a stage: nobody is asked for an answer, or a step has failed
+-- whose failure is the job's. `p_failed` counts the failed ones.
+CREATE FUNCTION planq_ends_with_steps(p_after_steps text, p_on_failure text, p_failed int) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_after_steps = 'completed' OR (p_on_failure = 'fail' AND p_failed > 0)
 $$;
+
+-- JobEnded, with the last step of its round: it has failed, or answers as it was asked to. `p_failed` of its steps have failed
+-- just now. Who waits hears of it with the commit, over the channel `planq_ended`. Returns the event, for the caller to store
+-- after those of the steps. The caller holds the job's row, whose steps have all ended.
+CREATE FUNCTION planq_end_with_steps(p_job uuid, p_failed int) RETURNS planq_event LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    j record;
+    s record;
+    v_status text := 'completed';
+    v_error json;
+    v_output json;
+    v_answer text;
+BEGIN
+    SELECT tenant_id, round, respond, on_failure, failed_steps + p_failed AS failed_steps INTO j FROM jobs WHERE id = p_job;
+    IF j.failed_steps > 0 THEN
+        v_error := planq_first_failure(p_job);
+        v_status := CASE j.on_failure WHEN 'fail' THEN 'failed' ELSE v_status END;
+    END IF;
+    IF v_status = 'completed' AND j.respond = 'output' THEN
+        SELECT o.status, o.output, p.preview INTO s
+        FROM steps o LEFT JOIN payloads p ON p.tenant_id = o.tenant_id AND p.hash = o.payload_hash
+        WHERE o.job_id = p_job AND o.round = j.round ORDER BY o.index DESC LIMIT 1;
+        IF s.status = 'succeeded' THEN
+            v_output := s.output;
+            v_answer := planq_output_text(s.output, s.preview);
+        END IF;
+    END IF;
+    UPDATE jobs SET
+        status = v_status, error = v_error, output = v_output, answer = v_answer, failed_steps = j.failed_steps,
+        open_steps = 0, open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0, deadline = NULL,
+        wake_at = NULL, wakes = 0, paused_at = NULL, finished_at = planq_clock()
+    WHERE id = p_job AND status IN ('executing', 'input_required');
+    ASSERT FOUND, 'ended_twice';
+    PERFORM pg_notify('planq_ended', p_job::text);
+    RETURN ROW(j.tenant_id, p_job, 'job_' || v_status, planq_end_told(v_status, v_error))::planq_event;
+END $$;
+
+-- The status of a job that an event tells the end of.
+CREATE FUNCTION planq_status_told(p_end planq_event) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT substr(p_end.kind, length('job_') + 1)
+$$;
+
+-- The text of an output, or of the preview of a large one: a text itself, what is wrapped as `{"text": ...}`, else its JSON.
+-- Of JSON that holds \u0000 nothing can be taken apart: its text is the JSON then.
+CREATE FUNCTION planq_output_text(p_output json, p_preview json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_output json := p_output;
+BEGIN
+    IF p_preview IS NOT NULL THEN
+        v_output := p_preview->'value';
+    END IF;
+    RETURN CASE json_typeof(v_output)
+        WHEN 'null' THEN NULL
+        WHEN 'string' THEN v_output #>> '{}'
+        WHEN 'object' THEN CASE WHEN json_typeof(v_output->'text') = 'string' AND (SELECT count(*) FROM json_object_keys(v_output)) = 1
+            THEN v_output->>'text' ELSE v_output::text END
+        ELSE v_output::text END;
+EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
+    RETURN v_output::text;
+END $$;
 
 -- Keeps what hangs on a large or structured output beside its step: its artifact, the reference to its payload.
 -- `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its `beside`:

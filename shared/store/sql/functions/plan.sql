@@ -40,6 +40,8 @@ DECLARE
     v_now timestamptz;
     v_steps json;
     v_places int;
+    v_ends boolean;
+    v_end planq_event;
     v_stage planq_stage;
     v_taken json[];
     v_events planq_event[];
@@ -54,6 +56,8 @@ BEGIN
         v_places := CASE WHEN i.open > planq_least_window()
             THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END;
         v_steps := i.steps::json;
+        -- All has ended, and no stage follows: one step counts as open until what it all came to is stored.
+        v_ends := i.open = 0 AND i.after_steps = 'completed';
         n := i.n;
         IF i.reuses THEN
             SELECT tenant_id INTO j FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL
@@ -66,21 +70,21 @@ BEGIN
             END IF;
         END IF;
         UPDATE jobs SET
-            status = CASE WHEN i.open > 0 THEN 'executing' ELSE i.after_steps END,
+            status = CASE WHEN i.open > 0 OR v_ends THEN 'executing' ELSE i.after_steps END,
             after_steps = i.after_steps, on_failure = i.on_failure,
             round = round + CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN 1 ELSE 0 END,
-            stage_worker = NULL, open_steps = i.open, failed_steps = 0, halt_index = NULL,
+            stage_worker = NULL, open_steps = i.open + v_ends::int, failed_steps = 0, halt_index = NULL,
             places = v_places,
             out_steps = CASE WHEN v_places IS NOT NULL THEN least(i.ready, v_places) END,
             held_steps = greatest(i.ready - v_places, 0),
-            deadline = CASE WHEN i.open > 0 THEN coalesce(
+            deadline = CASE WHEN i.open > 0 OR v_ends THEN coalesce(
                 CASE WHEN i.after_steps = v_planning THEN rounds_deadline END,
                 coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
             rounds_deadline = CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN coalesce(
                 rounds_deadline, coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
             answer = coalesce(i.answer, answer), output = coalesce(i.output::json, output),
             stop_reason = coalesce(i.stop_reason, stop_reason),
-            wake_at = CASE WHEN i.open = 0 THEN planq_now() + planq_wake_grace() END, wakes = 0,
+            wake_at = CASE WHEN i.open = 0 AND NOT v_ends THEN planq_now() + planq_wake_grace() END, wakes = 0,
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
@@ -101,7 +105,7 @@ BEGIN
             INSERT INTO plans (job_id, round, tenant_id, source, body, reply, errors)
             VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.reply::json, i.errors::json)
             ON CONFLICT (job_id, round) DO UPDATE
-                SET source = excluded.source, body = excluded.body, reply = excluded.reply;
+                SET source = excluded.source, body = excluded.body, reply = excluded.reply, errors = excluded.errors;
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
                            depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
@@ -139,7 +143,11 @@ BEGIN
             'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END))::planq_event;
         v_taken := '{}';
         v_stage := NULL;
-        IF j.is_free AND i.take_steps THEN
+        IF v_ends THEN
+            v_end := planq_end_with_steps(i.job, 0);
+            v_events := v_events || v_end;
+            j.status := planq_status_told(v_end);
+        ELSIF j.is_free AND i.take_steps THEN
             FOR s IN SELECT * FROM steps WHERE job_id = i.job AND round = j.round AND status = v_running
                      ORDER BY index LOOP
                 v_taken := v_taken || planq_step_claim(s);
@@ -206,8 +214,9 @@ BEGIN
     ) k;
 END $$;
 
--- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND, which the caller may take over. `p_item` is
--- {job, attempt, source, body, errors, calls, take_stage}, where `body`, `errors` and `calls` are texts that hold JSON.
+-- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND, which the caller may take over, or fails with
+-- `error` where no model is to answer. `p_item` is {job, attempt, source, body, errors, error, calls, take_stage}, where
+-- `body`, `errors`, `error` and `calls` are texts that hold JSON.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_refuse_plan(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -215,13 +224,17 @@ DECLARE
     j record;
 BEGIN
     SELECT * INTO i FROM json_to_record(p_item) AS a (
-        job uuid, attempt int, source text, body text, errors text, calls text, take_stage boolean
+        job uuid, attempt int, source text, body text, errors text, error text, calls text, take_stage boolean
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
-    UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wakes = 0,
-        wake_at = planq_now() + planq_wake_grace()
+    UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
+        status = CASE respond WHEN 'model' THEN 'responding' ELSE 'failed' END,
+        wake_at = CASE respond WHEN 'model' THEN planq_now() + planq_wake_grace() END,
+        error = CASE WHEN respond <> 'model' THEN i.error::json END,
+        finished_at = CASE WHEN respond <> 'model' THEN planq_clock() END,
+        paused_at = CASE respond WHEN 'model' THEN paused_at END
     WHERE id = i.job AND status = 'planning' AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-    RETURNING tenant_id, round INTO j;
+    RETURNING tenant_id, round, status INTO j;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
     END IF;
@@ -229,8 +242,12 @@ BEGIN
     VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.errors::json)
     ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_refused', i.errors::json);
+    IF j.status = 'failed' THEN
+        PERFORM planq_append_event(j.tenant_id, i.job, 'job_failed', planq_end_told('failed', i.error::json));
+        PERFORM pg_notify('planq_ended', i.job::text);
+    END IF;
     RETURN planq_take(
-        json_build_object('applied', true, 'job_status', 'responding', 'stage_attempt', i.attempt, 'ready', '[]'::json),
+        json_build_object('applied', true, 'job_status', j.status, 'stage_attempt', i.attempt, 'ready', '[]'::json),
         i.job, j.round, 'io', 0, i.take_stage, p_worker, p_seconds);
 END $$;
 
@@ -250,7 +267,7 @@ BEGIN
         job uuid, attempt int, output text, answer text, calls text, take_steps int, step json, stop_reason text
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
-    UPDATE jobs SET round = round + 1, status = 'executing', after_steps = 'responding', on_failure = 'halt',
+    UPDATE jobs SET round = round + 1, status = 'executing', after_steps = 'responding', on_failure = 'answer',
         output = i.output::json, answer = i.answer, stop_reason = coalesce(i.stop_reason, stop_reason),
         stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
         deadline = coalesce(paused_at, planq_now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)

@@ -1,7 +1,7 @@
 -- Stage: what becomes of a stage that was claimed, other than a plan.
 --
 -- planq_end_jobs        the answer, or a failure: the job ends
--- planq_retry_stage     the model failed: the stage waits, and is tried again
+-- planq_retry_stage     the model failed, or the end was refused: the stage waits, and is tried again
 -- planq_release_stage   the stage is given back, or taken from a lost worker
 -- planq_warn            appends a warning about the stage
 -- planq_record_calls    stores the model calls of a stage, once each, and adds them up
@@ -9,7 +9,8 @@
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
--- AnswerGiven, StageFailed, many times: nothing stays paused or asked. Items: {n, job, attempt, status, answer, error,
+-- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
+-- step that failed for good. Items: {n, job, attempt, status, answer, error,
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content}. JSON comes as texts that hold it. The ids
 -- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
@@ -30,8 +31,12 @@ BEGIN
         stop_reason text
     ) LOOP
         UPDATE jobs SET
-            status = i.status, answer = i.answer, error = i.error::json, stage_worker = NULL, deadline = NULL,
+            status = i.status, answer = i.answer, stage_worker = NULL, deadline = NULL,
             wake_at = NULL, paused_at = NULL, finished_at = planq_clock(),
+            -- What failed of a plan is not forgotten for the answer, nor for the chained tool after it. Of further rounds the
+            -- planner was told.
+            error = CASE WHEN i.error IS NOT NULL THEN i.error::json
+                WHEN strategy = 'plan' AND (failed_steps > 0 OR round > 0) THEN planq_first_failure(id) END,
             output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
             stop_reason = coalesce(i.stop_reason, stop_reason),
             model_calls = model_calls + coalesce(i.spent_calls, 0),
@@ -39,7 +44,7 @@ BEGIN
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
         WHERE id = i.job AND status = ANY (v_stages) AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-        RETURNING tenant_id, round INTO j;
+        RETURNING tenant_id, round, error INTO j;
         IF NOT FOUND THEN
             PERFORM planq_record_calls(i.job, i.calls::json);
             CONTINUE;
@@ -52,7 +57,7 @@ BEGIN
             SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json
             FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text);
         END IF;
-        v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, i.error::json)::planq_event;
+        v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, planq_end_told(i.status, j.error))::planq_event;
         v_ended := v_ended || i.job;
         n := i.n;
         RETURN NEXT;
@@ -63,11 +68,12 @@ BEGIN
     END IF;
 END $$;
 
--- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner.
+-- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner. What it
+-- had come to is `p_kept`, where the end itself was refused: an item of planq_end_jobs as a text that holds JSON.
 -- Those of `p_calls` that failed count as one with the call that ends the stage: they are kept, and what they used is
 -- added up, but they are no further calls.
 CREATE FUNCTION planq_retry_stage(
-    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json
+    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json, p_kept text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j record;
@@ -76,7 +82,7 @@ BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
         run_at = least(planq_now() + p_delay, expires_at), wake_at = least(planq_now() + p_delay, expires_at),
         stage_retry = json_build_object(
-            'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error::text)
+            'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error::text, 'kept', p_kept)
     WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
       AND stage_attempt = p_attempt
     RETURNING tenant_id, status, run_at INTO j;
@@ -85,7 +91,7 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE model_calls SET is_retried = true
-    WHERE job_id = p_job AND call_id IN (
+    WHERE job_id = p_job AND p_kept IS NULL AND call_id IN (
         SELECT c.id FROM json_to_recordset(p_calls) AS c (id uuid, error text) WHERE c.error IS NOT NULL);
     GET DIAGNOSTICS v_retried = ROW_COUNT;
     UPDATE jobs SET model_calls = model_calls - v_retried WHERE id = p_job;

@@ -111,7 +111,6 @@ DECLARE
     v_closed int;
     v_failed int;
     v_children uuid[];
-    v_status text;
 BEGIN
     PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
@@ -139,9 +138,8 @@ BEGIN
     IF v_children IS NOT NULL THEN
         PERFORM planq_drop_children(v_children);
     END IF;
-    v_status := planq_close_steps(p_job, v_closed, v_failed);
     PERFORM planq_append_event(j.tenant_id, p_job, 'plan_expired', p_error);
-    RETURN v_status;
+    RETURN planq_close_steps(p_job, v_closed, v_failed);
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier

@@ -17,7 +17,7 @@ RETURNS TABLE (
     chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
     later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
     conversation_id uuid, in_message_flow boolean, priority text, open_questions text,
-    batch_id uuid, batch_line int, custom_id text
+    batch_id uuid, batch_line int, custom_id text, respond text, outcome text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -41,10 +41,11 @@ BEGIN
            ) END, j.user_id, j.stage_retry,
            CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id,
            j.in_message_flow, j.priority::text,
-           q.questions::text, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line)
+           q.questions::text, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line),
+           j.respond::text, j.outcome
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
-        SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens,
+        SELECT id, tenant_id, status, strategy, input, answer, respond, planq_outcome(status, error) AS outcome, error::text AS error, model_calls, input_tokens,
                output_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,

@@ -6,8 +6,8 @@ WITH unfinished AS (
 ), counted AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
-           count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known)::int AS failed_steps,
-           min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known) AS halt_index,
+           count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure <> 'record' AND NOT s.is_known)::int AS failed_steps,
+           min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure IN ('fail', 'answer') AND NOT s.is_known) AS halt_index,
            count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
            count(s.index) FILTER (WHERE s.status = 'running' OR (s.status = 'ready' AND s.wake_at IS NOT NULL))::int AS out_steps,
            count(s.index) FILTER (WHERE s.status = 'ready' AND s.wake_at IS NULL)::int AS held_steps,
@@ -141,14 +141,14 @@ SELECT 'pending_differs', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s
 WHERE s.status = 'pending' AND s.pending <> (
     SELECT count(*) FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on) AND d.status <> 'succeeded'
-      AND (j.on_failure = 'halt' OR d.status IN ('pending', 'ready', 'running', 'waiting'))
+      AND (j.on_failure IN ('fail', 'answer') OR d.status IN ('pending', 'ready', 'running', 'waiting'))
 )
 UNION ALL
 SELECT 'pending_for_ever', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = 'pending' AND EXISTS (
     SELECT FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.status IN ('failed', 'skipped', 'cancelled')
-      AND d.index = ANY (CASE j.on_failure WHEN 'halt' THEN s.depends_on ELSE s.inputs END)
+      AND d.index = ANY (CASE WHEN j.on_failure IN ('fail', 'answer') THEN s.depends_on ELSE s.inputs END)
 )
 UNION ALL
 SELECT 'ended_with_open_steps', j.id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id

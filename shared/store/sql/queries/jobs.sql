@@ -15,7 +15,7 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 -- jobs. With `statuses` and `strategies` those of each pair of them, for of each the index knows the newest ones; both are null
 -- where any will do. With `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a
 -- filter for either looks at both: `asking` says which of them it is for.
-SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, respond, planq_outcome(j.status, error) AS outcome, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id, batch_id, batch_line,
        planq_custom_id(tenant_id, batch_id, batch_line) AS custom_id
@@ -142,12 +142,13 @@ SELECT c.parent_job_id, json_agg(json_build_object(
            'agent', CASE WHEN c.agent_name IS NOT NULL
                     THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
            'action', c.action, 'status', planq_shown_status(c.status, CASE WHEN c.status = 'executing'
-               THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END))
+               THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END),
+           'outcome', planq_outcome(c.status, c.error))
        ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
 FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name,
-           agent_version, action, status
+           agent_version, action, status, error
     FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
 ) c
 GROUP BY c.parent_job_id
