@@ -33,13 +33,8 @@ def sample(
 
 
 def run_sample(url: str, api_key: str | None) -> bool:
-<<<<<<< HEAD
-    """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
-    from planq.api.cli.client import CommandClient
-=======
     """Submit the sample job, print its plan, steps and answer, and say whether it succeeded."""
-    from planq.api.cli.client import Client
->>>>>>> af79d1be (Tell what a job came to, and answer a plan without a model)
+    from planq.api.cli.client import CommandClient
     from planq.api.cli.progress import follow_job, print_outcome
 
     with CommandClient(url, api_key) as client:
