@@ -1,13 +1,14 @@
-"""Conformance of the whole strategy (operation `run`): the real engine on a real database, with scripted models."""
+"""Conformance of the whole strategy (operation `run`): the real engine on a database and in memory, with scripts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from planq import testing
 from planq.shared.domain.errors import InternalFault, ToolFailed, Transient
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.models.exchange import Findings, ToolCallRequest
@@ -15,6 +16,7 @@ from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ToolContext
 from planq.shared.store.database import Database
+from planq.testing import run_job
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.support.harness import Harness, ScriptedModel
 
@@ -71,6 +73,18 @@ async def run_case(database_url: str, given: Mapping[str, Any]) -> dict[str, Any
         job, steps = await harness.run()
     finally:
         await database.close()
+    return told(job, steps, model)
+
+
+def run_in_memory(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry a case out by `planq.testing`, without a database."""
+    model = script(given)
+    run = run_job("do it", tools=tools_of(given), model=testing.ScriptedModel(model.planned, model.answered))
+    job = {"answer": run.answer, "error": run.error, "model_calls": len(run.model.asked)}
+    return told(job, run.steps, run.model)
+
+
+def told(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], model: Any) -> dict[str, Any]:
     executed = [step for step in steps if step["status"] in ("succeeded", "failed")]
     found = next((asked for _, asked in model.asked if isinstance(asked, Findings)), Findings())
     summary = format_plan_errors(found.plan_errors) if found.plan_errors else ""
@@ -87,11 +101,18 @@ async def run_case(database_url: str, given: Mapping[str, Any]) -> dict[str, Any
 
 @pytest.mark.parametrize("case", params(CASES))
 def test_run(case: Case, database_url: str) -> None:
+    check(case, asyncio.run(run_case(database_url, case.input)))
+
+
+@pytest.mark.parametrize("case", params(CASES))
+def test_run_in_memory(case: Case) -> None:
+    check(case, run_in_memory(case.input))
+
+
+def check(case: Case, actual: Mapping[str, Any]) -> None:
     expected = dict(case.winner.expected)
     starts = expected.pop("summary_starts_with", "")
     lines = expected.pop("summary_line_count", None)
-
-    actual = asyncio.run(run_case(database_url, case.input))
 
     assert actual["summary"].startswith(starts)
     if lines is not None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from planq.shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.plan.document import Plan
-from tests.model.advance import advance
-from tests.model.events import (
+from planq.testing.model.advance import advance
+from planq.testing.model.events import (
     AnswerGiven,
     CancelRequested,
     DispatchStage,
@@ -44,8 +44,8 @@ from tests.model.events import (
     StepView,
     ToolMissed,
 )
-from tests.model.simulation import NOW, SimulatedJob
-from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
+from planq.testing.model.simulation import NOW, SimulatedJob
+from planq.testing.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
 from tests.support.plans import compiled, plans
 from tests.support.tiers import examples
 

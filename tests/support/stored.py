@@ -1,4 +1,4 @@
-"""One job in PostgreSQL, moved by the same events as the simulation in `tests/support/simulation.py`."""
+"""One job in PostgreSQL, moved by the same events as the simulation in `planq.testing.model`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.requests import Submission, Verdict
-from tests.model.events import (
+from planq.testing.model.events import (
     CancelRequested,
     ChildEnded,
     Event,

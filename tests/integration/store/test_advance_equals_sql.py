@@ -32,7 +32,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs import transitions as jobs
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Submission
-from tests.model.events import (
+from planq.testing.model.events import (
     AnswerGiven,
     CancelRequested,
     ChildEnded,
@@ -56,8 +56,8 @@ from tests.model.events import (
     StepSuspended,
     ToolMissed,
 )
-from tests.model.simulation import NOW, SimulatedJob
-from tests.model.states import EXECUTING_JOB
+from planq.testing.model.simulation import NOW, SimulatedJob
+from planq.testing.model.states import EXECUTING_JOB
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import StoredJob, least_window

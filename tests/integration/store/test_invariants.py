@@ -16,7 +16,7 @@ from planq.shared.domain.plan.document import Plan
 from planq.shared.store import schema
 from planq.shared.store.database import Database, query
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from tests.model.events import StepClaimed, StepDelegated, StepSucceeded
+from planq.testing.model.events import StepClaimed, StepDelegated, StepSucceeded
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.conversations import Thread
 from tests.support.plans import compiled

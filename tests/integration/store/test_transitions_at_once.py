@@ -24,8 +24,8 @@ from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Verdict
+from planq.testing.model.states import EXECUTING_JOB
 from tests.integration.store.test_control import BOOM, Rows
-from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT
 from tests.support.tiers import some

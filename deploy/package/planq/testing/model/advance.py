@@ -23,7 +23,7 @@ from planq.shared.domain.jobs.states import (
     Settlement,
     StepStatus,
 )
-from tests.model.events import (
+from planq.testing.model.events import (
     AnswerGiven,
     BeginChild,
     CancelChildren,
@@ -67,7 +67,7 @@ from tests.model.events import (
     ToolChained,
     ToolMissed,
 )
-from tests.model.states import EXECUTING_JOB
+from planq.testing.model.states import EXECUTING_JOB
 
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 

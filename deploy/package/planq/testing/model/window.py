@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planq.shared.domain.jobs.states import StepStatus
-from tests.model.events import StepView
+from planq.testing.model.events import StepView
 
 _OUT = (StepStatus.READY, StepStatus.RUNNING)
 _WAS_OUT = (*_OUT, StepStatus.WAITING)

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from planq.shared.domain.jobs.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
-from tests.model.advance import advance
-from tests.model.events import (
+from planq.testing.model.advance import advance
+from planq.testing.model.events import (
     CancelUnfinished,
     DispatchStep,
     Effect,
@@ -34,8 +34,8 @@ from tests.model.events import (
     StepView,
     ToolMissed,
 )
-from tests.model.states import EXECUTING_JOB
-from tests.model.window import keep_window, places_of
+from planq.testing.model.states import EXECUTING_JOB
+from planq.testing.model.window import keep_window, places_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

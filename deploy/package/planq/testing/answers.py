@@ -1,0 +1,61 @@
+"""What people answer in a test: a content, a refusal, or a function that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planq.shared.domain.errors import AnswerDeclined, Cancelled
+from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.domain.questions.answering import content_defects
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked, and by which step: a `form`, or an `approval` of a call (`details` name it)."""
+
+    message: str
+    schema: Mapping[str, Any] | None
+    kind: str
+    step: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Given = Mapping[str, Any] | AnswerDeclined | Cancelled
+"""A content accepts; one of the errors that a tool would get declines or cancels, with its reason."""
+
+Answers = Iterable[Given] | Callable[[Question], Given]
+"""Answers in the order of the questions, or a function that is asked each."""
+
+
+class People:
+    """Answers questions as a test says; `asked` are all that were put."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answer = answers if callable(answers) else None
+        self._given = iter(()) if callable(answers) else iter(answers)
+        self.asked: list[Question] = []
+
+    def answer(self, asked: Elicitation, step: int = 0) -> ElicitationAnswer | None:
+        """Return the next answer, None where there is none; raises `AssertionError` for one that the API refuses."""
+        question = Question(asked.message, asked.schema, str(asked.kind), step, asked.details)
+        self.asked.append(question)
+        given = next(self._given, None) if self._answer is None else self._answer(question)
+        if given is None:
+            return None
+        whom = asked.asked_of.kind
+        if isinstance(given, AnswerDeclined | Cancelled):
+            declined = isinstance(given, AnswerDeclined)
+            status = ElicitationStatus.DECLINED if declined else ElicitationStatus.CANCELLED
+            return ElicitationAnswer(
+                asked.kind, status, None, given.message or None, asked.ordinal, asked.details, asked.state, whom
+            )
+        if defects := content_defects(asked.schema, given):
+            told = "; ".join(f"{one['pointer']}: {one['message']}" for one in defects)
+            raise AssertionError(f"the answer to {asked.message!r} breaks its schema: {told}")
+        accepted = ElicitationStatus.ACCEPTED
+        return ElicitationAnswer(
+            asked.kind, accepted, dict(given), None, asked.ordinal, asked.details, asked.state, whom
+        )

@@ -1,0 +1,59 @@
+"""A `ToolContext` in one line, for a tool that is called as the function that it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from planq.shared.domain.errors import InternalFault
+from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
+from planq.shared.ports import ToolContext
+from planq.testing.answers import Answers, People
+
+JOB = UUID(int=1)
+"""The id of a job in a test: the same each time, so that keys and ids are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    people: People
+
+    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+        answer = self.people.answer(question)
+        if answer is None:
+            raise InternalFault(f"the tool asked {question.message!r}, and the test has no answer to that")
+        return answer
+
+    def given(self) -> tuple[ElicitationAnswer, ...]:
+        return ()
+
+
+def tool_context(
+    answers: Answers = (),
+    *,
+    tool_name: str = "tool",
+    user: str = "",
+    tenant: str = "default",
+    conversation: str = "",
+    step: int = 0,
+    attempt: int = 1,
+) -> ToolContext:
+    """Return a context for a call of a tool: `await book_room(tool_context([{"city": "Pisa"}]))`.
+
+    `answers` are what people answer to `ask`, in order, or a function of the `Question`; an `AnswerDeclined` or
+    `Cancelled` among them is raised. Nobody takes the step over, so `confirm` returns. `idempotency_key` is the same
+    each time.
+    """
+    return ToolContext(
+        job_id=str(JOB),
+        step_index=step,
+        attempt=attempt,
+        tool_name=tool_name,
+        tenant_id=tenant,
+        user_id=user,
+        context_id=conversation or str(JOB),
+        request_id=str(JOB),
+        trace_id="0" * 32,
+        root_job_id=str(JOB),
+        people=_Asked(People(answers)),
+    )

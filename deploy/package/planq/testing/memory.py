@@ -1,0 +1,506 @@
+"""One job in memory: what `JobStore` promises, as far as a job without children, budget and conversation needs it.
+
+Every transition is one of the executable specification (`planq.testing.model`); nothing here decides what follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import ErrorRecord, InternalFault
+from planq.shared.domain.jobs.elicitations import (
+    Elicitation,
+    ElicitationAnswer,
+    Fails,
+    Succeeds,
+    after_answer,
+)
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.states import JobStatus, Settlement, StepStatus
+from planq.shared.domain.jobs.steps import PlannedStep, StepResult
+from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.references.resolution import resolve
+from planq.shared.domain.rounds.record import RoundRecord
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.ports import ArtifactRecord, FollowUp, StageClaim, StepClaim, TransitionResult
+from planq.shared.ports.jobs.store import ONE_ROUND, Approved
+from planq.testing.model.events import (
+    AnswerGiven,
+    Event,
+    PlanAccepted,
+    PlanRefused,
+    Rejected,
+    StageClaimed,
+    StageFailed,
+    StageReleased,
+    StageRetried,
+    StepAsked,
+    StepClaimed,
+    StepFailed,
+    StepReleased,
+    StepSettled,
+    StepSucceeded,
+    StepSuspended,
+    StepView,
+    ToolChained,
+)
+from planq.testing.model.simulation import NOW, SimulatedJob
+
+
+@dataclass
+class StepRow:
+    """What is kept of a step beside its state."""
+
+    planned: PlannedStep
+    round: int
+    tries: int = 0
+    arguments: Mapping[str, Any] | None = None
+    output: Any = None
+    error: ErrorRecord | None = None
+    in_doubt: bool = False
+    question: Elicitation | None = None
+    answers: list[ElicitationAnswer] = field(default_factory=list)
+    artifact: ArtifactRecord | None = None
+
+
+@dataclass
+class RoundRow:
+    """What is kept of a round: its plan, who made it, and its steps."""
+
+    source: str
+    body: Any
+    first_index: int
+    steps: list[int] = field(default_factory=list)
+    errors: Sequence[Mapping[str, Any]] | None = None
+    reply: Any = None
+
+
+class MemoryStore:
+    """The store of one job; see `JobStore` for what each method promises. `first` is its claim before it begins."""
+
+    def __init__(self, first: StageClaim, policies: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.first = first
+        self.state = SimulatedJob()
+        self.rows: dict[int, StepRow] = {}
+        self.rounds: dict[int, RoundRow] = {}
+        self.events: list[tuple[str, Any]] = [("job_submitted", None)]
+        self.calls: list[ModelCall] = []
+        self.answer: str | None = None
+        self.output: Any = None
+        self.error: ErrorRecord | None = None
+        self.chained: Any = None
+        self.stop_reason: str | None = None
+        self._policies = tuple(policies)
+        if first.plan_body is not None:
+            self.rounds[0] = RoundRow("caller", first.plan_body, 0)
+
+    # What stands where -----------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands."""
+        return self.state.job.status
+
+    def ready(self) -> list[StepRef]:
+        """Return the steps that may be claimed."""
+        return [self._ref(index) for index in self.state.in_status(StepStatus.READY)]
+
+    def asking(self) -> list[int]:
+        """Return the steps that wait for a person."""
+        return [index for index, step in sorted(self.state.steps.items()) if step.asks]
+
+    def _ref(self, index: int) -> StepRef:
+        return StepRef(self.first.job_id, self.rows[index].round, index)
+
+    def _apply(self, event: Event, index: int | None = None) -> bool:
+        effects = self.state.apply(event, index)
+        return not (effects and isinstance(effects[0], Rejected))
+
+    def _tell(self, kind: str, /, **data: Any) -> None:
+        self.events.append((kind, data))
+
+    def _result(self, index: int | None = None) -> TransitionResult:
+        status = None if index is None else self.state.steps[index].status
+        return TransitionResult(True, job_status=self.status, status=status)
+
+    # Stages ----------------------------------------------------------------------------------------------------
+
+    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
+        if self.status not in statuses or not self._apply(StageClaimed()):
+            return None
+        job = self.state.job
+        self._tell("stage_started", stage=str(job.status), attempt=job.stage_attempt)
+        here = self.rounds.get(job.round)
+        responding = job.status is JobStatus.RESPONDING
+        results = None
+        if responding and here is not None and here.errors is None:
+            results = [self._shown(index) for index in here.steps if self._was_begun(index)]
+        return replace(
+            self.first,
+            status=job.status,
+            round=job.round,
+            attempt=job.stage_attempt,
+            plan_source=None if here is None else here.source,
+            plan_body=None if here is None or (responding and here.source in ("caller", "model")) else here.body,
+            plan_errors=None if here is None else here.errors,
+            results=results,
+            output=self.output,
+            answer=self.answer,
+            next_index=len(self.rows),
+            rounds=[self._record(number) for number in sorted(self.rounds) if number < job.round],
+        )
+
+    def _was_begun(self, index: int) -> bool:
+        return self.state.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
+
+    def _shown(self, index: int) -> StepResult:
+        row, step = self.rows[index], self.state.steps[index]
+        error = None if step.status is StepStatus.SUCCEEDED else row.error
+        return StepResult(
+            row.planned.tool_name,
+            row.planned.arguments if row.arguments is None else row.arguments,
+            row.output if error is None else None,
+            None if error is None else error.message,
+            index=index,
+            code=None if error is None else error.code,
+            details={} if error is None else error.details,
+        )
+
+    def _record(self, number: int) -> RoundRecord:
+        row = self.rounds[number]
+        results = [
+            self._shown(index)
+            if self.state.steps[index].status is not StepStatus.SKIPPED
+            else StepResult(
+                self.rows[index].planned.tool_name,
+                self.rows[index].planned.arguments,
+                error="skipped",
+                code="skipped",
+                index=index,
+            )
+            for index in row.steps
+        ]
+        return RoundRecord(number, row.source, row.body, row.reply, row.first_index, results, row.errors or ())
+
+    async def accept_plan(
+        self,
+        claim: StageClaim,
+        /,
+        source: str,
+        body: Any,
+        steps: Sequence[PlannedStep],
+        calls: Sequence[ModelCall],
+        *,
+        follow: FollowUp = ONE_ROUND,
+        take: Any = None,
+    ) -> TransitionResult:
+        views = self._plan(steps)
+        begun = PlanAccepted(claim.attempt, views, follow.after_steps, follow.on_failure)
+        if not self._apply(begun):
+            return TransitionResult(False)
+        self._keep_round(claim.round, source, body, steps, follow.reply)
+        if follow.stop_reason is not None:
+            self.stop_reason, self.answer, self.output = str(follow.stop_reason), follow.answer, follow.output
+        self.calls += calls
+        kind = "plan_accepted" if not follow.errors else "guide_failed"
+        self._tell(kind, round=claim.round, steps=len(steps), reused=0)
+        return self._result()
+
+    def _plan(self, steps: Sequence[PlannedStep]) -> tuple[StepView, ...]:
+        views = self.state.plan(steps)
+        known = {step.index: step.known for step in steps if step.known is not None}
+        if not known:
+            return views
+        views = tuple(
+            replace(view, status=known[view.index].status) if view.index in known else view for view in views
+        )
+        self.state.steps |= {view.index: view for view in views}
+        return views
+
+    def _keep_round(
+        self, number: int, source: str, body: Any, steps: Sequence[PlannedStep], reply: Any = None
+    ) -> None:
+        row = RoundRow(source, body, len(self.rows), [step.index for step in steps], reply=reply)
+        self.rounds[number] = row
+        for step in steps:
+            known = step.known
+            self.rows[step.index] = StepRow(
+                step,
+                number,
+                output=None if known is None or known.output_of is None else self.rows[known.output_of].output,
+                error=None if known is None else known.error,
+            )
+
+    async def refuse_plan(
+        self,
+        claim: StageClaim,
+        /,
+        source: str,
+        body: Any,
+        errors: Sequence[Mapping[str, Any]],
+        calls: Sequence[ModelCall],
+        *,
+        take: Any = None,
+    ) -> TransitionResult:
+        if not self._apply(PlanRefused(claim.attempt)):
+            return TransitionResult(False)
+        self.rounds[claim.round] = RoundRow(source, body, len(self.rows), errors=errors)
+        self.calls += calls
+        self.events.append(("plan_refused", list(errors)))
+        return self._result()
+
+    async def end_job(
+        self,
+        claim: StageClaim,
+        /,
+        status: JobStatus,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Any] = (),
+        stop_reason: Any = None,
+    ) -> bool:
+        ends = AnswerGiven(claim.attempt) if status is JobStatus.COMPLETED else StageFailed(claim.attempt)
+        if not self._apply(ends):
+            return False
+        self.answer, self.error = answer, error
+        self.output = self.output if output is None else _decoded(output)
+        self.chained = chained
+        self.stop_reason = self.stop_reason if stop_reason is None else str(stop_reason)
+        self.calls += calls
+        self.events.append((f"job_{status}", None if error is None else error.to_json()))
+        return True
+
+    async def chain_tool(
+        self,
+        claim: StageClaim,
+        /,
+        output: Any,
+        answer: str | None,
+        step: PlannedStep,
+        calls: Sequence[ModelCall],
+        *,
+        stop_reason: Any = None,
+        take: Any = None,
+    ) -> TransitionResult:
+        self.state.plan([step])
+        if not self._apply(ToolChained(claim.attempt)):
+            return TransitionResult(False)
+        self._keep_round(claim.round + 1, "chained", None, [step])
+        self.output, self.answer = output, answer
+        self.stop_reason = None if stop_reason is None else str(stop_reason)
+        self.calls += calls
+        self._tell("plan_accepted", round=claim.round + 1, steps=1, reused=0, source="chained")
+        return self._result()
+
+    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        if all(told != kind for told, _ in self.events):
+            self.events.append((kind, dict(data)))
+        return True
+
+    async def release_stage(self, claim: StageClaim) -> bool:
+        return self._apply(StageReleased(claim.attempt))
+
+    async def retry_stage(
+        self,
+        claim: StageClaim,
+        /,
+        error: ErrorRecord,
+        delay: timedelta,
+        tried: StageTries,
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        self.calls += calls
+        self.first = replace(self.first, tried=tried)
+        self._tell("stage_retrying", stage=str(claim.status), attempt=claim.attempt, error=error.to_json())
+        return self._apply(StageRetried(claim.attempt, NOW))
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        self.calls += calls
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    async def claim_step(self, ref: StepRef) -> StepClaim | None:
+        index = ref.index
+        if not self._apply(StepClaimed(), index):
+            return None
+        row, step, first = self.rows[index], self.state.steps[index], self.first
+        row.tries += 1
+        planned = row.planned
+        outputs = {
+            other: self.rows[other].output
+            for other in planned.inputs
+            if self.state.steps[other].status is StepStatus.SUCCEEDED
+        }
+        if not planned.verbatim:
+            row.arguments = dict(resolve(planned.arguments, outputs).arguments)
+        self._tell("step_started", round=ref.round, index=index, attempt=step.attempt, tool_name=planned.tool_name)
+        skills = (first.agent or {}).get("skills") or [None]
+        return StepClaim(
+            ref=ref,
+            tenant_id=first.tenant_id,
+            tool_name=planned.tool_name,
+            effect=planned.effect,
+            lane=planned.lane,
+            arguments=planned.arguments,
+            outputs=outputs,
+            attempt=step.attempt,
+            tries=row.tries,
+            retries=planned.retries,
+            worker_losses=0,
+            timeout_seconds=planned.timeout_seconds,
+            user_id=first.user_id,
+            trace_id=first.trace_id,
+            context_id=first.context_id or str(first.job_id),
+            recovery=planned.recovery,
+            in_doubt=row.in_doubt,
+            wanted=planned.wanted,
+            kind=planned.kind,
+            verbatim=planned.verbatim,
+            agent=first.agent_name,
+            limits=first.limits,
+            skill_id=skills[0],
+            answers=tuple(row.answers),
+            policies=self._policies,
+        )
+
+    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
+        claims = [await self.claim_step(ref) for ref in refs]
+        return [claim for claim in claims if claim is not None]
+
+    async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
+        return ()
+
+    async def succeed_step(
+        self,
+        claim: StepClaim,
+        /,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        payload: Any = None,
+        *,
+        unit: Sequence[Any] = (),
+        take: Any = None,
+    ) -> TransitionResult:
+        index = claim.ref.index
+        if not self._apply(StepSucceeded(claim.attempt), index):
+            return TransitionResult(False)
+        row = self.rows[index]
+        row.output, row.artifact, row.error = _decoded(output), artifact, None
+        self._tell("step_succeeded", round=claim.ref.round, index=index, attempt=claim.attempt, error=None)
+        return self._result(index)
+
+    async def fail_step(
+        self,
+        claim: StepClaim,
+        /,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        *,
+        in_doubt: bool = False,
+        anew: bool = False,
+        take: Any = None,
+    ) -> TransitionResult:
+        index = claim.ref.index
+        if not self._apply(StepFailed(claim.attempt, None if retry_in is None else NOW, anew), index):
+            return TransitionResult(False)
+        self.rows[index].error, self.rows[index].in_doubt = error, in_doubt
+        status = self.state.steps[index].status
+        kind = "step_retrying" if status is StepStatus.READY else f"step_{status}"
+        self._tell(kind, round=claim.ref.round, index=index, attempt=claim.attempt, error=error.to_json())
+        return self._result(index)
+
+    async def ask_step(
+        self,
+        claim: StepClaim,
+        /,
+        question: Elicitation,
+        error: ErrorRecord | None = None,
+        ahead: Sequence[tuple[int, Elicitation]] = (),
+    ) -> bool:
+        index = claim.ref.index
+        if not self._apply(StepAsked(claim.attempt), index):
+            return False
+        row = self.rows[index]
+        row.question, row.error = question, error
+        row.tries -= 1
+        self._tell(
+            "step_asking", round=claim.ref.round, index=index, kind=str(question.kind), message=question.message
+        )
+        return True
+
+    def settle(self, index: int, answer: ElicitationAnswer) -> None:
+        """Give a step the answer to what it asks."""
+        row = self.rows[index]
+        question, row.question = row.question, None
+        if question is None:
+            raise InternalFault(f"step {index} asks nothing")
+        row.answers.append(answer)
+        match after_answer(answer, row.planned.kind):
+            case Succeeds(output):
+                row.output, outcome = output, Settlement.HAPPENED
+            case Fails(error):
+                row.error, outcome = error, Settlement.UNKNOWN
+            case _:
+                outcome = Settlement.DID_NOT_HAPPEN
+        self._apply(StepSettled(outcome), index)
+        self._tell("step_settled", round=row.round, index=index, status=str(answer.status))
+
+    async def steps_to_ask_about(self, claim: StepClaim) -> Sequence[StepClaim]:
+        return ()
+
+    async def approvals(self, claim: StepClaim) -> Approved:
+        given = [
+            (str(answer.details.get("tool_name")), answer.asked_of)
+            for row in self.rows.values()
+            for answer in row.answers
+            if answer.is_accepted and (answer.content or {}).get("scope") == "job"
+        ]
+        return Approved(given, 0, 0.0, len(self.calls))
+
+    async def suspend_step(self, claim: StepClaim, /, delay: timedelta, output: Any) -> bool:
+        if not self._apply(StepSuspended(claim.attempt), claim.ref.index):
+            return False
+        self._tell("step_waiting", round=claim.ref.round, index=claim.ref.index)
+        return (await self.succeed_step(claim, output, None)).applied
+
+    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        self._tell(kind, round=claim.ref.round, index=claim.ref.index, **data)
+        return True
+
+    async def holds_step(self, claim: StepClaim) -> bool:
+        step = self.state.steps[claim.ref.index]
+        return step.status is StepStatus.RUNNING and step.attempt == claim.attempt
+
+    async def release_step(self, claim: StepClaim) -> TransitionResult:
+        if not self._apply(StepReleased(claim.attempt), claim.ref.index):
+            return TransitionResult(False)
+        return self._result(claim.ref.index)
+
+    async def settle_turn(self, job_id: UUID) -> Sequence[Any]:
+        return ()
+
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[Any]:
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        async def refuse(*_: Any, **__: Any) -> Any:
+            # Child jobs, budgets and suspects: a whole planq has them.
+            raise InternalFault(f"a job without a server knows no {name!r}: use the fixture planq_server")
+
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return refuse
+
+
+def _decoded(output: Any) -> Any:
+    return json.loads(output.body) if isinstance(output, JsonText) else output
