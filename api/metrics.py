@@ -19,7 +19,14 @@ from planq.api.readiness import FREEZES_WITHIN
 from planq.api.streams import Streams
 from planq.api.waiting import Waiters
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
+from planq.shared.domain.jobs.states import (
+    OWN_LANES,
+    TERMINAL_JOB,
+    TERMINAL_STEP,
+    JobStatus,
+    StepStatus,
+    lanes_of,
+)
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
 from planq.shared.store.database import Row
@@ -210,10 +217,12 @@ class Metrics:
             self._count_unfinished(counts)
             for count in ("unfinished", "window"):
                 self._bulk.labels(count).set(counts["bulk", count])
-            for lane in Lane:
-                self._workers.labels(lane.value).set(lanes[lane.value])
-            for kind in ("api", *Lane):
-                self._freezes.labels(str(kind)).set(freezes[kind])
+            self._workers.clear()
+            self._freezes.clear()
+            for lane in lanes_of(workers):
+                self._workers.labels(lane).set(lanes[lane])
+            for kind in {"api", *map(str, OWN_LANES), *freezes}:
+                self._freezes.labels(kind).set(freezes[kind])
         return generate_latest(self.registry)
 
     def _count_unfinished(self, counts: Mapping[tuple[str, str], int]) -> None:

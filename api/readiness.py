@@ -17,7 +17,7 @@ from celery import Celery
 from planq.shared.broker.depth import patient_connection, reply_of, require_service
 from planq.shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from planq.shared.domain.errors import DatabaseUnavailable, capped
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import OWN_LANES, lanes_of
 from planq.shared.store.database import Database, Row
 from planq.shared.store.event_log import EventLog
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -117,12 +117,12 @@ class ReadinessChecks:
         """
         if isinstance(seen, str):
             unknown = _no("not known while the database does not answer")
-            return {"database": _no(seen), **{f"worker_{lane}": unknown for lane in Lane}}
+            return {"database": _no(seen), **{f"worker_{lane}": unknown for lane in OWN_LANES}}
         workers, freezes = seen
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
             "database": _yes("answers") if full is None else _no(full),
-            **{f"worker_{lane}": _lane(lane, workers, freezes) for lane in Lane},
+            **{f"worker_{lane}": _lane(lane, workers, freezes) for lane in lanes_of(workers)},
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ReadinessChecks:
         return _yes("answers")
 
 
-def _lane(lane: Lane, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
+def _lane(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
     alive = [row for row in workers if lane in row["lanes"]]
     lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
     if lacking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
 import warnings
@@ -25,12 +26,18 @@ def main() -> int:
     one for all else that forbids a start.
     """
     parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
-    parser.add_argument("lane", type=Lane, choices=list(Lane), help="io waits (asyncio), cpu computes (processes)")
-    parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
+    parser.add_argument("lane", type=Lane, help="io waits (asyncio), cpu computes (processes), or one of your tools")
+    parser.add_argument("--slots", "--concurrency", type=int, default=None, help="steps at once")
+    parser.add_argument(
+        "--process", action="store_true", help="each step in a process of its own, as in the lane cpu"
+    )
+    parser.add_argument("--tools", default=None, help="modules with tools, in place of PLANQ_TOOLS")
     parser.add_argument("--health", action="store_true", help="only say, by the exit code, whether one lives here")
     parser.add_argument("--check", action="store_true", help="only say whether it could start as configured")
     given = parser.parse_args()
     beats = Beats.inherited()
+    if given.tools is not None:
+        os.environ["PLANQ_TOOLS"] = given.tools
     try:
         from planq.shared.environment import load_settings
         from planq.shared.memory import bound_arenas
@@ -52,7 +59,7 @@ def main() -> int:
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
-        return run(given.lane, given.concurrency, beats)
+        return run(given.lane, given.slots, beats, has_processes=given.process)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
         return _MISCONFIGURED if isinstance(error, Misconfigured) else 1

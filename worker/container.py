@@ -126,7 +126,7 @@ class WorkerIdentity:
 
     `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
     nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else,
-    and takes no messages.
+    and takes no messages. Each step of one that `has_processes` has a process for itself.
     """
 
     id: UUID
@@ -136,11 +136,12 @@ class WorkerIdentity:
     bulk_capacity: int
     process: str | None = None
     for_suspects: bool = False
+    has_processes: bool = False
 
     @property
     def is_shared(self) -> bool:
-        """True where many jobs share the process: on the loop of an `io` worker."""
-        return self.lane is Lane.IO and not self.for_suspects
+        """True where many jobs share the process: on the loop of a worker without processes for its steps."""
+        return not (self.has_processes or self.for_suspects)
 
 
 def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
@@ -149,7 +150,7 @@ def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
     The SDK gives a stdio server a session of its own: nobody would look for it there, and it may end a call after its
     worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
     """
-    if lane is Lane.IO and mcp_file is not None:
+    if lane == Lane.IO and mcp_file is not None:
         from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         if any(server.transport == "stdio" for server in read_mcp_file(mcp_file)):
@@ -228,7 +229,7 @@ def check_settings(settings: Settings, lane: Lane) -> None:
 
     Tools are checked when they are loaded. Nothing is connected to.
     """
-    if settings.mcp_file is not None and lane is Lane.IO:
+    if settings.mcp_file is not None and lane == Lane.IO:
         from planq.worker.tools.mcp.config import read_mcp_file  # only where there are such servers
 
         with _said_of("PLANQ_MCP_FILE"):
@@ -238,7 +239,7 @@ def check_settings(settings: Settings, lane: Lane) -> None:
     model = parse_model_name(settings.model)
     if model.cassette and not os.access(model.cassette, os.R_OK):
         raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
-    if model.provider is not None and lane is Lane.IO:
+    if model.provider is not None and lane == Lane.IO:
         _require_key(settings, model.provider)
 
 
@@ -334,7 +335,7 @@ class LaneRuntime:
         lane = self._identity.lane
         self.loop = asyncio.get_running_loop()
         await self._database.open()
-        if settings.mcp_file is not None and lane is Lane.IO:
+        if settings.mcp_file is not None and lane == Lane.IO:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
@@ -378,7 +379,7 @@ class LaneRuntime:
             workers=lambda: self.workers,
             is_slow=self._tools.registry.is_slow,
         )
-        if self._identity.is_shared:
+        if self._identity.is_shared and lane == Lane.IO:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
             self._sender = self._started_sender()
 
@@ -408,6 +409,7 @@ class LaneRuntime:
             transcript_tokens=self._settings.model_findings_chars // CHARS_PER_TOKEN,
             guard=self._settings.guard,
             tool_policy=self._settings.tool_policy,
+            has_processes=self._identity.has_processes,
         )
 
     def _dispatcher_settings(self) -> DispatcherSettings:
@@ -518,6 +520,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         identity.capacity,
         VERSION,
         process=identity.process,
+        has_processes=identity.has_processes,
         bulk_capacity=identity.bulk_capacity,
         planners=tools.planners.names,
     )

@@ -21,9 +21,9 @@ from celery.worker import state
 
 from planq.shared.beats import Beats
 from planq.shared.broker import names
-from planq.shared.broker.celery_config import is_redis
+from planq.shared.broker.celery_config import is_redis, known_queue
 from planq.shared.broker.transport import Reserve
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue, wake_queues
 from planq.shared.domain.redact import without_password
 from planq.shared.failpoints import Failpoints
 from planq.shared.settings import VERSION
@@ -63,17 +63,19 @@ _SUSPECTS = 10_000
 __all__ = ["app", "celery_worker", "run", "run_suspects"]
 
 
-def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> Any:
-    """Return Celery's worker for a lane, not yet started: the asyncio pool for `io`, stock prefork for `cpu`.
+def celery_worker(identity: WorkerIdentity, *, task_events: bool) -> Any:
+    """Return Celery's worker for a lane, not yet started: the asyncio pool, or stock prefork where it has processes.
 
     It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
     every worker a quarter of a second.
     """
+    for queue in wake_queues(identity.lane):
+        app.planq_lists.know(names.queue(queue))
     return app.Worker(
-        pool_cls=AsyncioPool if lane is Lane.IO else "prefork",
-        concurrency=concurrency,
-        queues=[name for priority in Priority for name in names.lists(WakeQueue.of(lane, priority))],
-        hostname=name,
+        pool_cls="prefork" if identity.has_processes else AsyncioPool,
+        concurrency=identity.capacity,
+        queues=[known_queue(app, name).name for queue in wake_queues(identity.lane) for name in names.lists(queue)],
+        hostname=identity.name,
         loglevel="WARNING",
         quiet=True,
         # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
@@ -83,22 +85,34 @@ def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool)
     )
 
 
-def run(lane: Lane, concurrency: int | None = None, beats: Beats | None = None) -> int:
+def run(
+    lane: Lane, concurrency: int | None = None, beats: Beats | None = None, *, has_processes: bool = False
+) -> int:
     """Run a worker until it is stopped; returns Celery's exit code. A guard watches its `beats`, where it has one.
 
+    With `has_processes`, and in the lane `cpu`, each step has a process for itself.
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
-    zygote = fork_zygote(partial(run_suspects, lane, beats=beats))
-    capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
-    tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
-    processes = PreforkProcesses() if lane is Lane.CPU else None
+    has_processes = has_processes or lane == Lane.CPU
+    zygote = fork_zygote(partial(run_suspects, lane, beats=beats, has_processes=has_processes))
+    usual = {Lane.IO: settings.io_concurrency, Lane.CPU: settings.cpu_concurrency}
+    capacity = concurrency or usual.get(lane, 1)
+    tracker = SilentTracker() if has_processes else CeleryTracker()
+    processes = PreforkProcesses() if has_processes else None
     identity, runtime, lifecycle = _composed(
-        lane, capacity, tracker, processes, zygote=zygote, restart=_restart, beats=beats
+        lane,
+        capacity,
+        tracker,
+        processes,
+        zygote=zygote,
+        restart=_restart,
+        beats=beats,
+        has_processes=has_processes,
     )
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
-    if lane is Lane.IO:  # a message has a process of a `cpu` worker for itself
+    if not has_processes:  # else a message has a process for itself
         few = reserved_slots(capacity)
         # RabbitMQ bounds the messages of each list and of bulk work, and not those of all but the reserve.
         bulk = identity.bulk_capacity if few and not is_redis(settings.require_broker()) else 0
@@ -106,7 +120,7 @@ def run(lane: Lane, concurrency: int | None = None, beats: Beats | None = None) 
     _connect_signals(tracker, runtime, lifecycle, processes)
     lifecycle.start()
     try:
-        worker = celery_worker(lane, identity.name, capacity, task_events=settings.task_events)
+        worker = celery_worker(identity, task_events=settings.task_events)
         worker.start()
         code: Any = worker.exitcode or state.should_stop or 0
     except SystemExit as end:
@@ -118,7 +132,7 @@ def run(lane: Lane, concurrency: int | None = None, beats: Beats | None = None) 
     return code if isinstance(code, int) else int(code is not None)
 
 
-def run_suspects(lane: Lane, group: UUID, *, beats: Beats | None = None) -> int:
+def run_suspects(lane: Lane, group: UUID, *, beats: Beats | None = None, has_processes: bool = False) -> int:
     """Carry out a group of suspects, and others that wait, in a process that does nothing else; returns 0.
 
     Raises as `run`. SIGTERM ends it in peace.
@@ -127,7 +141,9 @@ def run_suspects(lane: Lane, group: UUID, *, beats: Beats | None = None) -> int:
     def restart() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    _, runtime, lifecycle = _composed(lane, _SUSPECTS, SilentTracker(), None, restart=restart, beats=beats)
+    _, runtime, lifecycle = _composed(
+        lane, _SUSPECTS, SilentTracker(), None, restart=restart, beats=beats, has_processes=has_processes
+    )
 
     async def live() -> None:
         stop = asyncio.Event()
@@ -159,6 +175,7 @@ def _composed(
     *,
     restart: Callable[[], None],
     beats: Beats | None,
+    has_processes: bool,
     zygote: socket.socket | None = None,
 ) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
     """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
@@ -172,7 +189,9 @@ def _composed(
     kind = f"{lane}-suspects" if zygote is None else str(lane)
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
     bulk = bulk_slots(capacity, settings.bulk_share)
-    identity = WorkerIdentity(new_id(), name, lane, capacity, bulk, process, for_suspects=zygote is None)
+    identity = WorkerIdentity(
+        new_id(), name, lane, capacity, bulk, process, for_suspects=zygote is None, has_processes=has_processes
+    )
     database = lane_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
@@ -184,8 +203,8 @@ def _composed(
     runtime = LaneRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )
-    beat = None if beats is None else beats.beat(_limit(lane), identity.id)
-    if lane is Lane.IO:
+    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes), identity.id)
+    if not has_processes:
         runtime.beat = beat
     on_loop = LoopInFlight(runtime, in_flight)
     parts = HeartbeatParts(
@@ -198,7 +217,7 @@ def _composed(
         counted=runtime.count_workers,
         counts=lambda: app.planq_dead_letters.counts,
         missing=runtime.missing,
-        beat=beat if lane is Lane.CPU else None,
+        beat=beat if has_processes else None,
         lagged=runtime.note_lag,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
@@ -209,14 +228,12 @@ def _composed(
     return identity, runtime, lifecycle
 
 
-def _limit(lane: Lane) -> float:
-    """Return how late a beat may be. The loop of the `io` lane beats, and the heartbeat thread of a `cpu` worker.
+def _limit(*, has_processes: bool) -> float:
+    """Return how late a beat may be: of the loop that carries out steps, or of the heartbeat thread beside processes.
 
-    What a `cpu` worker carries out for suspects may hold up that thread for as long as it does not cost the lease.
+    What such a worker carries out for suspects may hold up that thread for as long as it does not cost the lease.
     """
-    return (
-        max(settings.freeze_seconds, settings.lease_seconds * (lane is Lane.CPU)) if settings.freeze_seconds else 0.0
-    )
+    return max(settings.freeze_seconds, settings.lease_seconds * has_processes) if settings.freeze_seconds else 0.0
 
 
 def _restart() -> None:

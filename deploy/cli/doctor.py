@@ -22,7 +22,7 @@ from planq.api.cli.console import as_line, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
 from planq.shared.data_folder import free_space, lacks_space, serves
 from planq.shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
-from planq.shared.domain.jobs.states import Lane, WakeQueue
+from planq.shared.domain.jobs.states import OWN_LANES, Lane, lanes_of, wake_queues
 from planq.shared.domain.redact import redacted, without_password
 from planq.shared.launcher import PYTHON
 
@@ -179,8 +179,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
         yield (schema := _schema(settings))
     else:
         yield from _unseen(("schema",), "database")
-    broker = _broker(settings)
-    yield from broker
+    yield from _broker(settings, _lanes(settings) if database.ok and schema.ok else OWN_LANES)
     if database.ok and schema.ok:
         yield _event_log(settings)
         yield _master_keys(settings)
@@ -243,7 +242,17 @@ def _schema(settings: Settings) -> Finding:
     return Finding("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
 
 
-def _broker(settings: Settings) -> Iterator[Finding]:
+def _lanes(settings: Settings) -> Sequence[str]:
+    """Return the lanes of which there may be queues: those that there always are, and those of live workers."""
+    from planq.shared.store.jobs.worker_registry import WorkerRegistry
+
+    try:
+        return lanes_of(_asked(settings, lambda database: WorkerRegistry(database, settings.lease).live()))
+    except PlanqError:
+        return OWN_LANES
+
+
+def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[Finding]:
     """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
     if not settings.broker_url:
         yield Finding(
@@ -253,7 +262,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
         return
     place = without_password(settings.broker_url)
     try:
-        waiting, dead = _messages(settings.require_broker())
+        waiting, dead = _messages(settings.require_broker(), lanes)
     except Misconfigured as error:
         yield Finding("broker", False, error.message, "correct BROKER_URL")
     except BrokerUnavailable as error:
@@ -274,7 +283,7 @@ def _dead_letters(count: int) -> Finding:
     return Finding("dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice)
 
 
-def _messages(broker_url: str) -> tuple[dict[str, int], int]:
+def _messages(broker_url: str, lanes: Iterable[str]) -> tuple[dict[str, int], int]:
     """Return how many messages wait in each lane's queue (0 where none has declared it yet), and the dead letters.
 
     Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
@@ -291,7 +300,8 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
         with connection:
             require_service(connection, _PATIENCE_SECONDS)
             with connection.channel() as channel:
-                counts = {names.queue(one): waiting_count(connection, channel, one) or 0 for one in WakeQueue}
+                queues = [queue for lane in lanes for queue in wake_queues(Lane(lane))]
+                counts = {names.queue(one): waiting_count(connection, channel, one) or 0 for one in queues}
                 return counts, message_count(connection, channel, names.DEAD_LETTERS) or 0
     except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
         reply = reply_of(error)
@@ -345,19 +355,20 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
     from planq.shared.store.catalogue import list_tools
     from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> tuple[Sequence[Row], Finding, Sequence[Row], Sequence[Row]]:
+    async def ask(database: Database) -> tuple[Sequence[Row], set[str], Finding, Sequence[Row], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
-        published = len(await list_tools(database))
-        tools = _tools(published, await registry.awaited_tools(), await registry.differing_tools())
-        return await registry.live(), tools, await registry.unfinished(), await registry.freezes(_FREEZES_WITHIN)
+        published = await list_tools(database)
+        tools = _tools(len(published), await registry.awaited_tools(), await registry.differing_tools())
+        named, freezes = {one.lane for one in published.values()}, await registry.freezes(_FREEZES_WITHIN)
+        return await registry.live(), {*named}, tools, await registry.unfinished(), freezes
 
     try:
-        workers, tools, unfinished, freezes = _asked(settings, ask)
+        workers, named, tools, unfinished, freezes = _asked(settings, ask)
     except PlanqError as error:
         for name in ("workers", "tools", "jobs"):
             yield Finding(name, False, error.message, "check that the database runs")
         return
-    yield _workers(workers)
+    yield _workers(workers, named)
     yield from map(_worker, workers)
     yield from map(_freeze, freezes[:_MOST_FREEZES])
     yield tools
@@ -381,8 +392,11 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _workers(workers: Sequence[Row]) -> Finding:
-    lanes = {lane: sum(lane in worker["lanes"] for worker in workers) for lane in Lane}
+def _workers(workers: Sequence[Row], named: Iterable[str]) -> Finding:
+    """Say how many workers of each lane live: of those that there always are, and those that tools have `named`."""
+    lanes = {
+        lane: sum(lane in worker["lanes"] for worker in workers) for lane in lanes_of([*workers, {"lanes": named}])
+    }
     found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
     missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
     return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")

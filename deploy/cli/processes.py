@@ -37,14 +37,31 @@ def api() -> None:
 
 
 def worker(
-    lane: Annotated[Lane, typer.Argument(help="io: steps that wait, cpu: steps that compute.")],
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Steps at once (io) or processes (cpu); default from the settings.")
+    lane: Annotated[
+        Lane,
+        typer.Argument(parser=Lane, help="io: steps that wait, cpu: steps that compute; or what tools name, as gpu."),
+    ],
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            "--slots",
+            "--concurrency",
+            min=1,
+            help="Steps at once; default from the settings for io and cpu, 1 for other lanes.",
+        ),
+    ] = None,
+    process: Annotated[
+        bool, typer.Option("--process", help="Each step in a process of its own, as always in the lane cpu.")
+    ] = False,
+    tools: Annotated[
+        str | None, typer.Option(help="Modules with tools, separated by commas, in place of PLANQ_TOOLS.")
     ] = None,
 ) -> None:
     """Run a Celery worker for one lane."""
-    size = ["--concurrency", str(concurrency)] if concurrency else []
-    _become(_guarded(lane.value, "-m", "planq.worker", lane.value, *size))
+    options = ["--slots", str(slots)] if slots else []
+    options += ["--process"] if process else []
+    options += [] if tools is None else ["--tools", tools]
+    _become(_guarded(lane, "-m", "planq.worker", lane, *options))
 
 
 def migrate() -> None:

@@ -10,7 +10,7 @@ from kombu import Queue
 from planq.shared.broker import names
 from planq.shared.broker.lists import TenantLists
 from planq.shared.broker.transport import hardened
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 
 OWN_EXCHANGES = {
     "control_exchange": names.PREFIX,
@@ -59,8 +59,8 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         worker_prefetch_multiplier=1,  # nothing waits behind a slow step in a worker's memory
         task_publish_retry=False,  # the sweeper retries
         task_create_missing_queues=False,
-        task_default_queue=names.queue(WakeQueue.IO),
-        task_queues=[Queue(name, routing_key=name) for queue in WakeQueue for name in names.lists(queue)],
+        task_default_queue=names.queue(WakeQueue("io")),
+        task_queues=[Queue(name, routing_key=name) for queue in OWN_QUEUES for name in names.lists(queue)],
         task_queue_max_priority=None,
         task_send_sent_event=False,
         worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs
@@ -80,3 +80,11 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
     )
     app.planq_lists = TenantLists()
     return app
+
+
+def known_queue(app: Celery, name: str) -> Queue:
+    """Return a queue of an application; that of a lane of which it has not heard before is added."""
+    queues = app.amqp.queues
+    if name not in queues:
+        queues.add(Queue(name, routing_key=name))
+    return queues[name]

@@ -18,7 +18,7 @@ from kombu import Connection
 from planq.shared.broker import names
 from planq.shared.broker.transport import Channel
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 
 _log = logging.getLogger("planq.broker")
 
@@ -53,7 +53,7 @@ def require_service(connection: Connection, patience_seconds: float) -> None:
     open_once(connection, patience_seconds)
     channel = connection.default_channel
     if isinstance(channel, Channel):
-        channel.require_writable([name for queue in WakeQueue for name in names.lists(queue)])
+        channel.require_writable([name for queue in OWN_QUEUES for name in names.lists(queue)])
 
 
 def reply_of(error: BaseException) -> str | None:

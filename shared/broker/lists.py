@@ -16,12 +16,9 @@ from zlib import crc32
 
 from planq.shared.broker import names
 from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES
 
 _HALF_LIFE_SECONDS = 30.0
-
-_LISTS = {names.queue(which): names.lists(which) for which in WakeQueue}
-_NAMES = frozenset(name for lists in _LISTS.values() for name in lists)
 
 
 class TenantLists:
@@ -36,10 +33,20 @@ class TenantLists:
         self._lock = threading.Lock()
         self._halved_at = clock()
         self._seen: dict[str, Counter[str]] = {}
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._names: set[str] = set()
+        for one in OWN_QUEUES:
+            self.know(names.queue(one))
+
+    def know(self, queue: str) -> tuple[str, ...]:
+        """Return the lists of a queue; from now on wake-ups that come from them are counted."""
+        lists = self._lists[queue] = names.lists(names.queue_named(queue))
+        self._names.update(lists)
+        return lists
 
     def choose(self, queue: str, tenant: str) -> str:
         """Return in which list of a queue the next wake-up of a tenant waits, and count it."""
-        first, *others = _LISTS[queue]
+        first, *others = self._lists.get(queue) or self.know(queue)
         if not others or tenant in ("", TENANT):
             return first
         number = crc32(tenant.encode())
@@ -52,8 +59,8 @@ class TenantLists:
         return chosen
 
     def note(self, name: str, tenant: str) -> None:
-        """Count a wake-up of a tenant that came from a list."""
-        if tenant not in ("", TENANT) and name in _NAMES:
+        """Count a wake-up of a tenant that came from a list of a queue that is known here."""
+        if tenant not in ("", TENANT) and name in self._names:
             with self._lock:
                 self._fade()
                 self._seen.setdefault(name, Counter())[tenant] += 1

@@ -41,9 +41,17 @@ def label(task: str, subject: str | None) -> str:
     return f"{_LABELS[task]}[{_UNPRINTED.sub('_', subject)[:_LONGEST_SUBJECT]}]"
 
 
+_QUEUE = f"{PREFIX}."
+
+
 def queue(which: WakeQueue) -> str:
     """Return the name of a queue as Celery knows it."""
-    return f"planq.{which}"
+    return f"{_QUEUE}{which}"
+
+
+def queue_named(name: str) -> WakeQueue:
+    """Return the queue that Celery knows by a name, as `queue` does."""
+    return WakeQueue(name.removeprefix(_QUEUE))
 
 
 def lists(which: WakeQueue) -> tuple[str, ...]:

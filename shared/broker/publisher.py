@@ -27,9 +27,10 @@ from celery.utils.nodenames import anon_nodename
 from kombu import Connection, Producer
 
 from planq.shared.broker import names
+from planq.shared.broker.celery_config import known_queue
 from planq.shared.broker.depth import open_once, reply_of
 from planq.shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES
 from planq.shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
@@ -154,6 +155,7 @@ class _Producer:
         self._connection: Connection | None = None
         self._producer: Producer | None = None
         self._origin = ""
+        self._declared: set[str] = set()
 
     def send(self, messages: Sequence[WakeMessage]) -> None:
         """Write messages, several in pipelined writes; raises what the broker's client raises.
@@ -180,11 +182,18 @@ class _Producer:
         self._connection = self._app.connection_for_write()
         open_once(self._connection, _OPEN_SECONDS)
         producer = Producer(self._connection.default_channel, auto_declare=False)
-        for one in WakeQueue:  # RabbitMQ drops a message to a queue that nobody has declared
-            for name in names.lists(one):
-                self._app.amqp.queues[name](producer.channel).declare()
+        self._declared = set()
+        for one in OWN_QUEUES:
+            self._declare(producer, names.queue(one))
         self._producer = producer
         return producer
+
+    def _declare(self, producer: Producer, which: str) -> None:
+        """Declare the lists of a queue once: RabbitMQ drops a message to one that nobody has declared."""
+        if which not in self._declared:
+            for name in names.lists(names.queue_named(which)):
+                known_queue(self._app, name)(producer.channel).declare()
+            self._declared.add(which)
 
     def _send_batch(self, producer: Producer, messages: Sequence[WakeMessage]) -> None:
         if len(messages) == 1:
@@ -196,6 +205,7 @@ class _Producer:
 
     def _write(self, producer: Producer, message: WakeMessage) -> None:
         task_id, links = message.task_id, message.links
+        self._declare(producer, message.queue)
         producer.publish(
             f"[[], {json.dumps(message.kwargs)}, {_EMBED}]",
             content_type="application/json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -30,6 +31,12 @@ def enum_column(domain: str, values: type[StrEnum], *, default: str | None = Non
     kind = DOMAIN(domain, Text(), check=f"VALUE IN ({allowed})", constraint_name=f"ck_{domain}")
     server_default = None if default is None else text(f"'{default}'")
     return Field(sa_column=Column(kind, nullable=nullable, server_default=server_default))
+
+
+def pattern_column(domain: str, pattern: re.Pattern[str]) -> Any:
+    """Return a text of a domain that allows what a pattern matches as a whole."""
+    kind = DOMAIN(domain, Text(), check=f"VALUE ~ '^{pattern.pattern}$'", constraint_name=f"ck_{domain}")
+    return Field(sa_column=Column(kind, nullable=False))
 
 
 def partial_index(column: str, where: str, *, include: Sequence[str] = ()) -> Index:

@@ -36,6 +36,7 @@ from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
 from planq.shared.domain.jobs.states import (
+    LANE,
     AfterSteps,
     AskedOf,
     Effect,
@@ -43,7 +44,6 @@ from planq.shared.domain.jobs.states import (
     ElicitationStatus,
     JobStatus,
     JoinPolicy,
-    Lane,
     OnFailure,
     Priority,
     Recovery,
@@ -70,6 +70,7 @@ from planq.shared.store.columns import (
     ints_column,
     json_column,
     partial_index,
+    pattern_column,
     text_column,
     texts_column,
     time_column,
@@ -267,7 +268,7 @@ class Step(SQLModel, table=True):
     tenant_id: str = text_column()
     kind: str = enum_column("step_kind", StepKind, default="tool")
     tool_name: str = text_column()
-    lane: str = enum_column("step_lane", Lane)
+    lane: str = pattern_column("step_lane", LANE)
     effect: str = enum_column("step_effect", Effect)
     status: str = enum_column("step_status", StepStatus)
     arguments: Any = json_column(nullable=False)
@@ -467,7 +468,8 @@ class Worker(SQLModel, table=True):
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
     that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
-    Its heart beats at least once in `lease_seconds` as long as it lives.
+    Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
+    process of its own, which it can kill.
     """
 
     __tablename__ = "workers"
@@ -477,6 +479,7 @@ class Worker(SQLModel, table=True):
     planners: list[str] | None = texts_column()
     capacity: int = int_column()
     bulk_capacity: int = int_column()
+    has_processes: bool = flag_column()
     version: str = text_column("")
     started_at: datetime = time_column(nullable=False, now=True)
     heartbeat_at: datetime = time_column(nullable=False, now=True)

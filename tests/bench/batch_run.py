@@ -22,7 +22,7 @@ import psycopg
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.depth import message_count
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
@@ -119,7 +119,7 @@ def _watching(database_url: str, broker_url: str, api: psutil.Process) -> Iterat
             while not stop.wait(0.1):
                 row = database.execute("SELECT planq_window('bulk', 15)").fetchone()
                 assert row is not None
-                counts = [message_count(broker, broker.default_channel, names.queue(queue)) for queue in WakeQueue]
+                counts = [message_count(broker, broker.default_channel, names.queue(queue)) for queue in OWN_QUEUES]
                 messages = sum(count or 0 for count in counts)
                 seen.bytes = max(seen.bytes, api.memory_info().rss)
                 seen.messages = max(seen.messages, messages)

@@ -16,7 +16,7 @@ import redis
 from planq.deploy.local.child import wait_ended
 from planq.deploy.local.postgres import PORT, EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES
 from planq.shared.store.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
@@ -141,7 +141,7 @@ class Servers:
     def _poison(self) -> str:
         try:
             with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as client:
-                count = sum(len(poison_redis(client, queue)) for queue in WakeQueue)
+                count = sum(len(poison_redis(client, queue)) for queue in OWN_QUEUES)
         except redis.RedisError as error:
             return f"not now: {type(error).__name__}"
         return f"{count} entries"

@@ -14,7 +14,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import DeadLetters, Letter
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey
@@ -106,7 +106,7 @@ def poisoned(stage: Stage, broker_url: str, poison: Callable[[WakeQueue], list[s
         dear, long = scene.submit(*DEAR), scene.submit(*LONG)
         for job_id in (dear, long):
             scene.runs(job_id)
-        kinds = [kind for queue in WakeQueue for kind in poison(queue)]
+        kinds = [kind for queue in OWN_QUEUES for kind in poison(queue)]
         dead_letters = DeadLetters(create_celery(broker_url))
 
         def all_are_kept() -> list[Letter]:
@@ -159,7 +159,7 @@ def a_torn_file_costs_no_job(stage: Stage) -> None:
     with own_valkey() as valkey, stage(broker_url=valkey.url) as scene:
         jobs = [scene.submit(*MIXED) for _ in range(5)]
         with wire(valkey) as client:
-            queue = names.queue(WakeQueue.IO)
+            queue = names.queue(WakeQueue("io"))
             eventually(lambda: client.llen(queue) == len(jobs), PATIENCE, what="all are published")
         valkey.stop()
         FATAL["a block of zero bytes at the end"](valkey.log.parent / "data")

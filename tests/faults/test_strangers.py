@@ -19,7 +19,7 @@ from planq.shared.broker import names
 from planq.shared.broker.celery_config import OWN_EXCHANGES, create_celery
 from planq.shared.broker.dead_letters import DeadLetters
 from planq.shared.broker.messages import MOST_BYTES
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 from tests.faults.conftest import Stage
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.timeout(300)
 BOMB_BYTES = 150_000_000
 """What a compressed message of 146 kB unpacks to; a worker has 80 MB."""
 
-QUEUES = {name for queue in (WakeQueue.IO, WakeQueue.IO_BULK) for name in names.lists(queue)}
+QUEUES = {name for queue in (WakeQueue("io"), WakeQueue("io.bulk")) for name in names.lists(queue)}
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = {
     "shutdown": {},
-    "cancel_consumer": {"queue": names.queue(WakeQueue.IO)},
+    "cancel_consumer": {"queue": names.queue(WakeQueue("io"))},
     "add_consumer": {"queue": "shop"},
     "pool_grow": {"n": 50},
     "pool_shrink": {"n": 1},
@@ -104,7 +104,7 @@ def test_a_strangers_commands_are_not_carried_out(stage: Stage, own_broker: str)
                 mailbox.exchange(producer.channel).declare()
                 for body in ([], "x", {"method": ["x"]}, {"method": "ping", "destination": {"x": 1}}):
                     producer.publish(body, exchange=mailbox.exchange, headers={"clock": 2**62}, serializer="json")
-                elsewhere = {"exchange": "", "routing_key": names.queue(WakeQueue.IO)}
+                elsewhere = {"exchange": "", "routing_key": names.queue(WakeQueue("io"))}
                 body = {"method": "ping", "arguments": {}, "reply_to": elsewhere, "ticket": "x"}
                 producer.publish(body, exchange=mailbox.exchange, serializer="json")
             refused = len(COMMANDS) + 1 + 4 + 1
@@ -151,7 +151,7 @@ def test_what_is_compressed_or_too_large_is_refused_unread(stage: Stage, own_bro
             pidbox = planq.control.mailbox.exchange(channel)
             pidbox.declare()
             for body, headers in bombs().values():
-                for place in ({"routing_key": names.queue(WakeQueue.IO)}, {"exchange": pidbox}):
+                for place in ({"routing_key": names.queue(WakeQueue("io"))}, {"exchange": pidbox}):
                     producer.publish(
                         body, headers=headers, content_type="application/json", content_encoding="utf-8", **place
                     )
@@ -174,7 +174,7 @@ def peak_bytes(process: psutil.Process) -> int:
 
 
 def deleted_on_rabbitmq(channel: Any) -> None:
-    for queue in WakeQueue:
+    for queue in OWN_QUEUES:
         channel.queue_delete(names.queue(queue))
     channel.exchange_delete(f"{names.PREFIX}.pidbox")
 

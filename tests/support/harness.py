@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Lane, Priority, Strategy, WakeQueue
+from planq.shared.domain.jobs.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import (
     Ask,
@@ -274,7 +274,7 @@ class Harness:
         """Register the worker and publish its tools."""
         definitions = self.registry.definitions()
         offered = [OfferedTool(one.name, one.digest) for one in definitions]
-        await self.worker_registry.register(self.worker_id, "test", list(Lane), offered, 10, "test")
+        await self.worker_registry.register(self.worker_id, "test", OWN_LANES, offered, 10, "test")
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
@@ -312,7 +312,7 @@ class Harness:
         """Carry out the wake-ups of one lane until only those of the other are left."""
 
         def is_ours(wake: AnyWake) -> bool:
-            return not isinstance(wake, StepWake | StepsWake) or wake.lane is lane
+            return not isinstance(wake, StepWake | StepsWake) or wake.lane == lane
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]

@@ -49,6 +49,8 @@ class AttemptSettings:
 
     `tool_policy` is the server's: which tools are called at once, after a person has agreed, or never.
 
+    With `has_processes` each step has a process for itself, which may be replaced.
+
     An output above `max_output_bytes` of JSON fails its step; above `inline_output_bytes` it becomes a payload.
     """
 
@@ -58,6 +60,7 @@ class AttemptSettings:
     transcript_tokens: int = 32_000
     guard: GuardLimits = field(default_factory=GuardLimits)
     tool_policy: ToolPolicy = field(default_factory=dict)
+    has_processes: bool = False
 
 
 class Attempts:
@@ -113,6 +116,7 @@ class Attempts:
             tenants=backgrounds.tenants,
             policy=settings.tool_policy,
             counts=counts,
+            has_processes=settings.has_processes,
         )
 
     async def carry_out(self, claim: Claim, chain: Chain) -> Carried:

@@ -249,7 +249,7 @@ class Answering:
             return await self._end_unchained(claim, chain, answered, call.tool_name, ErrorRecord.of(refused))
 
         async def open_round() -> TransitionResult:
-            take = chain.take(1 if step.lane is chain.lane else 0)
+            take = chain.take(1 if step.lane == chain.lane else 0)
             return await self._store.chain_tool(
                 claim, answered.value, answered.text, step, chain.calls, stop_reason=stop, take=take
             )

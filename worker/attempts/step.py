@@ -32,7 +32,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.frames import under_name
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from planq.shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
+from planq.shared.domain.jobs.states import ElicitationKind, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.domain.tools.policy import ToolPolicy
@@ -88,7 +88,9 @@ class StepRunner:
         tenants: Tenants,
         policy: ToolPolicy | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
+        has_processes: bool = False,
     ) -> None:
+        self._has_processes = has_processes
         self._approvals = Approvals(store, policy or {}, tenants)
         self._counts = Counter() if counts is None else counts
         self._store = store
@@ -273,7 +275,7 @@ class StepRunner:
             return Outcome(asked=asking.question)
         except (ExecutionFailed, StorageUnavailable) as failure:
             calling.count(self._counts, failure.code)
-            is_poisoned = calling.is_abandoned and claim.lane is Lane.CPU
+            is_poisoned = calling.is_abandoned and self._has_processes
             if calling.is_abandoned and not is_poisoned and is_looked_into(claim):
                 # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
                 await self._in_flight.writes.until_stopped(attempt_of(claim))

@@ -117,7 +117,7 @@ def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None)
         stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links), tenant)
         wakes.append(stage)
     # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
-    for step in sorted(result.ready, key=lambda step: step.lane is Lane.IO):
+    for step in sorted(result.ready, key=lambda step: step.lane == Lane.IO):
         place = StepRef(ref.job_id, ref.round, step.index)
         wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
     return wakes
@@ -505,7 +505,7 @@ def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
     messages: list[AnyWake] = []
     rounds: dict[tuple[UUID, int], list[StepWake]] = {}
     for wake in wakes:
-        if isinstance(wake, StepWake) and wake.lane is Lane.IO:
+        if isinstance(wake, StepWake) and wake.lane == Lane.IO:
             rounds.setdefault((wake.ref.job_id, wake.ref.round), []).append(wake)
         else:
             messages.append(wake)

@@ -307,7 +307,7 @@ class Dispatcher:
         """Return the follow-ups that this process carries out as well, and those for anybody."""
         if not wakes or not chain.goes_on:
             return (), wakes
-        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
+        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane == self._settings.lane]
         share = own_share(taken + len(ours), taken + self.slots.free(chain.party), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
@@ -315,7 +315,7 @@ class Dispatcher:
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
         """Return the child job, of those that may begin, which this process begins itself."""
-        if self._settings.lane is not Lane.IO or not self.slots.free(chain.party) or not chain.goes_on:
+        if self._settings.lane != Lane.IO or not self.slots.free(chain.party) or not chain.goes_on:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 

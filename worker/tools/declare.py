@@ -83,8 +83,9 @@ def tool(
 def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     """Declare a function a tool; usable bare (`@tool`) or with options.
 
-    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). `timeout_seconds` is
-    at most 300, `retries` counts extra attempts. `output_schema` replaces what the return annotation says.
+    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A `lane` of your own,
+    such as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300, `retries`
+    counts extra attempts. `output_schema` replaces what the return annotation says.
     What becomes of an `unsafe` call that was cut off, so that nobody knows whether it took effect: its step fails
     (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
     of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.

@@ -18,7 +18,13 @@ The database carries the same names as check constraints, generated from these e
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic_core.core_schema import CoreSchema
 
 
 class JobStatus(StrEnum):
@@ -186,30 +192,69 @@ class Priority(StrEnum):
     BULK = "bulk"
 
 
-class Lane(StrEnum):
-    """The kind of worker that a step needs."""
-
-    IO = "io"
-    CPU = "cpu"
+LANE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
-class WakeQueue(StrEnum):
-    """Where wake-ups of a lane and a priority wait at the broker; each is a Celery queue."""
+class Lane(str):
+    """The kind of worker that a step needs: `io` waits, `cpu` computes, and tools may name others, such as `gpu`.
 
-    IO = "io"
-    IO_BULK = "io.bulk"
-    CPU = "cpu"
-    CPU_BULK = "cpu.bulk"
+    Raises `ValueError` for what is no name of a lane.
+    """
+
+    __slots__ = ()
+
+    IO: ClassVar[Lane]
+    CPU: ClassVar[Lane]
+
+    def __new__(cls, name: str) -> Lane:
+        if not LANE.fullmatch(name):
+            raise ValueError(
+                f"expected the name of a lane, such as io, cpu or gpu ({LANE.pattern}), found {name[:40]!r}"
+            )
+        return super().__new__(cls, name)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        from pydantic_core import core_schema  # commands that make no definition pay nothing for it
+
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema(pattern=f"^{LANE.pattern}$"))
+
+
+Lane.IO, Lane.CPU = Lane("io"), Lane("cpu")
+
+OWN_LANES = (Lane.IO, Lane.CPU)
+"""The lanes that there always are: `io` also carries out stages."""
+
+
+def lanes_of(workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the lanes that there always are, and those of these workers, by their `lanes`."""
+    own = list(map(str, OWN_LANES))
+    return own + sorted({lane for worker in workers for lane in worker["lanes"]} - set(own))
+
+
+class WakeQueue(str):
+    """Where wake-ups of a lane and a priority wait at the broker, `io` or `io.bulk`; each is a Celery queue."""
+
+    __slots__ = ()
 
     @classmethod
     def of(cls, lane: Lane, priority: Priority) -> WakeQueue:
         """Return the queue of a lane and a priority."""
-        return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.bulk")
+        return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.{priority}")
 
     @property
     def is_bulk(self) -> bool:
         """True for work that nobody waits for."""
-        return self in (WakeQueue.IO_BULK, WakeQueue.CPU_BULK)
+        return self.endswith(f".{Priority.BULK}")
+
+
+def wake_queues(lane: Lane) -> list[WakeQueue]:
+    """Return the queues of a lane."""
+    return [WakeQueue.of(lane, priority) for priority in Priority]
+
+
+OWN_QUEUES = tuple(queue for lane in OWN_LANES for queue in wake_queues(lane))
+"""Those of the lanes that there always are."""
 
 
 class Effect(StrEnum):

@@ -121,12 +121,9 @@ class PostgresJobStore:
         self._claiming = Batcher(self._claim_stages)
         self._accepting = Batcher(self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight)
         self._ending = Batcher(self._end_jobs)
-        # What is taken over in one statement is of one lane; a process has one.
-        self._succeeding: dict[Lane, Batcher[_Item, _Value]] = {
-            lane: Batcher(self._succeed_steps, max_weight=_SUCCESSES_TOGETHER, weigh=_weight_of_success)
-            for lane in Lane
-        }
-        self._failing: dict[Lane, Batcher[_Item, _Value]] = {lane: Batcher(self._fail_steps) for lane in Lane}
+        # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
+        self._succeeding: dict[Lane, Batcher[_Item, _Value]] = {}
+        self._failing: dict[Lane, Batcher[_Item, _Value]] = {}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
         value = await self._claiming.do(_item({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
@@ -355,7 +352,10 @@ class PostgresJobStore:
         if unit:
             fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
         item = _item(fields, take=take or _NOTHING, weight=1 + len(unit))
-        return transition_result(await self._succeeding[item.take.lane].do(item))
+        if (batcher := self._succeeding.get(item.take.lane)) is None:
+            batcher = Batcher(self._succeed_steps, max_weight=_SUCCESSES_TOGETHER, weigh=_weight_of_success)
+            self._succeeding[item.take.lane] = batcher
+        return transition_result(await batcher.do(item))
 
     async def fail_step(
         self,
@@ -375,7 +375,9 @@ class PostgresJobStore:
             "anew": anew,
         }
         item = _item(fields, take=take or _NOTHING)
-        return transition_result(await self._failing[item.take.lane].do(item))
+        if (batcher := self._failing.get(item.take.lane)) is None:
+            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps)
+        return transition_result(await batcher.do(item))
 
     async def ask_step(
         self,
@@ -527,7 +529,7 @@ class _Planned:
         ended = reuse.keys() | {step.index for step in steps if step.known is not None}
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
-        taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
+        taken = frozenset([step.index for step in ready if step.lane == take.lane][: take.steps])
         ready.sort(key=lambda step: step.index not in taken)
         places = {step.index: place for place, step in enumerate(ready, 1)}
         shapes = [

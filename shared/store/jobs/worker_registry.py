@@ -89,6 +89,7 @@ class WorkerRegistry:
         version: str,
         *,
         process: str | None = None,
+        has_processes: bool = False,
         bulk_capacity: int | None = None,
         planners: Sequence[str] | None = None,
     ) -> None:
@@ -97,7 +98,7 @@ class WorkerRegistry:
         It claims steps of these tools alone; one that names none claims any step.
 
         Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. `planners` are those that are
-        installed there; None where it plans nothing.
+        installed there; None where it plans nothing. One that `has_processes` runs each step in one of its own.
         """
         await self._database.execute(
             "register_worker",
@@ -110,6 +111,7 @@ class WorkerRegistry:
             bulk_capacity=capacity if bulk_capacity is None else bulk_capacity,
             version=version,
             process=process,
+            has_processes=has_processes,
             planners=None if planners is None else list(planners),
         )
 
@@ -555,8 +557,8 @@ def _lost_step(row: Row) -> LostStep:
 def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the suspects of all lost workers, one for each row of what was in flight in them.
 
-    A `cpu` worker has a process for each step already, and one at a time is what its process for suspects has. What
-    is known to have frozen its worker was alone in that.
+    Only in the lane `io` are they many: others have few slots, or a process for each step already. What is known to
+    have frozen its worker was alone in that.
     """
     told: set[UUID] = set()
     suspects = []
@@ -565,7 +567,7 @@ def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
         company = list(rows)
         culprits = [[row] for row in company if row["is_culprit"]]
         others = [row for row in company if not row["is_culprit"]]
-        groups = apart(others, len(others)) if company[0]["lane"] == Lane.CPU else apart(others)
+        groups = apart(others) if company[0]["lane"] == Lane.IO else apart(others, len(others))
         for group in [*culprits, *groups]:
             group_id = new_id()
             for row in group:

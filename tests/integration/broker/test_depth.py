@@ -13,7 +13,7 @@ from kombu import Connection
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 from planq.shared.ports import PlanWake
 from tests.support.ports import free_port
 
@@ -29,18 +29,18 @@ def app(broker_url: str) -> Iterator[Celery]:
 
 def test_a_queue_is_empty_before_its_first_message_and_not_after_it(app: Celery) -> None:
     queues = BrokerQueues(app)
-    assert set(asyncio.run(queues.empty(list(WakeQueue)))) == set(WakeQueue)
+    assert set(asyncio.run(queues.empty(OWN_QUEUES))) == set(OWN_QUEUES)
     assert asyncio.run(queues.empty([])) == []
     publisher = CeleryPublisher(app)
     assert publisher.publish_soon([PlanWake(JOB)]).result(60)
     publisher.close()
-    assert asyncio.run(queues.empty(list(WakeQueue))) == [queue for queue in WakeQueue if queue is not WakeQueue.IO]
+    assert asyncio.run(queues.empty(OWN_QUEUES)) == [queue for queue in OWN_QUEUES if queue != WakeQueue("io")]
     queues.close()
 
 
 def test_nothing_is_known_while_there_is_no_broker() -> None:
     app = create_celery(f"redis://127.0.0.1:{free_port()}/0")
-    assert list(asyncio.run(BrokerQueues(app).empty(list(WakeQueue)))) == []
+    assert list(asyncio.run(BrokerQueues(app).empty(OWN_QUEUES))) == []
     app.close()
 
 
@@ -52,9 +52,9 @@ def test_looking_again_opens_nothing_anew(app: Celery, monkeypatch: pytest.Monke
     monkeypatch.setattr(Connection, "channel", lambda self: opened.append(self) or channel(self))
     queues = BrokerQueues(app)
     for _ in range(3):
-        assert set(asyncio.run(queues.empty(list(WakeQueue)))) == set(WakeQueue)
+        assert set(asyncio.run(queues.empty(OWN_QUEUES))) == set(OWN_QUEUES)
     assert len(opened) == 1
     queues.close()
-    assert set(asyncio.run(queues.empty(list(WakeQueue)))) == set(WakeQueue)
+    assert set(asyncio.run(queues.empty(OWN_QUEUES))) == set(OWN_QUEUES)
     assert len(opened) == 2
     queues.close()

@@ -55,8 +55,8 @@ def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(60)
     publisher.close()
 
-    plan, respond = take(app, names.queue(WakeQueue.IO), 2)
-    [crunch] = take(app, names.queue(WakeQueue.CPU), 1)
+    plan, respond = take(app, names.queue(WakeQueue("io")), 2)
+    [crunch] = take(app, names.queue(WakeQueue("cpu")), 1)
     assert (plan.headers["task"], plan.headers["id"]) == (names.PLAN, f"{JOB}.plan.1")
     assert (respond.headers["task"], respond.headers["id"]) == (names.RESPOND, f"{JOB}.respond.4")
     assert (crunch.headers["task"], crunch.headers["id"]) == (names.STEP, f"{JOB}.r0.s3.2")
@@ -70,7 +70,7 @@ def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
     wakes = [StepWake(StepRef(JOB, 0, n), Lane.IO, "leaf") for n in range(2500)]
     assert publisher.publish_soon(wakes).result(60)
     publisher.close()
-    ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue.IO), 2500)}
+    ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue("io")), 2500)}
     assert len(ids) == 2500
 
 

@@ -52,7 +52,7 @@ def test_a_paused_job_is_not_looked_at_again_and_again(play: Play) -> None:
         await published_ago(harness, "steps", 3.0)
         harness.published = []
         assert (await harness.worker_registry.look(timedelta(0), timedelta(0))).unclaimed == set()
-        assert await harness.worker_registry.take_due_wakes(10, [WakeQueue.IO]) == []
+        assert await harness.worker_registry.take_due_wakes(10, [WakeQueue("io")]) == []
         async with harness.database.connection() as connection:
             rows = await connection.execute("SELECT wake_at - now() AS rest FROM steps WHERE status = 'ready'")
             return [row["rest"] for row in await rows.fetchall()]

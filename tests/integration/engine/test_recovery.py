@@ -244,6 +244,8 @@ def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
         claim = await overdue(harness, job_id)
+        async with harness.database.connection() as connection:
+            await connection.execute(b"UPDATE workers SET has_processes = %s", [lane == "cpu"])
         await harness.sweeper.sweep()
         late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
         assert not late.applied

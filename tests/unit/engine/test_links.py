@@ -78,7 +78,7 @@ def test_each_of_a_fan_out_has_its_place_in_one_group(lanes: list[Lane], taken: 
     claims = [replace(STEP, ref=StepRef(JOB, 0, index)) for index in range(taken)]
     result = TransitionResult(True, ready(*lanes, first=taken), JobStatus.EXECUTING, taken=claims)
     carried = Carried.by(STAGE, result)
-    ours = [wake for wake in carried.wakes if isinstance(wake, StepWake) and wake.lane is Lane.IO][:kept]
+    ours = [wake for wake in carried.wakes if isinstance(wake, StepWake) and wake.lane == Lane.IO][:kept]
     messages = in_messages([wake for wake in carried.wakes if wake not in ours], workers)
     each = [wake for message in messages for wake in (message.each if isinstance(message, StepsWake) else [message])]
     shown = [wake.links for wake in [*ours, *each]]

@@ -28,7 +28,7 @@ CREATE DOMAIN job_respond AS TEXT CONSTRAINT ck_job_respond CHECK (VALUE IN ('mo
 
 CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
 
-CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE IN ('io', 'cpu'));
+CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE ~ '^[a-z][a-z0-9_-]{0,31}$');
 
 CREATE DOMAIN step_effect AS TEXT CONSTRAINT ck_step_effect CHECK (VALUE IN ('pure', 'read', 'idempotent', 'unsafe'));
 
@@ -224,6 +224,7 @@ CREATE TABLE workers (
     planners TEXT[],
     capacity INTEGER DEFAULT 0 NOT NULL,
     bulk_capacity INTEGER DEFAULT 0 NOT NULL,
+    has_processes BOOLEAN DEFAULT false NOT NULL,
     version TEXT DEFAULT '' NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,

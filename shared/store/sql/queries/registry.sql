@@ -3,8 +3,9 @@
 -- name: register_worker
 -- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
 WITH worker AS (
-    INSERT INTO workers (id, name, lanes, planners, capacity, bulk_capacity, version, process, lease_seconds)
-    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s, %(lease_seconds)s)
+    INSERT INTO workers (id, name, lanes, planners, capacity, bulk_capacity, version, process, lease_seconds, has_processes)
+    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
+            %(lease_seconds)s, %(has_processes)s)
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now()
 ), offered AS (
     SELECT * FROM json_to_recordset(%(tools)s) AS t (name text, digest text, version text)

@@ -41,8 +41,8 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.stat
 -- counts the attempts at it that are known to have frozen their workers, the last one at `froze_at`.
 -- Where somebody will look whether an unsafe call took effect, it must not act any more by then: its
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
--- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker of the lane `io` says so
--- itself, however late: it cannot kill a thread.
+-- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker that runs steps on its loop says
+-- so itself, however late: it cannot kill a thread.
 SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.releases, s.joined, s.tool_name,
        s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
        coalesce(n.company, 1) AS company, f.freezes, f.place AS froze_at,
@@ -62,7 +62,7 @@ WHERE s.status = 'running'
         AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
         AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
       ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
-        AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
+        AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND NOT w.has_processes) END
 LIMIT %(limit)s
 
 -- name: lost_stages

@@ -24,7 +24,7 @@ SELECT 'steps', NULL, NULL WHERE EXISTS (
             AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
             AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
           ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
-            AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
+            AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND NOT w.has_processes) END
 )
 UNION ALL
 SELECT 'stages', NULL, NULL WHERE EXISTS (
