@@ -379,6 +379,7 @@ class LaneRuntime:
             workers=lambda: self.workers,
             is_slow=self._tools.registry.is_slow,
         )
+        await self._tools.registry.open_resources(lane)
         if self._identity.is_shared and lane == Lane.IO:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
             self._sender = self._started_sender()
@@ -462,6 +463,10 @@ class LaneRuntime:
         if self.dispatcher is not None:
             self.dispatcher.wind_down()
 
+    async def close_resources(self) -> None:
+        """Close what tools share in this process; idempotent."""
+        await self._tools.registry.resources.close()
+
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""
         if self.beat is not None:
@@ -473,6 +478,7 @@ class LaneRuntime:
         if self._warming is not None:
             self._warming.cancel()
         self._tools.apart.close()
+        await self.close_resources()
         if self._texts is not None:
             await self._texts.aclose()
         if self._gateway is not None:

@@ -16,7 +16,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
+from celery.signals import (
+    setup_logging,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_ready,
+    worker_shutting_down,
+)
 from celery.worker import state
 
 from planq.shared.beats import Beats
@@ -274,11 +280,16 @@ def _connect_signals(
         if processes is not None:
             processes.tie()
 
+    def close_resources(**_: Any) -> None:
+        if app.planq_runner is not None:
+            app.planq_runner.run(runtime.close_resources())
+
     def keep_logging(**_: Any) -> None:
         """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
 
     setup_logging.connect(keep_logging, weak=False)
     worker_process_init.connect(tie, weak=False)
+    worker_process_shutdown.connect(close_resources, weak=False)
     worker_ready.connect(attach, weak=False)
     worker_ready.connect(tell_of_start, weak=False)
     worker_shutting_down.connect(wind_down, weak=False)

@@ -1,6 +1,7 @@
 """The tools room: how a Python function or an MCP server becomes a `Tool`.
 
-Tool authors need only what is exported here: `@tool` for a typed function, `ToolError` to report a failure, and the
+Tool authors need only what is exported here: `@tool` for a typed function, `@resource` for what its calls share,
+`ToolError` to report a failure, and the
 two types that a function may ask for in its signature, `ToolContext` (who calls) and `ToolServices` (what this
 process offers); `ToolResponse` wraps an artifact, `NotHappened` is what a `find_out` function may answer,
 `OwnershipLost` what `ToolContext.confirm` raises, and `AnswerDeclined` and `Cancelled` what `ToolContext.ask` raises.
@@ -11,6 +12,7 @@ from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
 from planq.shared.ports import NotHappened, Suspended, ToolContext
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import ToolError
+from planq.worker.tools.resources import resource
 from planq.worker.tools.response import ToolResponse
 from planq.worker.tools.services import ToolServices
 
@@ -24,5 +26,6 @@ __all__ = [
     "ToolError",
     "ToolResponse",
     "ToolServices",
+    "resource",
     "tool",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from planq.shared.ports import NotHappened, Ownership, Suspended, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place
 from planq.worker.tools.errors import as_execution_failed
+from planq.worker.tools.resources import Resources
 from planq.worker.tools.services import ToolServices
-from planq.worker.tools.signature import Inputs, Question, read_inputs, read_output, read_question
+from planq.worker.tools.signature import INJECTED, Inputs, Question, read_inputs, read_output, read_question
 from planq.worker.tools.threads import ToolThreads
 
 _log = logging.getLogger("planq.tools")
@@ -43,12 +44,14 @@ class FunctionTool:
         *,
         services: ToolServices,
         threads: ToolThreads,
+        resources: Resources | None = None,
     ) -> None:
         """Read the signature; raises `Misconfigured` naming the function when it cannot be described."""
         self.function = function
         self.place = source_place(function)
         self._is_async = inspect.iscoroutinefunction(function)
-        self._inputs = read_inputs(function, self.place)
+        self._resources = resources or Resources()
+        self._inputs = read_inputs(function, self.place, self._resources)
         self._output = read_output(function, self.place, options.output_schema)
         self._services = services
         self._threads = threads
@@ -56,9 +59,15 @@ class FunctionTool:
         self._question: Question | None = None
         if options.find_out is not None:
             asked = f"{self.place}: find_out {getattr(options.find_out, '__qualname__', options.find_out)}"
-            self._question = read_question(options.find_out, self._inputs, asked)
+            self._question = read_question(options.find_out, self._inputs, asked, self._resources)
         self._scoped = _user_scoped(options, self._inputs, self.place)
         self._definition = self._define(options)
+
+    @property
+    def needs(self) -> set[Any]:
+        """The types of the resources that calls of the tool are handed."""
+        injected = {*self._inputs.injected.values(), *(self._question.injected.values() if self._question else ())}
+        return injected - INJECTED
 
     @property
     def definition(self) -> ToolDefinition:
@@ -68,7 +77,8 @@ class FunctionTool:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Run the function once; see `planq.shared.ports.Tool.call`."""
         name = self._definition.name
-        values = self._bound(arguments, context)
+        offered = await self._offered(self._inputs.injected, context)
+        values = self._bound(arguments, context, offered)
         result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
         if isinstance(result, Suspended):
             return replace(result, output=self._output.dump(result.output, name))
@@ -80,7 +90,8 @@ class FunctionTool:
         if question is None:
             raise OutcomeUnknown(f"{self._definition.name} has no function that finds out whether a call took effect")
         name = f"find_out of {self._definition.name}"
-        values = question.bind(self._bound(arguments, context), context, self._services)
+        offered = await self._offered({**self._inputs.injected, **question.injected}, context)
+        values = question.bind(self._bound(arguments, context, offered), offered)
         result = await self._run(question.function, values, name, None, is_async=question.is_async)
         if isinstance(result, NotHappened):
             return result
@@ -88,10 +99,16 @@ class FunctionTool:
             raise InvalidOutput(f"{name} returned {result!r}; expected the output of the call, or NotHappened()")
         return self._output.dump(result, name)
 
-    def _bound(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    async def _offered(self, injected: Mapping[str, Any], context: ToolContext) -> Mapping[Any, Any]:
+        """Return what these parameters ask for, by type; raises `Unreached` where a resource cannot be opened."""
+        offered = {ToolContext: context, ToolServices: self._services}
+        wanted = {kind for kind in injected.values() if kind not in INJECTED}
+        return {**offered, **await self._resources.get(wanted)} if wanted else offered
+
+    def _bound(self, arguments: dict[str, Any], context: ToolContext, offered: Mapping[Any, Any]) -> dict[str, Any]:
         try:
             given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
-            return self._inputs.bind(given, context, self._services)
+            return self._inputs.bind(given, offered)
         except ValidationError as error:
             raise InvalidArguments(f"{self._definition.name}: {faults_of(error)}") from error
 

@@ -6,13 +6,14 @@ is a `Misconfigured` that names the place, so that the worker refuses to start i
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planq.shared.domain.agents.source import load_yaml
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Effect, Recovery
+from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.schema.schemas import check_schema
 from planq.shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
 from planq.shared.ports import FindsOut, Tool
@@ -30,17 +31,22 @@ from planq.shared.telemetry.logs import is_brought
 from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
 from planq.worker.tools.errors import quoted
 from planq.worker.tools.function import FunctionTool
+from planq.worker.tools.resources import Resources, resource_of
 from planq.worker.tools.services import ToolServices
 from planq.worker.tools.threads import ToolThreads
 
 _ENTRY_POINTS = "planq.tools"
 
+_OPEN_SECONDS = 30.0
+"""What a worker waits for its resources before it takes its first message."""
+
 
 class Registry:
     """A `Toolbox` over tools of any kind; tools are added at start, and when an MCP server comes back."""
 
-    def __init__(self, threads: ToolThreads | None = None) -> None:
+    def __init__(self, threads: ToolThreads | None = None, resources: Resources | None = None) -> None:
         self.threads = threads or ToolThreads()
+        self.resources = resources or Resources()
         self._tools: dict[str, Tool] = {}
         self._hidden: frozenset[str] = frozenset()
 
@@ -56,6 +62,17 @@ class Registry:
         """Return whether a tool's calls may wait for others: all but pure ones do. False for one that is not here."""
         tool = self._tools.get(name)
         return tool is not None and tool.definition.effect is not Effect.PURE
+
+    async def open_resources(self, lane: Lane) -> None:
+        """Open what the tools of a lane are handed, all at once.
+
+        What fails is logged, and tried again by calls; what takes long goes on beside them.
+        """
+        tools = [tool for tool in self._tools.values() if isinstance(tool, FunctionTool)]
+        kinds = {kind for tool in tools if tool.definition.lane == lane for kind in tool.needs}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_OPEN_SECONDS):
+                await asyncio.gather(*(self.resources.get([kind]) for kind in kinds), return_exceptions=True)
 
     def extend(self, tools: Iterable[Tool]) -> None:
         """Add tools, all or none; one that is already here (the same object) is passed over.
@@ -124,7 +141,8 @@ def load_registry(
     for module in modules:
         loader.load(module, "PLANQ_TOOLS")
     loader.load_yaml()
-    registry = Registry(loader.threads)
+    loader.make()
+    registry = Registry(loader.threads, loader.resources)
     registry.extend(loader.tools)
     for tool in loader.tools:
         if isinstance(tool, FunctionTool):
@@ -146,6 +164,7 @@ class _Loader:
         self.tools: list[Tool] = []
         self._services = services
         self.threads = ToolThreads()
+        self.resources = Resources()
         self._yaml_path = yaml_path
         self._overrides: dict[Callable[..., Any], ToolOptions] = {}
         for entry in entries:
@@ -153,12 +172,13 @@ class _Loader:
             if not inspect.isfunction(function):
                 raise Misconfigured(f"{yaml_path}: {entry.function} is no function but {function!r}")
             self._overrides[function] = entry.options()
-        self._functions: set[Callable[..., Any]] = set()
+        self._functions: dict[Callable[..., Any], ToolOptions] = {}
 
     def load(self, reference: str, place: str) -> None:
         """Add the tools behind `module` or `module:attribute`."""
         found = _resolve(reference, place)
         place = f"{place} ({reference})"
+        self._declare_resources(vars(found) if isinstance(found, ModuleType) else vars(_module_of(reference)))
         if isinstance(found, ModuleType):
             factory = vars(found).get("tools")
             if inspect.isfunction(factory) and options_of(factory) is None:
@@ -171,7 +191,7 @@ class _Loader:
             items = _call_factory(found, self._services, place)
         else:
             items = [found]
-        if not items:
+        if not items and not (isinstance(found, ModuleType) and any(map(resource_of, vars(found).values()))):
             raise Misconfigured(
                 f"{place} offers no tool; expected functions decorated with @tool, or a factory "
                 "`tools(services) -> list[Tool]`"
@@ -196,13 +216,21 @@ class _Loader:
             raise Misconfigured(f"{place}: expected a function decorated with @tool or a Tool, found {found!r}")
 
     def _add_function(self, function: Callable[..., Any], options: ToolOptions) -> None:
-        if function in self._functions:
-            return
-        self._functions.add(function)
-        override = self._overrides.get(function)
-        if override is not None:
-            options = options.overridden_by(override)
-        self.tools.append(FunctionTool(function, options, services=self._services, threads=self.threads))
+        if function not in self._functions:
+            override = self._overrides.get(function)
+            self._functions[function] = options if override is None else options.overridden_by(override)
+
+    def _declare_resources(self, names: Mapping[str, Any]) -> None:
+        for item in list(names.values()):
+            if (declared := resource_of(item)) is not None:
+                self.resources.declare(declared)
+
+    def make(self) -> None:
+        """Make the tools out of all functions that were found, once all resources are known."""
+        self.tools += [
+            FunctionTool(function, options, services=self._services, threads=self.threads, resources=self.resources)
+            for function, options in self._functions.items()
+        ]
 
 
 def _call_factory(factory: Callable[..., Any], services: ToolServices, place: str) -> list[Any]:
@@ -235,6 +263,11 @@ def _present_folder_first() -> Iterator[None]:
         sys.path.remove(here)
         if here not in sys.path:
             sys.path.append(here)
+
+
+def _module_of(reference: str) -> ModuleType:
+    """Return the module of `module:attribute`, which has been imported."""
+    return sys.modules[reference.strip().partition(":")[0]]
 
 
 def _resolve(reference: str, place: str) -> Any:

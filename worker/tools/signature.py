@@ -1,8 +1,9 @@
 """From a Python signature to JSON Schema 2020-12 and back: what goes into a tool function, what comes out.
 
-Input: one property per parameter, nothing extra; parameters annotated `ToolContext` or `ToolServices` are injected
-and appear in no schema. Output: an object type as it is; text (and a function without a return annotation) wrapped
-as `{"text": …}` (docs/decisions.md, D26); any other type wrapped as `{"result": …}`.
+Input: one property per parameter, nothing extra; parameters annotated `ToolContext` or `ToolServices`, or with the
+type of a resource, are injected and appear in no schema. Output: an object type as it is; text (and a function
+without a return annotation) wrapped as `{"text": …}` (docs/decisions.md, D26); any other type wrapped as
+`{"result": …}`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -30,8 +31,8 @@ from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.ports import NotHappened, Suspended, ToolContext
 from planq.worker.tools.services import ToolServices
 
-INJECTED: Mapping[Any, str] = {ToolContext: "context", ToolServices: "services"}
-"""Annotations that ask for something beside the arguments."""
+INJECTED = frozenset({ToolContext, ToolServices})
+"""Annotations that ask for something beside the arguments, as those of resources do."""
 
 Wrap = Literal["nothing", "text", "result"]
 
@@ -49,22 +50,24 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arguments of a function: their schema, and the way from JSON to typed values."""
+    """The arguments of a function: their schema, and the way from JSON to typed values.
+
+    `injected` says for parameters that are no arguments of what type they are.
+    """
 
     schema: dict[str, Any]
     model: type[BaseModel]
     names: Mapping[str, str]
-    injected: Mapping[str, str]
+    injected: Mapping[str, Any]
 
-    def bind(self, arguments: Mapping[str, Any], context: ToolContext, services: ToolServices) -> dict[str, Any]:
-        """Return the keyword arguments of the function: typed values and what is injected.
+    def bind(self, arguments: Mapping[str, Any], offered: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of the function: typed values and what is injected, `offered` by its type.
 
         Raises `pydantic.ValidationError` when an argument does not fit its annotation.
         """
         typed = self.model.model_validate(dict(arguments), by_alias=True, by_name=False)
         values = {name: getattr(typed, field) for field, name in self.names.items()}
-        offered = {"context": context, "services": services}
-        values.update({name: offered[what] for name, what in self.injected.items()})
+        values.update({name: offered[kind] for name, kind in self.injected.items()})
         return values
 
 
@@ -103,16 +106,19 @@ class Output:
         return plain
 
 
-def read_inputs(function: Callable[..., Any], place: str) -> Inputs:
-    """Return the inputs of `function`; `Misconfigured` naming `place` where a parameter cannot be described."""
+def read_inputs(function: Callable[..., Any], place: str, resources: Container[Any] = ()) -> Inputs:
+    """Return the inputs of `function`; `Misconfigured` naming `place` where a parameter cannot be described.
+
+    `resources` are the types of which there are some.
+    """
     hints = _hints(function, place)
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
-    injected: dict[str, str] = {}
+    injected: dict[str, Any] = {}
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         annotation = hints.get(parameter.name, inspect.Parameter.empty)
-        if isinstance(annotation, type) and annotation in INJECTED:
-            injected[parameter.name] = INJECTED[annotation]
+        if _is_injected(annotation, resources):
+            injected[parameter.name] = annotation
             continue
         _check_parameter(parameter, annotation, place)
         # Own field names with the parameter's name as alias: a parameter may be called `json`, `copy` or `model_x`.
@@ -124,7 +130,10 @@ def read_inputs(function: Callable[..., Any], place: str) -> Inputs:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         schema = _object_at_top(model.model_json_schema(schema_generator=_SchemaGenerator, mode="validation"))
     except (PydanticUserError, TypeError) as error:
-        raise Misconfigured(f"{place}: its parameters have no JSON Schema: {error}") from error
+        raise Misconfigured(
+            f"{place}: its parameters have no JSON Schema: {error}; what no argument can be comes from a "
+            "@resource that yields this type, in a module of PLANQ_TOOLS"
+        ) from error
     schema.pop("title", None)
     return Inputs(schema, model, names, injected)
 
@@ -156,18 +165,19 @@ class Question:
 
     function: Callable[..., Any]
     names: frozenset[str]
-    injected: Mapping[str, str]
+    injected: Mapping[str, Any]
     is_async: bool
 
-    def bind(self, values: Mapping[str, Any], context: ToolContext, services: ToolServices) -> dict[str, Any]:
-        """Return its keyword arguments out of those of the tool's function."""
-        offered = {"context": context, "services": services}
+    def bind(self, values: Mapping[str, Any], offered: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return its keyword arguments out of those of the tool's function, and what is `offered` by its type."""
         taken = {name: values[name] for name in self.names}
-        return taken | {name: offered[what] for name, what in self.injected.items()}
+        return taken | {name: offered[kind] for name, kind in self.injected.items()}
 
 
-def read_question(function: Callable[..., Any], inputs: Inputs, place: str) -> Question:
-    """Return a `find_out` function of the tool with these inputs.
+def read_question(
+    function: Callable[..., Any], inputs: Inputs, place: str, resources: Container[Any] = ()
+) -> Question:
+    """Return a `find_out` function of the tool with these inputs; `resources` as for `read_inputs`.
 
     Raises `Misconfigured` naming `place` when it asks for anything but the tool's own parameters and what is
     injected, or cannot say `NotHappened`.
@@ -177,18 +187,18 @@ def read_question(function: Callable[..., Any], inputs: Inputs, place: str) -> Q
     hints = _hints(function, place)
     known = frozenset(inputs.names.values())
     names: set[str] = set()
-    injected: dict[str, str] = {}
+    injected: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name)
         _check_kind(parameter, place)
-        if isinstance(annotation, type) and annotation in INJECTED:
-            injected[parameter.name] = INJECTED[annotation]
+        if _is_injected(annotation, resources):
+            injected[parameter.name] = annotation
         elif parameter.name in known:
             names.add(parameter.name)
         else:
             raise Misconfigured(
                 f"{place}: parameter {parameter.name!r} is none of the tool's ({', '.join(sorted(known))}), and not "
-                "annotated ToolContext or ToolServices"
+                "annotated ToolContext, ToolServices or the type of a resource"
             )
     if NotHappened not in _members(hints.get("return")):
         raise Misconfigured(
@@ -196,6 +206,10 @@ def read_question(function: Callable[..., Any], inputs: Inputs, place: str) -> Q
             "`-> Receipt | NotHappened`; without it no call could be found not to have happened"
         )
     return Question(function, frozenset(names), injected, inspect.iscoroutinefunction(function))
+
+
+def _is_injected(annotation: Any, resources: Container[Any]) -> bool:
+    return (isinstance(annotation, type) and annotation in INJECTED) or annotation in resources
 
 
 def _hints(function: Callable[..., Any], place: str) -> dict[str, Any]:

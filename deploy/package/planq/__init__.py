@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from planq.shared.client import AsyncClient, Client, JobCancelled, JobFailed, JobPartial
     from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost, PlanqError
     from planq.shared.ports import NotHappened, PlanningRequest, Suspended, ToolContext
-    from planq.worker.tools import ToolError, ToolResponse, ToolServices, tool
+    from planq.worker.tools import ToolError, ToolResponse, ToolServices, resource, tool
 
 __all__ = [
     "AnswerDeclined",
@@ -28,6 +28,7 @@ __all__ = [
     "ToolError",
     "ToolResponse",
     "ToolServices",
+    "resource",
     "tool",
 ]
 
