@@ -368,6 +368,7 @@ class LaneRuntime:
             counts=self._tools.agent_services.counts,
             own_planners=self._tools.planners,
             backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
+            secrets=secrets.get,
         )
         self.dispatcher = Dispatcher(
             self._dispatcher_settings(),

@@ -1,4 +1,4 @@
-"""`planq secrets`: what a tenant keeps secret, as its own keys for providers. It speaks to the database itself."""
+"""`planq secrets`: what a tenant keeps secret, for providers of models and for tools; it speaks to the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="openai_api_key, anthropic_api_key or google_api_key.")]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A provider's, such as openai_api_key, or what tools ask for.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,8 +39,8 @@ def add_to(app: typer.Typer) -> None:
 def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
     """Store a secret of a tenant, read from standard input: command lines are seen by everybody on a machine.
 
-    It is sealed under the first of PLANQ_SECRET_KEYS. Workers that know these use it within a second, in the place of
-    the server's own.
+    It is sealed under the first of PLANQ_SECRET_KEYS. Workers that know these use it within a second: one of a
+    provider in the place of the server's own, any other where a tool asks for it.
     """
     text = typer.prompt(name, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     with reported(as_json=as_json):

@@ -7,7 +7,8 @@ text is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 HIDDEN = "…"
@@ -47,6 +48,20 @@ def secrets_of(url: str) -> set[str]:
     _, _, password = place.rpartition("@")[0].partition(":")
     parameters = [found[0].partition("=")[2] for found in _SECRET_PARAMETER.finditer(question + query)]
     return {form for secret in (password, *parameters) for form in (secret, unquote(secret)) if form}
+
+
+def without(value: Any, secrets: Iterable[str]) -> Any:
+    """Return a JSON value in whose texts and keys these secrets are hidden."""
+    pattern = pattern_of(secrets)
+
+    def hide(part: Any) -> Any:
+        if isinstance(part, str):
+            return pattern.sub(HIDDEN, part)
+        if isinstance(part, Mapping):
+            return {hide(key): hide(item) for key, item in part.items()}
+        return [hide(item) for item in part] if isinstance(part, (list, tuple)) else part
+
+    return hide(value)
 
 
 def pattern_of(secrets: Iterable[str]) -> re.Pattern[str]:

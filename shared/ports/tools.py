@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
-from planq.shared.domain.errors import InternalFault
+from planq.shared.domain.errors import AuthFailed, InternalFault
 from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, declined_error
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind
@@ -62,6 +62,18 @@ class AsksPeople(Protocol):
         ...
 
 
+class KeepsSecrets(Protocol):
+    """What the tenant of one call keeps secret for its tools."""
+
+    async def get(self, name: str) -> str | None:
+        """Return the secret of this name as it is, or was a second ago; None where there is none."""
+        ...
+
+    def get_from_thread(self, name: str) -> str | None:
+        """Do what `get` does, in a thread of the call."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Who calls a tool, and under which key.
@@ -73,7 +85,8 @@ class ToolContext:
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
     what the plan had left when the step was claimed, `timeout_seconds` what the step gets, with what it delegates;
     None where that is not known. `planned` are the arguments as the plan has them, references and all; they are not
-    to be changed. `owner` is None where nobody can take the step over, `people` where nobody can be asked.
+    to be changed. `owner` is None where nobody can take the step over, `people` where nobody can be asked, `secrets`
+    where nothing is kept secret.
     """
 
     job_id: str
@@ -96,6 +109,7 @@ class ToolContext:
     planned: Mapping[str, Any] | None = None
     owner: Ownership | None = field(default=None, repr=False, compare=False)
     people: AsksPeople | None = field(default=None, repr=False, compare=False)
+    secrets: KeepsSecrets | None = field(default=None, repr=False, compare=False)
 
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
@@ -119,6 +133,26 @@ class ToolContext:
         if not answer.is_accepted:
             raise declined_error(answer)
         return answer.content or {}
+
+    async def secret(self, name: str) -> str:
+        """Return what the job's tenant keeps secret under a name (`planq secrets set TENANT NAME`).
+
+        It is hidden in whatever the process logs from then on, and in what this call returns, asks or fails with.
+        Raises `AuthFailed` where the tenant has no such secret, or it cannot be opened: nothing was done then.
+        """
+        return self._kept(name, None if self.secrets is None else await self.secrets.get(name))
+
+    def secret_sync(self, name: str) -> str:
+        """Do what `secret` does, in a synchronous tool of any lane."""
+        return self._kept(name, None if self.secrets is None else self.secrets.get_from_thread(name))
+
+    def _kept(self, name: str, text: str | None) -> str:
+        if text is None:
+            raise AuthFailed(
+                f"the tenant {self.tenant_id!r} keeps no secret {name[:80]!r}, which {self.tool_name!r} asks for;"
+                " store it by `planq secrets set`, and give every worker PLANQ_SECRET_KEYS"
+            )
+        return text
 
     async def confirm(self, *, database: bool = False) -> None:
         """Return if this attempt still owns its step; call it just before the effect.

@@ -6,6 +6,7 @@ Wake-ups are carried out as a worker would, one after the other or several at on
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -26,6 +27,7 @@ from planq.shared.domain.models.exchange import (
     ToolCallRequest,
     TurnForm,
 )
+from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import (
     AnyWake,
@@ -51,6 +53,7 @@ from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.requests import Submission
+from planq.shared.store.secrets import SecretStore
 from planq.shared.store.tenants import TenantDirectory
 from planq.shared.vocabulary import count_tokens
 from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
@@ -185,6 +188,10 @@ def queue_of(wake: AnyWake) -> WakeQueue:
     return WakeQueue.of(wake.lane if isinstance(wake, StepWake | StepsWake) else Lane.IO, wake.priority)
 
 
+MASTERS = read_master_keys(base64.b64encode(bytes(32)).decode())
+"""The operator's keys under which secrets of tenants lie in harnesses."""
+
+
 class Harness:
     """One worker's engine. `published` is what it handed to the broker and nobody has taken yet."""
 
@@ -228,6 +235,7 @@ class Harness:
         attempts = AttemptSettings(
             max_output_bytes, model_retry_seconds=model_retry_seconds, tool_policy=policy or {}
         )
+        self.secrets = SecretStore(database, MASTERS)
         self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
@@ -258,6 +266,7 @@ class Harness:
             draw=lambda: draw,
             own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,
             backgrounds=Backgrounds(guarded, self.tenants, count_tokens),
+            secrets=self.secrets.get,
         )
         return Dispatcher(
             settings,

@@ -32,6 +32,7 @@ from planq.worker.attempts.budget import Budget, ModelCallRecorder
 from planq.worker.attempts.plan import PlanStage
 from planq.worker.attempts.respond import Answering, RespondStage
 from planq.worker.attempts.rounds import RoundStage
+from planq.worker.attempts.secrets import SecretsOf, no_secrets
 from planq.worker.attempts.step import StepRunner
 from planq.worker.attempts.values import OutputLimits, Values
 from planq.worker.engine.chain import Carried, Chain
@@ -84,12 +85,13 @@ class Attempts:
         prices: Prices | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
         own_planners: OwnPlanners | None = None,
+        secrets: SecretsOf = no_secrets,
     ) -> None:
         """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
 
         `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
         `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
-        of tools are counted in `counts`.
+        of tools are counted in `counts`. `secrets` are what tenants keep for their tools.
         """
         self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw)
         budget = Budget(store, self._recorder, prices)
@@ -117,6 +119,7 @@ class Attempts:
             policy=settings.tool_policy,
             counts=counts,
             has_processes=settings.has_processes,
+            secrets=secrets,
         )
 
     async def carry_out(self, claim: Claim, chain: Chain) -> Carried:

@@ -55,9 +55,10 @@ from planq.shared.ports import (
 )
 from planq.shared.ports.jobs.wakes import StepWake
 from planq.shared.ports.tenants import Tenants
-from planq.shared.ports.tools import AskingPerson, AsksPeople
+from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
+from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import MOST, SECONDS, next_claim
 from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
 from planq.worker.engine.chain import Carried, Chain, after_release
@@ -89,7 +90,9 @@ class StepRunner:
         policy: ToolPolicy | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
         has_processes: bool = False,
+        secrets: SecretsOf = no_secrets,
     ) -> None:
+        self._secrets = secrets
         self._has_processes = has_processes
         self._approvals = Approvals(store, policy or {}, tenants)
         self._counts = Counter() if counts is None else counts
@@ -242,7 +245,8 @@ class StepRunner:
 
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> Outcome:
         """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
-        calling = Calling(claim, self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim)))
+        owner = self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim))
+        calling = Calling(claim, owner, CallSecrets(claim.tenant_id, self._secrets))
         attempt_fields.set(
             {
                 "job": str(claim.ref.job_id),
@@ -260,6 +264,7 @@ class StepRunner:
             held = attempt_of(head or claim)
             asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
             answer = await calling.answer(asking)
+            answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):
                 calling.count(self._counts, "suspended")
                 return Outcome(suspended=answer)
@@ -272,9 +277,10 @@ class StepRunner:
             return Outcome(output=output)
         except AskingPerson as asking:
             calling.count(self._counts, "asked")
-            return Outcome(asked=asking.question)
+            return Outcome(asked=calling.secrets.hidden_in_question(asking.question))
         except (ExecutionFailed, StorageUnavailable) as failure:
             calling.count(self._counts, failure.code)
+            calling.secrets.hide_in_error(failure)
             is_poisoned = calling.is_abandoned and self._has_processes
             if calling.is_abandoned and not is_poisoned and is_looked_into(claim):
                 # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
@@ -288,7 +294,7 @@ class StepRunner:
         await self._note(claim, tool, arguments)
         if claim.in_doubt:
             calling.phase = Phase.FINDING_OUT
-            found = await calling.ask(_finding_out(tool, arguments, claim, calling.owner))
+            found = await calling.ask(_finding_out(tool, arguments, claim, calling))
             if not isinstance(found, NotHappened):
                 return found
             _log_transition("step_had_not_happened", claim, True)
@@ -304,7 +310,7 @@ class StepRunner:
                 calling.phase = Phase.GATHERED
                 raise
         with calling.owner.calling(claim.timeout_seconds):
-            context = _context(claim, calling.owner, CallQuestions(claim.answers))
+            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets)
             return await calling.ask(tool.call(arguments, context))
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
@@ -359,17 +365,22 @@ def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
 
 
 def _finding_out(
-    tool: Tool, arguments: dict[str, Any], claim: StepClaim, owner: Ownership
+    tool: Tool, arguments: dict[str, Any], claim: StepClaim, calling: Calling
 ) -> Coroutine[Any, Any, Any]:
     if not isinstance(tool, FindsOut):
         raise OutcomeUnknown(
             f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker knows no "
             "way to find out; start its workers with the same tools"
         )
-    return tool.find_out(arguments, _context(claim, owner))
+    return tool.find_out(arguments, _context(claim, calling.owner, secrets=calling.secrets))
 
 
-def _context(claim: StepClaim, owner: Ownership | None = None, people: AsksPeople | None = None) -> ToolContext:
+def _context(
+    claim: StepClaim,
+    owner: Ownership | None = None,
+    people: AsksPeople | None = None,
+    secrets: KeepsSecrets | None = None,
+) -> ToolContext:
     return ToolContext(
         job_id=str(claim.ref.job_id),
         step_index=claim.ref.index,
@@ -391,6 +402,7 @@ def _context(claim: StepClaim, owner: Ownership | None = None, people: AsksPeopl
         skill_id=claim.skill_id,
         owner=owner,
         people=people,
+        secrets=secrets,
     )
 
 
@@ -423,12 +435,13 @@ class Calling:
     `is_abandoned`: a tool that was cancelled at its timeout. It may still run.
     """
 
-    __slots__ = ("_asked_at", "_claim", "_news", "is_abandoned", "owner", "phase")
+    __slots__ = ("_asked_at", "_claim", "_news", "is_abandoned", "owner", "phase", "secrets")
 
-    def __init__(self, claim: StepClaim, owner: Owner) -> None:
+    def __init__(self, claim: StepClaim, owner: Owner, secrets: CallSecrets) -> None:
         """Call it on the event loop. Once nobody waits for the call, its `owner` learns that it is over."""
         self._claim = claim
         self.owner = owner
+        self.secrets = secrets
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.phase = Phase.PREPARING
         self.is_abandoned = False

@@ -8,6 +8,7 @@ moved to another tenant or name does not open. Which master key has wrapped it s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,10 @@ ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
 
 MAX_SECRET_CHARS = 16_384
 
-SECRET_NAMES = ("openai_api_key", "anthropic_api_key", "google_api_key")
-"""What a tenant may keep secret: its own keys for the providers of models."""
+PROVIDER_SECRETS = ("openai_api_key", "anthropic_api_key", "google_api_key")
+"""A tenant's own keys for the providers of models; what has another name is for tools (`ToolContext.secret`)."""
+
+SECRET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 _VERSION = b"\x01"
 _TAG_BYTES = 16
@@ -76,8 +79,11 @@ def unseal(sealed: Sealed, tenant_id: str, name: str, masters: Sequence[MasterKe
 
 def checked_secret(name: str, text: str) -> str:
     """Return a secret that may be stored, without white space around it; raises `InvalidRequest`, never with it."""
-    if name not in SECRET_NAMES:
-        raise InvalidRequest(f"unknown secret {name[:80]!r}; known secrets are {', '.join(SECRET_NAMES)}")
+    if not SECRET_NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"secret {name[:80]!r}: expected a name of small letters, digits and _, such as erp_api_key, or one of "
+            f"{', '.join(PROVIDER_SECRETS)}"
+        )
     text = text.strip()
     if not text:
         raise InvalidRequest(f"secret {name}: expected a text, found an empty one")
@@ -85,8 +91,10 @@ def checked_secret(name: str, text: str) -> str:
         raise InvalidRequest(f"secret {name}: expected at least {LEAST_KEY_CHARS} characters, found {len(text)}")
     if len(text) > MAX_SECRET_CHARS:
         raise InvalidRequest(f"secret {name}: expected at most {MAX_SECRET_CHARS} characters, found {len(text)}")
-    if not (text.isascii() and text.isprintable()) or " " in text:
+    if name in PROVIDER_SECRETS and (not (text.isascii() and text.isprintable()) or " " in text):
         raise InvalidRequest(f"secret {name}: expected visible ASCII characters alone: no others go into a header")
+    if "\0" in text:
+        raise InvalidRequest(f"secret {name}: expected a text, found one with NUL")
     return text
 
 

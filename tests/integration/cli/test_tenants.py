@@ -131,7 +131,7 @@ def test_a_secret_is_read_from_standard_input_and_never_shown(planq: Planq, monk
     monkeypatch.setenv("PLANQ_SECRET_KEYS", old)
     stored = planq("secrets", "set", "default", "openai_api_key", stdin="sk-hidden\n")
     assert stored.stdout == "secret openai_api_key of the tenant default is stored\n"
-    assert "unknown secret" in refused(planq("secrets", "set", "default", "password", stdin="sk-of-nobody"))
+    assert "expected a name" in refused(planq("secrets", "set", "default", "a/password", stdin="sk-of-nobody"))
     assert "no tenant 'nobody'" in refused(planq("secrets", "set", "nobody", "openai_api_key", stdin="sk-of-nobody"))
 
     monkeypatch.setenv("PLANQ_SECRET_KEYS", new)

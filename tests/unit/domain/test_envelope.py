@@ -95,18 +95,26 @@ def test_bad_master_keys_are_refused_without_being_shown(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("password", "x", "unknown secret 'password'"),
+        ("Pass word", "x", "secret 'Pass word': expected a name of small letters"),
         (NAME, " \n", "found an empty one"),
         (NAME, "sk-1234 5", "visible ASCII"),
         (NAME, "schlüssel", "visible ASCII"),
         (NAME, "sk-12345\x00", "visible ASCII"),
         (NAME, "x" * 16_385, "at most 16384 characters"),
+        ("erp_api_key", "short", "at least 8 characters"),
+        ("erp_api_key", "a text\x00 with NUL", "one with NUL"),
+        ("webhook/1", "sk-12345678", "expected a name"),
     ],
 )
 def test_what_can_be_no_secret_is_refused_without_being_shown(name: str, text: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told) as refused:
         checked_secret(name, text)
     assert text.strip() in ("", "x") or text not in refused.value.message
+
+
+def test_what_tools_ask_for_may_be_any_text() -> None:
+    certificate = "-----BEGIN KEY-----\nschlüssel und schloss\n-----END KEY-----"
+    assert checked_secret("erp_certificate", f"{certificate}\n") == certificate
 
 
 def test_white_space_around_a_secret_is_dropped() -> None:

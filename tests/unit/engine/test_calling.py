@@ -16,6 +16,7 @@ from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.ports import StepClaim
+from planq.worker.attempts.secrets import CallSecrets, no_secrets
 from planq.worker.attempts.step import Calling
 from planq.worker.engine.in_flight import InFlightWork
 
@@ -45,7 +46,7 @@ async def held() -> bool:
 
 
 def called(step: StepClaim) -> Calling:
-    return Calling(step, InFlightWork().owner(step, held))
+    return Calling(step, InFlightWork().owner(step, held), CallSecrets("default", no_secrets))
 
 
 @pytest.mark.parametrize(("outcome", "fails"), [("succeeded", False), ("invalid_arguments", True)])
