@@ -30,6 +30,7 @@ from planq.api.metrics import Metrics
 from planq.api.middleware import Guard, GuardMiddleware
 from planq.api.openapi import describe_api, operation_name
 from planq.api.places import LEASE_SECONDS, Places
+from planq.api.prefix import Prefix
 from planq.api.readiness import BrokerProbe, ReadinessChecks
 from planq.api.revocation import OngoingRequests
 from planq.api.routes.agents import agent_routes
@@ -153,7 +154,10 @@ def create_api(settings: Settings) -> FastAPI:
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
     guard = Guard(services.access, settings)
-    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
+    has_prefix = settings.root_path or settings.proxies
+    prefix = Prefix(settings.root_path, settings.proxies) if has_prefix else None
+    # The one added last is the outermost.
+    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics, prefix=prefix)
     return app
 
 

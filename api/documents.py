@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from planq.api.prefix import below_prefix
 from planq.shared.domain.agents.document import read_agent
 from planq.shared.domain.agents.warnings import Warned, job_warning
 from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
@@ -278,7 +279,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
 def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
     if row["payload_hash"] is None:
         return None
-    href = f"/jobs/{job_id}/steps/{row['index']}/output"
+    href = below_prefix(f"/jobs/{job_id}/steps/{row['index']}/output")
     return {"sha256": row["payload_hash"], "bytes": row["output_bytes"], "href": href}
 
 

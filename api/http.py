@@ -431,12 +431,14 @@ async def _on_planq_error(_: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": ", ".join([*_methods_at(request), "OPTIONS"])})
     if not isinstance(error, HttpRefusal) and error.status_code in (404, 405):
         path = capped(request.url.path, 200)
         if error.status_code == 404:
             error.detail = f"there is nothing at {path}; see /docs"
         else:
-            allowed = ", ".join(_methods_at(request))
+            allowed = ", ".join([*_methods_at(request), "OPTIONS"])
             error.detail = f"{path} does not know the method {request.method}; it knows {allowed}"
             error.headers = {"Allow": allowed}
     return error_response(error)

@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import Field
 
 from planq.api.documents import shown_id
+from planq.api.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
 from planq.shared.domain.conversations.failure import told_of_call
 from planq.shared.domain.errors import NotFound, capped
@@ -289,7 +290,7 @@ def _result(view: JobView, step: Mapping[str, Any]) -> dict[str, Any]:
     is_turn = view.row["plan_source"] == GUIDE_SOURCE or view.row["strategy"] == Strategy.REACT
     shown = {"step_number": turn if is_turn else step["index"] + 1, "tool_name": step["tool_name"]}
     if step["status"] == StepStatus.SUCCEEDED:
-        large = f"/jobs/{view.row['id']}/steps/{step['index']}/output"
+        large = below_prefix(f"/jobs/{view.row['id']}/steps/{step['index']}/output")
         reference = {} if step["payload_hash"] is None else {"result_ref": large}
         return {**shown, "status": "success", "result": step["output"], **reference}
     return {**shown, "status": "failure", "error": told_of_call(step["error"]["code"])}

@@ -21,6 +21,7 @@ from planq.api.access import Access
 from planq.api.callers import CALLER
 from planq.api.http import GUARDING_FIELDS, HttpRefusal, error_response
 from planq.api.metrics import Metrics, route_of
+from planq.api.prefix import Prefix
 from planq.api.waiting import WAITED
 from planq.shared.domain.errors import PlanqError, TooLarge, capped
 from planq.shared.settings import Settings
@@ -145,7 +146,9 @@ class GuardMiddleware:
     else find its connection reset, in the place of the answer.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics, prefix: Prefix | None = None) -> None:
+        """Without a `prefix` the API stands at the root of its server."""
+        self._prefix = prefix
         self._app = app
         self._guard = guard
         self._metrics = metrics
@@ -156,6 +159,9 @@ class GuardMiddleware:
             return
         status = 500
         begun = perf_counter()
+        prefix = ""
+        if self._prefix is not None:
+            scope, prefix = self._prefix.enter(scope)
         body = _Body(scope, receive)
         is_head = scope["method"] == "HEAD"
 
@@ -163,7 +169,10 @@ class GuardMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *GUARDING_FIELDS]}
+                given = message.get("headers", ())
+                if prefix:
+                    given = [(name, _located(prefix, name, value)) for name, value in given]
+                message = {**message, "headers": [*given, *GUARDING_FIELDS]}
             else:
                 if is_head and message.get("body"):
                     message = {**message, "body": b""}
@@ -213,6 +222,10 @@ class _Body:
                         await asyncio.sleep(_UNREAD_PAUSE_SECONDS)
         except TimeoutError:
             pass
+
+
+def _located(prefix: str, name: bytes, value: bytes) -> bytes:
+    return prefix.encode() + value if name.lower() == b"location" and value.startswith(b"/") else value
 
 
 def _media_types(method: str, path: str) -> Sequence[str]:

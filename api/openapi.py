@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from planq.api.http import Problem
 from planq.api.middleware import OPEN_PATHS
+from planq.api.prefix import below_prefix
 from planq.shared.domain.jobs.limits import Limits
 
 
@@ -24,7 +25,8 @@ def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:
             _bound_limits(kept, limits)
             _bound_integers(kept)
             _spare_generators(kept["components"]["schemas"])
-        return kept
+        root = below_prefix("")
+        return kept | {"servers": [{"url": root}]} if root else kept
 
     app.openapi = openapi  # type: ignore[method-assign]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,38 @@ from planq.shared.domain.values.describe import excerpt
 _MAX_DAYS = 36_500
 _MOST_WEIGHT = 1_000
 
+
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+_LONGEST_PREFIX = 200
+
+
+def is_prefix(text: str) -> bool:
+    """Return whether a text is empty, or a path without a slash at its end whose characters need no escape."""
+    return len(text) <= _LONGEST_PREFIX and _PREFIX.fullmatch(text) is not None
+
+
+def _prefix(text: str) -> str:
+    if not is_prefix(text):
+        raise ValueError(f"expected a path as `/planq`, without a slash at its end, found {excerpt(text)}")
+    return text
+
+
+RootPath = Annotated[str, AfterValidator(_prefix)]
+
+
+def _networks(text: str) -> str:
+    for part in comma_separated(text):
+        try:
+            ipaddress.ip_network(part)
+        except ValueError as error:
+            raise ValueError(
+                f"expected addresses or networks (`10.0.0.0/8`), found {excerpt(part)}: {error}"
+            ) from None
+    return text
+
+
+Networks = Annotated[str, AfterValidator(_networks)]
+"""Addresses and networks, separated by commas."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 

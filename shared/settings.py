@@ -27,6 +27,8 @@ from planq.shared.setting_kinds import (
     Days,
     FilePath,
     ModelKey,
+    Networks,
+    RootPath,
     SchemaName,
     WebAddress,
     Weights,
@@ -273,6 +275,15 @@ class Settings(BaseSettings):
     web_search_api_key: SecretStr | None = Field(default=None, description="Its key; needed for Brave and Tavily.")
     max_reminders: int = Field(
         default=100, ge=1, description="Reminders of one user that are still to come: no agent can fill the future."
+    )
+
+    root_path: RootPath = Field(
+        default="",
+        description="Below which path of a web server the API stands (`/planq`): `Location`, links, `/docs`.",
+    )
+    trusted_proxies: Networks = Field(
+        default="",
+        description="Addresses and networks of proxies that may name another such path in `X-Forwarded-Prefix`.",
     )
 
     # Webhooks
@@ -533,6 +544,11 @@ class Settings(BaseSettings):
     def keys(self) -> frozenset[str]:
         """The accepted API keys."""
         return frozenset(comma_separated(self.api_keys))
+
+    @property
+    def proxies(self) -> Sequence[str]:
+        """The addresses and networks of proxies that are trusted."""
+        return comma_separated(self.trusted_proxies)
 
     @property
     def master_keys(self) -> Sequence[MasterKey]:

@@ -150,11 +150,11 @@ def show_deliveries(
 
 
 def retry_deliveries(
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of deliveries that have ended.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of deliveries.")],
     url: Url = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Send deliveries that have ended once more, each under the id that it had."""
+    """Send deliveries at once: those that wait, and anew those that have ended, each under the id that it has."""
     with reported(as_json=False), connect(url, api_key) as client:
         for delivery_id in ids:
             client.redeliver(delivery_id)

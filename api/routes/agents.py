@@ -5,7 +5,6 @@ A document is put as YAML or JSON and answered as JSON; a skill is Markdown both
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -115,10 +114,9 @@ Version = Annotated[
     int | None, Query(ge=1, le=2**31 - 1, description="This version, a retired one too; else the newest in use.")
 ]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-_CURSOR = re.compile(r"[^\x00-\x1f]{1,200}")
 Cursor = Annotated[
     str | None,
-    Query(json_schema_extra={"pattern": f"^{_CURSOR.pattern}$"}, description="`next_cursor` of the page before."),
+    Query(json_schema_extra={"pattern": f"^{AGENT_NAME.pattern}$"}, description="`next_cursor` of the page before."),
 ]
 
 _OBJECT = {"type": "object", "additionalProperties": True, "description": "An agent's document; see docs/agents.md."}
@@ -257,7 +255,7 @@ def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:
 
 
 def _after(cursor: str | None) -> str:
-    if cursor is not None and not _CURSOR.fullmatch(cursor):
+    if cursor is not None and not AGENT_NAME.fullmatch(cursor):
         raise no_cursor()
     return cursor or ""
 

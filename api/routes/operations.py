@@ -90,26 +90,27 @@ def page_assets() -> StaticFiles:
     return StaticFiles(directory=Path(package.origin).parent / "static")
 
 
+# Every address in it is relative, so that it does below any path.
 _PAGE = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="stylesheet" href="{ASSETS}/swagger-ui.css">
-<link rel="icon" href="{ASSETS}/favicon.png">
+<link rel="stylesheet" href="{ASSETS[1:]}/swagger-ui.css">
+<link rel="icon" href="{ASSETS[1:]}/favicon.png">
 <title>planq</title>
 </head>
 <body>
 <div id="swagger-ui"></div>
-<script src="{ASSETS}/swagger-ui-bundle.js"></script>
-<script src="{START}"></script>
+<script src="{ASSETS[1:]}/swagger-ui-bundle.js"></script>
+<script src="{START[1:]}"></script>
 </body>
 </html>
 """
 
 _START = """\
 SwaggerUIBundle({
-  url: "/openapi.json",
+  url: "openapi.json",
   dom_id: "#swagger-ui",
   layout: "BaseLayout",
   deepLinking: true,

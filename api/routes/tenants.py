@@ -16,7 +16,13 @@ from planq.api.http import JsonResponse, error_responses
 from planq.api.schemas import MAX_PAGE, Answer, Id, Time
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
 from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tenants.config import TenantConfig, check_storable, checked_tenant_config, read_tenant_id
+from planq.shared.domain.tenants.config import (
+    TenantConfig,
+    check_storable,
+    checked_tenant_config,
+    is_tenant_id,
+    read_tenant_id,
+)
 from planq.shared.domain.tenants.keys import read_scopes
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.merge_patch import merge_patch
@@ -154,6 +160,8 @@ class KeyPage(Answer):
 @tenant_routes.get("/tenants", response_model=TenantPage)
 async def get_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
     """List all tenants, by their ids."""
+    if cursor is not None and not is_tenant_id(cursor):
+        raise no_cursor()
     found = await services.tenant_store.page(after=cursor or "", limit=limit + 1)
     return page_of(found, limit, StoredTenant.to_json, attrgetter("id"))
 

@@ -253,7 +253,7 @@ async def get_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Re
     responses=error_responses(404, 409),
 )
 async def redeliver(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
-    """Send a delivery that has ended once more, under its id, with all its attempts before it; return it."""
+    """Send a delivery at once, under its id: one that waits, or anew one that has ended; return it."""
     found = _id_of("delivery", delivery_id)
     await services.webhooks.redeliver(who.tenant_id, found)
     return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, found)), status_code=202)

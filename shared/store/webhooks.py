@@ -127,9 +127,9 @@ class WebhookStore:
         return row
 
     async def redeliver(self, tenant_id: str, id: UUID) -> None:
-        """Send a delivery that has ended once more, under its id.
+        """Send a delivery at once, under its id: one that waits for its next attempt, or anew one that has ended.
 
-        Raises `NotFound`, and `Conflict` for one that is under way, or whose endpoint is disabled.
+        Raises `NotFound`, and `Conflict` for one that is being sent, or whose endpoint is disabled.
         """
         told = await self._database.call("planq_redeliver", tenant_id, id)
         if not told["found"]:
@@ -138,4 +138,4 @@ class WebhookStore:
             return
         if told["is_disabled"]:
             raise Conflict(f"the endpoint of delivery {id} is disabled; enable it first")
-        raise Conflict(f"delivery {id} is {told['status']}; it is sent again by itself")
+        raise Conflict(f"delivery {id} is being sent just now; look what becomes of that")

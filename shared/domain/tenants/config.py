@@ -211,6 +211,11 @@ class TenantConfig(BaseModel):
         )
 
 
+def is_tenant_id(text: str) -> bool:
+    """Return whether a text is a tenant's id as it is stored."""
+    return _ID.fullmatch(text) is not None or (_UUID.fullmatch(text) is not None and text == text.lower())
+
+
 def read_tenant_id(text: str) -> str:
     """Return a tenant's id as it is stored: a slug, or a UUID in lower case; raises `InvalidRequest` for others."""
     if _ID.fullmatch(text) is None and _UUID.fullmatch(text) is None:

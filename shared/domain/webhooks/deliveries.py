@@ -33,6 +33,8 @@ UNFINISHED_DELIVERY = (DeliveryStatus.PENDING, DeliveryStatus.SENDING)
 
 LADDER = (
     timedelta(seconds=5),
+    timedelta(seconds=15),
+    timedelta(minutes=1),
     timedelta(minutes=5),
     timedelta(minutes=30),
     timedelta(hours=2),
@@ -42,7 +44,10 @@ LADDER = (
     timedelta(hours=20),
     timedelta(hours=24),
 )
-"""The pauses after the first attempts; after the last one the delivery has failed (Standard Webhooks, Retries)."""
+"""The pauses after the first attempts; after the last one the delivery has failed.
+
+Those of Standard Webhooks (Retries), and two more at the beginning: most receivers that are away are only restarted.
+"""
 
 LONGEST_PAUSE = LADDER[-1]
 """The longest `Retry-After` that is honoured."""

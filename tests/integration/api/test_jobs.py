@@ -145,7 +145,7 @@ def test_a_method_that_is_not_known_is_a_problem_that_names_the_others(api: Api)
     response = api.http.delete(f"/jobs/{uuid4()}")
 
     problem_of(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == "GET, HEAD"
+    assert response.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
 def test_jobs_are_listed_newest_first_page_by_page(make_api: MakeApi) -> None:

@@ -42,12 +42,11 @@ def test_nothing_of_the_body_of_a_head_is_sent(api: Api) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("DELETE", "/jobs", "GET, HEAD, POST"),
-        ("PATCH", "/agents/x", "GET, HEAD, PUT, DELETE"),
-        ("POST", "/healthz", "GET, HEAD"),
-        ("HEAD", "/messages/inbound", "POST"),
-        ("OPTIONS", "/jobs/{id}/cancel", "POST"),
-        ("PUT", "/jobs/{id}", "GET, HEAD"),
+        ("DELETE", "/jobs", "GET, HEAD, POST, OPTIONS"),
+        ("PATCH", "/agents/x", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("POST", "/healthz", "GET, HEAD, OPTIONS"),
+        ("HEAD", "/messages/inbound", "POST, OPTIONS"),
+        ("PUT", "/jobs/{id}", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_a_method_that_is_not_known_is_told_all_that_are(api: Api, method: str, path: str, allowed: str) -> None:
@@ -57,6 +56,28 @@ def test_a_method_that_is_not_known_is_told_all_that_are(api: Api, method: str, 
     assert response.headers["allow"] == allowed
     if method != "HEAD":
         assert allowed in problem_of(response, 405, "method_not_allowed")["detail"]
+
+
+def test_options_are_those_that_there_are(api: Api) -> None:
+    found = api.http.options(f"/jobs/{api.submit()['id']}/cancel")
+
+    assert (found.status_code, found.headers["allow"], found.content) == (204, "POST, OPTIONS", b"")
+    problem_of(api.http.options("/nowhere"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/jobs", "/plans", "/tasks", "/agents", "/skills", "/schedules", "/conversations", "/elicitations"),
+        *("/batches", "/tenants", "/tenants/default/keys", "/deliveries", "/events"),
+    ],
+)
+def test_what_is_no_cursor_is_said_everywhere(api: Api, path: str) -> None:
+    told = problem_of(
+        api.http.get(path, params={"cursor": "!no cursor", "after": "!no cursor"}), 422, "invalid_request"
+    )
+
+    assert "cursor" in told["detail"]
 
 
 @pytest.mark.parametrize(

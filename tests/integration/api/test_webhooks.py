@@ -84,6 +84,8 @@ def test_the_end_of_a_job_is_in_the_log_and_can_be_delivered_anew(signing_api: A
     found = http.get(f"/deliveries/{listed['id']}").json()
     assert '"order":7' in found.pop("body")
     assert found == listed
+    assert http.post(f"/deliveries/{listed['id']}/redeliver").status_code == 202, "at once, while it waits"
+    signing_api.jobs.execute("UPDATE deliveries SET status = 'sending'")
     problem_of(http.post(f"/deliveries/{listed['id']}/redeliver"), 409, "conflict")
     signing_api.jobs.execute("UPDATE deliveries SET status = 'failed', finished_at = now()")
     again = http.post(f"/deliveries/{listed['id']}/redeliver")

@@ -240,10 +240,25 @@ def test_a_delivery_is_begun_anew_with_the_whole_ladder_before_it(database_url: 
         (first,) = await post.take()
         assert await post.store.finish(first, DeliveryOutcome(ErrorRecord("policy", "no")))
         assert (await post.database.call("planq_redeliver", "default", first.id))["applied"]
-        assert not (await post.database.call("planq_redeliver", "default", first.id))["applied"]
         assert not (await post.database.call("planq_redeliver", "another", first.id))["found"]
         (again,) = await post.take()
         assert (again.id, again.attempt, again.tries) == (first.id, 2, 1)
+        told = await post.database.call("planq_redeliver", "default", first.id)
+        assert (told["applied"], told["status"]) == (False, "sending")
+
+    play(database_url, work)
+
+
+def test_a_delivery_that_waits_is_sent_at_once_with_the_attempts_that_are_left(database_url: str) -> None:
+    async def work(post: Post) -> None:
+        await post.add("https://a.example/")
+        (first,) = await post.take()
+        away = ErrorRecord("receiver_failed", "500", retryable=True)
+        assert await post.store.finish(first, DeliveryOutcome(away, again=timedelta(hours=5)))
+        assert await post.take() == []
+        assert (await post.database.call("planq_redeliver", "default", first.id))["applied"]
+        (again,) = await post.take()
+        assert (again.id, again.attempt, again.tries) == (first.id, 2, 2)
 
     play(database_url, work)
 

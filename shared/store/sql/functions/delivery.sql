@@ -5,7 +5,7 @@
 --   planq_tell_question     does so for a job that waits for a person
 --   planq_claim_deliveries  a worker takes deliveries that are due, or whose worker is lost
 --   planq_end_delivery      an attempt has ended, fenced by its number
---   planq_redeliver         a delivery that has ended is sent again
+--   planq_redeliver         a delivery that waits, or has ended, is sent at once
 
 -- Whether anybody is to be told of what happens at a tenant: one look where nobody is. In plpgsql, which keeps its plan.
 CREATE FUNCTION planq_is_heard(p_tenant text, p_callback text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
@@ -176,8 +176,9 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Sends a delivery that has ended once more, at once and then as if it were new, under the id that it has. Returns {found,
--- applied, status}: one that is under way, or whose endpoint is disabled, is not begun anew.
+-- Sends a delivery at once, under the id that it has: one that waits for its next attempt, with those that are left, and one
+-- that has ended as if it were new. Returns {found, applied, status}: one that is being sent, or whose endpoint is disabled,
+-- is left alone.
 CREATE FUNCTION planq_redeliver(p_tenant text, p_id uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     d record;
@@ -188,8 +189,12 @@ BEGIN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
     v_is_disabled := EXISTS (SELECT FROM endpoints WHERE id = d.endpoint_id AND tenant_id = p_tenant AND is_disabled);
-    IF d.status IN ('pending', 'sending') OR v_is_disabled THEN
+    IF d.status = 'sending' OR v_is_disabled THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', d.status, 'is_disabled', v_is_disabled);
+    END IF;
+    IF d.status = 'pending' THEN
+        UPDATE deliveries SET run_at = least(run_at, planq_now()) WHERE id = p_id AND tenant_id = p_tenant;
+        RETURN json_build_object('found', true, 'applied', true, 'status', 'pending', 'is_disabled', false);
     END IF;
     UPDATE deliveries SET status = 'pending', earlier = attempt, run_at = planq_now(), finished_at = NULL, error = NULL,
         response_status = NULL
