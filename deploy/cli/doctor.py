@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from planq.shared.store.database import Database, Row
 
 _PATIENCE_SECONDS = 3
+_MCP_SECONDS = 15
+"""A program that speaks MCP may have to be fetched before it starts."""
+
 _CHECK_SECONDS = 60
 """A worker's libraries take two seconds to load, on a busy machine many more."""
 
@@ -109,6 +113,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
     else:
         yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
         yield _worker_settings(settings)
+        yield from _mcp_servers(settings)
         yield from _embedded(settings)
         yield from _space(settings)
         yield from _stores(settings)
@@ -139,6 +144,37 @@ def _worker_settings(settings: Settings) -> Finding:
         return Finding("tools and models", True, "what the settings name is there")
     found = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return Finding("tools and models", False, found.removeprefix("planq worker io: "), "correct what is named")
+
+
+def _mcp_servers(settings: Settings) -> Iterator[Finding]:
+    """Connect to each MCP server as a worker does, one after the other, and count its tools."""
+    if settings.mcp_file is None:
+        return
+    from planq.worker.tools.mcp.config import McpServer, PlanqOptions, read_mcp_file
+    from planq.worker.tools.mcp.connection import ServerConnection
+
+    async def count(server: McpServer) -> Finding:
+        name, listed = f"MCP server {server.name}", list[int]()
+        connection = ServerConnection(server, lambda tools: listed.append(len(tools)))
+        try:
+            is_there = await connection.open()
+        finally:
+            await connection.aclose()
+        if is_there:
+            return Finding(name, True, f"{listed[-1]} tools over {server.transport}")
+        if server.command is not None and shutil.which(server.command) is None:
+            advice = f"install it, or correct `command` in {settings.mcp_file}"
+            return Finding(name, False, f"the command {server.command!r} is not on the PATH", advice)
+        return Finding(name, False, f"not reached: {connection.problem}", f"start it, or correct {settings.mcp_file}")
+
+    try:
+        servers = read_mcp_file(settings.mcp_file)
+    except Misconfigured as error:
+        yield Finding("MCP servers", False, error.message, "correct the file")
+        return
+    for server in servers:
+        bounds = PlanqOptions(connect_timeout_seconds=min(server.planq.connect_timeout_seconds, _MCP_SECONDS))
+        yield asyncio.run(count(server.model_copy(update={"planq": bounds})))
 
 
 def _space(settings: Settings) -> Iterator[Finding]:

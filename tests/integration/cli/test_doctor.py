@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -328,3 +329,21 @@ def test_a_planq_that_is_well_is_all_ok(doctor: Doctor, stack: Stack, database_u
     assert all(one["ok"] and (one["advice"] == "" or name in workers) for name, one in found.items())
     assert found["workers"]["found"] == "io: 1 live, cpu: 1 live"
     assert found["api"]["found"] == f"ready at {stack.url}"
+
+
+def test_each_mcp_server_is_tried_and_a_command_that_is_missing_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    servers = Path(__file__).parents[1] / "tools" / "servers"
+    file = tmp_path / "mcp.json"
+    entries = {
+        "elder": {"command": sys.executable, "args": [str(servers / "elder.py")]},
+        "gone": {"command": "planq-no-such-command"},
+        "away": {"url": f"http://127.0.0.1:{free_port()}/mcp"},
+    }
+    file.write_text(json.dumps({"mcpServers": entries}))
+
+    found = checks(doctor("--json", PLANQ_MCP_FILE=str(file)))
+
+    assert (found["MCP server elder"]["ok"], found["MCP server elder"]["found"]) == (True, "1 tools over stdio")
+    assert found["MCP server gone"]["found"] == "the command 'planq-no-such-command' is not on the PATH"
+    assert found["MCP server away"]["found"].startswith("not reached: ")
+    assert not found["MCP server away"]["ok"]

@@ -145,7 +145,8 @@ def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
     tmp_path: Path, context: ToolContext, http_probe: HttpProbe
 ) -> None:
     async def scenario() -> None:
-        async with connected(tmp_path, probe=http_probe.entry) as toolbox:
+        at_once = {**http_probe.entry, "planq": {"away_seconds": 0}}
+        async with connected(tmp_path, probe=at_once) as toolbox:
             shout = tool(toolbox, "probe_shout")
             call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
             await until((http_probe.folder / "hanging").exists, "the call has begun")
@@ -165,6 +166,52 @@ def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
                             await until(lambda: True, "another moment")
 
             assert await back() == {"text": "BACK"}
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_could_not_be_sent_waits_for_the_server(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe
+) -> None:
+    async def scenario() -> None:
+        waits = {**http_probe.entry, "planq": {"away_seconds": 120, "timeout_seconds": 240}}
+        async with connected(tmp_path, probe=waits) as toolbox:
+            await asyncio.to_thread(http_probe.kill)
+            call = asyncio.create_task(tool(toolbox, "probe_shout").call({"text": "back"}, context))
+            await asyncio.to_thread(http_probe.start)
+            with contextlib.suppress(Transient):  # the server that is back does not know the session of before
+                assert await call == {"text": "BACK"}
+            assert await tool(toolbox, "probe_shout").call({"text": "c"}, context) == {"text": "C"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+def test_tools_that_a_server_adds_while_it_runs_are_offered(
+    tmp_path: Path, context: ToolContext, way: str, request: pytest.FixtureRequest
+) -> None:
+    entry = stdio("probe.py", tmp_path) if way == "stdio" else request.getfixturevalue("http_probe").entry
+    registry = Registry()
+
+    async def scenario() -> None:
+        async with connected(tmp_path, registry.replace, probe=entry) as toolbox:
+            registry.extend(toolbox.tools())
+            name = f"sums_{way}"
+            await tool(toolbox, "probe_learn").call({"name": name}, context)
+            await until(lambda: registry.find(f"probe_{name}") is not None, "the tool is offered")
+            assert await tool(toolbox, f"probe_{name}").call({}, context) == {"text": name}
+
+    asyncio.run(scenario())
+
+
+def test_what_a_server_of_an_older_protocol_adds_is_offered_too(tmp_path: Path, context: ToolContext) -> None:
+    registry = Registry()
+
+    async def scenario() -> None:
+        async with connected(tmp_path, registry.replace, elder=stdio("elder.py", tmp_path)) as toolbox:
+            registry.extend(toolbox.tools())
+            await tool(toolbox, "elder_age").call({}, context)
+            await until(lambda: registry.find("elder_older") is not None, "the tool is offered")
 
     asyncio.run(scenario())
 
@@ -438,7 +485,7 @@ def test_required_server_that_goes_away_is_reported_until_it_is_back(
     registry = Registry()
 
     async def scenario() -> None:
-        entry = {**http_probe.entry, "planq": {"required": True}}
+        entry = {**http_probe.entry, "planq": {"required": True, "away_seconds": 0.2}}
         async with connected(tmp_path, registry.replace, probe=entry, elder=stdio("elder.py", tmp_path)) as toolbox:
             registry.extend(toolbox.tools())
             assert toolbox.away() == []

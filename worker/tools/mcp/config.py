@@ -37,6 +37,8 @@ class PlanqOptions(BaseModel):
     """What planq adds to a server's entry.
 
     `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
+    `away_seconds`: how long a call that could not be sent waits for the server to come back, and at most half of its
+    time.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
     `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
     `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
@@ -47,6 +49,7 @@ class PlanqOptions(BaseModel):
     required: bool = False
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
+    away_seconds: float = Field(default=10.0, ge=0, le=MAX_TIMEOUT_SECONDS)
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
     repeatable: list[str] = Field(default_factory=list)
     user_scoped: list[str] = Field(default_factory=list)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -18,7 +19,8 @@ from typing import Any, cast
 
 import mcp_types as types
 from mcp.client import Client
-from mcp.client.session import ClientRequestContext
+from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
 from planq.shared.domain.errors import ExecutionFailed, Unreached
@@ -48,6 +50,15 @@ _QUIET_SECONDS = 1.0
 _MAX_PAGES = 100
 _CLOSE_SECONDS = 8.0
 """The SDK gives a stdio server up to 6.5 s to end before it is killed and given up."""
+
+_AWAY_PAUSES_SECONDS = (0.1, 0.25, 0.5, 1.0)
+"""The pauses between tries of a call that could not be sent; the last one repeats."""
+
+_LISTED_ANEW_SECONDS = 1.0
+"""A server that says without an end that its tools have changed is asked for them no more often than this."""
+
+_HEARD_ANEW_SECONDS = 5.0
+"""The pause before a server is asked again to say when its tools change, where that has ended."""
 
 _ENDED = "the connection ended"
 
@@ -82,6 +93,7 @@ class ServerConnection:
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._attempted = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -122,9 +134,31 @@ class ServerConnection:
         `headers` go with the call: over HTTP as such, and with every server in the call's `_meta`.
 
         `says` answers what the server asks while the call runs; without it, such a question is declined.
-        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent,
-        `Transient` when the connection ended before the answer came; `StateForgotten`; and what `says` raises.
+        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent
+        for as long as a server may be away, `Transient` when the connection ended before the answer came;
+        `StateForgotten`; and what `says` raises.
         """
+        options, loop = self.server.planq, asyncio.get_running_loop()
+        until = loop.time() + min(options.away_seconds, options.timeout_seconds / 2)
+        pauses = itertools.chain(_AWAY_PAUSES_SECONDS, itertools.repeat(_AWAY_PAUSES_SECONDS[-1]))
+        while True:
+            try:
+                return await self._call_once(tool, arguments, idempotency_key, resumption, says, headers)
+            except Unreached:
+                pause = next(pauses)
+                if self._stopping.is_set() or loop.time() + pause > until:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _call_once(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str,
+        resumption: Resumption | None,
+        says: SaysInTheMiddle | None,
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any] | Need:
         client = await self._connected()
         refusal: deque[int] = deque(maxlen=1)
         token, told = http_refusal.set(refusal), call_headers.set(headers)
@@ -253,6 +287,7 @@ class ServerConnection:
         """Give the connection up at once: its task closes it later, and what was sent on it would reach nobody."""
         self._client = None
         self._lost.set()
+        self._changed.set()
 
     async def _connected(self) -> Client:
         if self._task is None or self._task.done():
@@ -274,8 +309,10 @@ class ServerConnection:
                         await self._wanted.wait()
                 if self._stopping.is_set():
                     break
+                # A try that a call has asked for makes those that come by themselves no rarer.
+                longest = max(pause, _FIRST_PAUSE_SECONDS) if self._wanted.is_set() else _LONGEST_PAUSE_SECONDS
                 self._wanted.clear()
-                pause = await self._hold_one_connection(pause)
+                pause = min(await self._hold_one_connection(pause), longest)
         finally:
             self._attempted.set()
 
@@ -287,6 +324,7 @@ class ServerConnection:
         refusal: deque[int] = deque(maxlen=1)
         http_refusal.set(refusal)
         self._lost.clear()
+        self._changed.clear()
         try:
             async with asyncio.timeout(self.server.planq.connect_timeout_seconds) as limit:
                 async with self._new_client() as client:
@@ -295,7 +333,7 @@ class ServerConnection:
                     limit.reschedule(None)
                     connected_at = loop.time()
                     self._announce(client, listed)
-                    await self._lost.wait()
+                    await self._until_lost(client)
                     self._client = None  # it may have been lost before it was announced
                     limit.reschedule(loop.time() + _CLOSE_SECONDS)
         except Exception as error:
@@ -314,11 +352,49 @@ class ServerConnection:
             return 0.0
         return min(max(2 * pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
 
+    async def _until_lost(self, client: Client) -> None:
+        """Return when the connection has ended; until then list the tools anew as often as they change."""
+        hearing = asyncio.create_task(self._hear_of_changes(client))
+        try:
+            while True:
+                await self._changed.wait()
+                if self._lost.is_set():
+                    return
+                self._changed.clear()
+                async with asyncio.timeout(self.server.planq.connect_timeout_seconds):
+                    listed = await _list_tools(client)
+                _log.info("mcp_tools_changed", extra={"server": self.server.name, "tools": len(listed)})
+                self._on_tools(listed)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._lost.wait(), _LISTED_ANEW_SECONDS)
+        finally:
+            hearing.cancel()
+            await asyncio.wait([hearing])
+
+    async def _hear_of_changes(self, client: Client) -> None:
+        """Take note, for ever, of what a server of the protocol of 2026-07-28 says of changes; nothing for others."""
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as events:
+                    async for _ in events:
+                        self._changed.set()
+            except (ListenNotSupportedError, MCPError):
+                return  # it says nothing, or says it as servers did before (`_noticed`)
+            except (SubscriptionLost, TimeoutError):
+                pass
+            await asyncio.sleep(_HEARD_ANEW_SECONDS)
+            self._changed.set()  # nobody has heard what was said meanwhile
+
+    async def _noticed(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._changed.set()
+
     def _new_client(self) -> Client:
         return Client(
             open_transport(self.server, self._lose),
             cache=None,
             elicitation_callback=self._elicited,
+            message_handler=self._noticed,
             client_info=types.Implementation(name="planq", version="1"),
         )
 

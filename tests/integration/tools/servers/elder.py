@@ -6,7 +6,9 @@ import json
 import sys
 from typing import Any
 
-TOOL = {"name": "age", "description": "Tell the protocol.", "inputSchema": {"type": "object"}}
+TOOL = {"description": "Tell the protocol.", "inputSchema": {"type": "object"}}
+
+names = ["age"]
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -15,7 +17,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         info = {"name": "elder", "version": "1"}
         return {"result": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": info}}
     if method == "tools/list":
-        return {"result": {"tools": [TOOL]}}
+        return {"result": {"tools": [{**TOOL, "name": name} for name in names]}}
     if method == "tools/call":
         return {"result": {"content": [{"type": "text", "text": "2024-11-05"}]}}
     return {"error": {"code": -32601, "message": f"Method not found: {method}"}}
@@ -23,6 +25,9 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 for line in sys.stdin:
     request = json.loads(line)
+    if request["method"] == "tools/call" and request["params"]["name"] == "age":
+        names.append("older")  # offered from now on, and said as servers of that time say it
+        sys.stdout.write('{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n')
     if "id" in request:
         reply = {"jsonrpc": "2.0", "id": request["id"], **answer(request["method"], request.get("params") or {})}
         sys.stdout.write(json.dumps(reply) + "\n")

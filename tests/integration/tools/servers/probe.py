@@ -95,6 +95,14 @@ def told(ctx: Context) -> str:
     return str((ctx.request_context.meta or {}).get("dev.planq/headers"))
 
 
+@server.tool(structured_output=False)
+async def learn(name: str, ctx: Context) -> str:
+    """Offer one more tool from now on, and say that the tools have changed."""
+    server.add_tool(lambda: name, name=name, description="Say its name.", structured_output=False)
+    await ctx.notify_tools_changed()
+    return name
+
+
 @server.tool()
 async def meet(parties: int) -> int:
     """Return once `parties` calls of this tool are here at the same time."""
