@@ -29,6 +29,7 @@ test: $(DEV_STAMP)
 ifneq (,$(findstring --whole,$(PYTEST_ARGS)))
 	@$(BIN)/python -m tests.support.litellm_env
 	@$(BIN)/python -m tests.support.generators_env
+	@$(BIN)/python -m tests.support.examples_env
 	@$(BIN)/python -m tests.support.kombu_suite
 endif
 	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)

@@ -36,7 +36,6 @@ class JobFields(TypedDict, total=False):
     limits: Mapping[str, Any] | None
     callback_url: str | None
     respond: Literal["model", "output", "none"] | None
-    on_failure: Literal["fail", "answer", "continue"] | None
 
 
 class BatchFields(TypedDict, total=False):

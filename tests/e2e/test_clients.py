@@ -71,6 +71,15 @@ def test_a_job_from_its_submission_to_its_end(carry_out: Callable[[Play], None])
         aborted = await call(client.submit, plan={"steps": [{"type": "abort", "reason": "no luck"}]})
         with pytest.raises(planq.JobFailed, match="no luck"):
             await call(aborted.result, 60)
+        sums = [{"tool_name": "calculate", "arguments": {"expression": one}} for one in ("1/0", "6*7")]
+        failing = await call(client.submit, plan={"calls": sums})
+        with pytest.raises(planq.JobFailed) as failed:
+            await call(failing.result, 60)
+        assert (failing.outcome, failed.value.steps[0]["status"]) == ("failed", "failed")
+        some = await call(client.submit, plan={"calls": sums, "on_failure": "continue"}, respond="output")
+        with pytest.raises(planq.JobPartial) as partial:
+            await call(some.result, 60)
+        assert (some.outcome, partial.value.result) == ("partial", {"result": 42})
 
     carry_out(play)
 

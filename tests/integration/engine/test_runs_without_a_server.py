@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import Transient
-from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.jobs.states import Respond, Strategy
 from planq.testing import Run, ScriptedModel, run_job, run_plan
 from planq.worker.tools import ToolContext, ToolError, tool
 from tests.support.harness import Harness, make_tool
@@ -51,6 +51,7 @@ async def odd(text: str) -> dict[str, int]:
     return {"text": text}  # type: ignore[dict-item]
 
 
+TOLD = ("status", "answer", "stop_reason", "output", "error")
 Play = Callable[..., Any]
 TOOLS = [echo, look, third, write, odd]
 
@@ -106,7 +107,7 @@ async def over_postgres(harness: Harness, text: str, fields: dict[str, Any]) -> 
         found = await connection.execute("SELECT kind, data FROM events WHERE job_id = %s", (job_id,))
         events = await found.fetchall()
     return {
-        **{name: job[name] for name in ("status", "answer", "stop_reason", "output")},
+        **{name: job[name] for name in TOLD},
         "steps": shown_steps(steps),
         "events": in_order((event["kind"], event["data"]) for event in events),
     }
@@ -114,19 +115,24 @@ async def over_postgres(harness: Harness, text: str, fields: dict[str, Any]) -> 
 
 def in_memory(run: Run) -> dict[str, Any]:
     return {
-        **{name: getattr(run, name) for name in ("status", "answer", "stop_reason", "output")},
+        **{name: getattr(run, name) for name in TOLD},
         "steps": shown_steps(run.steps),
         "events": in_order(run.events),
     }
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_callers_plan(play: Play, name: str) -> None:
+@pytest.mark.parametrize(("number", "name"), list(enumerate(PLANS)))
+@pytest.mark.parametrize(("shift", "on_failure"), list(enumerate(["fail", "answer", "continue"])))
+def test_a_callers_plan(play: Play, number: int, name: str, shift: int, on_failure: str) -> None:
+    plan = {**calls(PLANS[name]), "on_failure": on_failure}
+    respond = list(Respond)[(number + shift) % len(Respond)]
+
     async def scenario(harness: Harness) -> Any:
-        return await over_postgres(harness, "", {"plan": calls(PLANS[name])})
+        return await over_postgres(harness, "", {"plan": plan, "respond": respond})
 
     expected = play(scenario, ScriptedModel(answered="done"), [make_tool(one) for one in TOOLS])
-    assert in_memory(run_plan(calls(PLANS[name]), tools=TOOLS, model=ScriptedModel(answered="done"))) == expected
+    run = run_plan(plan, tools=TOOLS, model=ScriptedModel(answered="done"), respond=str(respond))
+    assert in_memory(run) == expected
 
 
 SCRIPTS: dict[str, dict[str, Any]] = {

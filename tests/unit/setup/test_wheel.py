@@ -13,28 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.pinned_env import ROOT
-
-FOLDERS = ("api", "deploy", "shared", "worker")
-PACKAGES = (*FOLDERS, "docs")
-
+from tests.support.wheel import FOLDERS, build
 
 pytestmark = pytest.mark.whole  # it builds one
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of planq, made of a copy of the sources: a build leaves folders beside them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    sources = folder / "sources"
-    for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources / name)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder / "made")]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=sources, check=True)
-    (made,) = (folder / "made").glob("*.whl")
-    return made
+    """A wheel of planq."""
+    return build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

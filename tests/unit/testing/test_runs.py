@@ -50,7 +50,7 @@ def test_references_retries_and_waits_without_time() -> None:
     plan = calls(("rest", {"hours": 9}), ("greet", {"name": "{{ $0.output.text }} Ana"}), ("flaky", {"fails": 2}))
     run = run_plan(plan, tools=[rest, greet, flaky])
 
-    assert run.status == "completed"
+    assert (run.status, run.outcome, run.answer) == ("completed", "succeeded", '{"result":3}')
     assert run.outputs[1:] == [{"text": "Welcome, rested Ana!"}, {"result": 3}]
     assert run.steps[1]["arguments"] == {"name": "rested Ana"}
     assert run.steps[2]["attempt"] == 3
@@ -65,7 +65,13 @@ def test_what_fails_for_good_ends_what_comes_later_and_its_error_is_told() -> No
         calls(("flaky", {"fails": 9}), ("book", {}), ("greet", {"name": "Ana"})), tools=[flaky, book, greet]
     )
     assert [step["status"] for step in run.steps] == ["failed", "skipped", "succeeded"]
+    assert (run.status, run.outcome, run.error and run.error["step"]) == ("failed", "failed", 0)
     assert run.steps[0]["error"]["code"] == "tool_error"
+    going_on = {**calls(("flaky", {"fails": 9}), ("greet", {"name": "Ana"})), "on_failure": "continue"}
+    some = run_plan(going_on, tools=[flaky, greet])
+    assert (some.outcome, some.answer, some.output) == ("partial", "Welcome, Ana!", {"text": "Welcome, Ana!"})
+    asked = run_plan(calls(("greet", {"name": "Ana"})), tools=[greet], respond="model")
+    assert (asked.answer, len(asked.model.asked)) == ("the answer", 1)
 
 
 def test_people_answer_in_order_or_by_a_function() -> None:

@@ -22,12 +22,12 @@ from planq.shared.domain.jobs.elicitations import (
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import JobStatus, Settlement, StepStatus
+from planq.shared.domain.jobs.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.references.resolution import resolve
 from planq.shared.domain.rounds.record import RoundRecord
-from planq.shared.domain.values.encoding import JsonText
+from planq.shared.domain.values.encoding import JsonText, encode
 from planq.shared.ports import ArtifactRecord, FollowUp, StageClaim, StepClaim, TransitionResult
 from planq.shared.ports.jobs.store import ONE_ROUND, Approved
 from planq.testing.model.events import (
@@ -93,9 +93,10 @@ class MemoryStore:
         self.calls: list[ModelCall] = []
         self.answer: str | None = None
         self.output: Any = None
-        self.error: ErrorRecord | None = None
+        self.error: Mapping[str, Any] | None = None
         self.chained: Any = None
         self.stop_reason: str | None = None
+        self.has_ended = False
         self._policies = tuple(policies)
         if first.plan_body is not None:
             self.rounds[0] = RoundRow("caller", first.plan_body, 0)
@@ -210,6 +211,7 @@ class MemoryStore:
         self.calls += calls
         kind = "plan_accepted" if not follow.errors else "guide_failed"
         self._tell(kind, round=claim.round, steps=len(steps), reused=0)
+        self._end_with_steps()
         return self._result()
 
     def _plan(self, steps: Sequence[PlannedStep]) -> tuple[StepView, ...]:
@@ -246,13 +248,17 @@ class MemoryStore:
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
         *,
+        error: ErrorRecord | None = None,
         take: Any = None,
     ) -> TransitionResult:
-        if not self._apply(PlanRefused(claim.attempt)):
+        is_answered = self.first.respond is Respond.MODEL
+        if not self._apply(PlanRefused(claim.attempt) if is_answered else StageFailed(claim.attempt)):
             return TransitionResult(False)
         self.rounds[claim.round] = RoundRow(source, body, len(self.rows), errors=errors)
         self.calls += calls
         self.events.append(("plan_refused", list(errors)))
+        if not is_answered:
+            self._end(None if error is None else error.to_json())
         return self._result()
 
     async def end_job(
@@ -272,13 +278,49 @@ class MemoryStore:
         ends = AnswerGiven(claim.attempt) if status is JobStatus.COMPLETED else StageFailed(claim.attempt)
         if not self._apply(ends):
             return False
-        self.answer, self.error = answer, error
+        self.answer = answer
         self.output = self.output if output is None else _decoded(output)
         self.chained = chained
         self.stop_reason = self.stop_reason if stop_reason is None else str(stop_reason)
         self.calls += calls
-        self.events.append((f"job_{status}", None if error is None else error.to_json()))
+        told = None if error is None else error.to_json()
+        if told is None and claim.strategy is Strategy.PLAN and (self.state.job.failed_steps or claim.round):
+            told = self._first_failure()
+        self._end(told)
         return True
+
+    def _first_failure(self) -> dict[str, Any] | None:
+        """Return the error of the first step of the plan that has failed for good, with its place."""
+        for index, row in sorted(self.rows.items()):
+            has_failed = self.state.steps[index].status is StepStatus.FAILED and row.planned.known is None
+            if has_failed and row.round == 0 and row.error is not None:
+                return {"step": index, "tool_name": row.planned.tool_name, **row.error.to_json()}
+        return None
+
+    def _end_with_steps(self) -> None:
+        """Note what a job came to that ended with its last step, without a stage; else do nothing."""
+        if not self.status.is_terminal or self.has_ended:
+            return
+        failed = self._first_failure() if self.state.job.failed_steps else None
+        last = max(self.rows)
+        succeeded = self.state.steps[last].status is StepStatus.SUCCEEDED
+        if self.status is JobStatus.COMPLETED and self.first.respond is Respond.OUTPUT and succeeded:
+            self.output = self.rows[last].output
+            self.answer = _text_of(self.output)
+        self._end(failed)
+
+    def _end(self, error: Mapping[str, Any] | None) -> None:
+        self.error, self.has_ended = error, True
+        self.events.append((f"job_{self.status}", {"outcome": str(self.outcome), **(error or {})}))
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the job came to; None while it has not ended."""
+        if not self.status.is_terminal:
+            return None
+        if self.status is JobStatus.COMPLETED:
+            return Outcome.SUCCEEDED if self.error is None else Outcome.PARTIAL
+        return Outcome(str(self.status))
 
     async def chain_tool(
         self,
@@ -397,6 +439,7 @@ class MemoryStore:
         row = self.rows[index]
         row.output, row.artifact, row.error = _decoded(output), artifact, None
         self._tell("step_succeeded", round=claim.ref.round, index=index, attempt=claim.attempt, error=None)
+        self._end_with_steps()
         return self._result(index)
 
     async def fail_step(
@@ -417,6 +460,7 @@ class MemoryStore:
         status = self.state.steps[index].status
         kind = "step_retrying" if status is StepStatus.READY else f"step_{status}"
         self._tell(kind, round=claim.ref.round, index=index, attempt=claim.attempt, error=error.to_json())
+        self._end_with_steps()
         return self._result(index)
 
     async def ask_step(
@@ -454,6 +498,7 @@ class MemoryStore:
                 outcome = Settlement.DID_NOT_HAPPEN
         self._apply(StepSettled(outcome), index)
         self._tell("step_settled", round=row.round, index=index, status=str(answer.status))
+        self._end_with_steps()
 
     async def steps_to_ask_about(self, claim: StepClaim) -> Sequence[StepClaim]:
         return ()
@@ -500,6 +545,13 @@ class MemoryStore:
         if name.startswith("_"):
             raise AttributeError(name)
         return refuse
+
+
+def _text_of(output: Any) -> str | None:
+    """Return the text of an output: a text itself, what is wrapped as `{"text": …}`, else its JSON."""
+    if isinstance(output, dict) and output.keys() == {"text"} and isinstance(output["text"], str):
+        return output["text"]
+    return output if output is None or isinstance(output, str) else encode(output).decode()
 
 
 def _decoded(output: Any) -> Any:

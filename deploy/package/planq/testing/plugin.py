@@ -65,7 +65,8 @@ def planq_server(
     clean = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     tools = ",".join(pytestconfig.getini("planq_tools"))
     env = {**clean, **({"PLANQ_TOOLS": tools} if tools else {}), **planq_settings}
-    command = [*PLANQ, "up", "--no-flower", "--port", str(port), "--data", str(folder / "data")]
+    # What the settings name is meant for tests, so nobody is asked before planq's tables are made there.
+    command = [*PLANQ, "up", "--no-flower", "--migrate", "--port", str(port), "--data", str(folder / "data")]
     said = folder / "up.log"
     with said.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command

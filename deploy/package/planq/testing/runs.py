@@ -15,7 +15,7 @@ from planq.shared.domain.agents.input import input_defects, input_refused
 from planq.shared.domain.agents.source import read_source
 from planq.shared.domain.errors import ErrorRecord, InternalFault, PlanInvalid
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus, Strategy, WakeQueue
+from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.forms import ReadPlan, read_any_form
 from planq.shared.domain.plan.validation import validate_plan
@@ -54,6 +54,7 @@ class Run:
     """
 
     status: str
+    outcome: str | None
     answer: str | None
     output: Any
     error: Mapping[str, Any] | None
@@ -80,6 +81,7 @@ def run_plan(
     tenant: str = "default",
     policy: Mapping[str, str] | None = None,
     limits: Mapping[str, float] | None = None,
+    respond: str = "output",
 ) -> Run:
     """Run a caller's plan to its end, in whichever form, as a worker would.
 
@@ -89,7 +91,9 @@ def run_plan(
     bounds = Limits().lowered(limits or {})
     registry = _registry(tools)
     body = _checked(plan, {one.name: one for one in registry.definitions()}, bounds.max_plan_steps)
-    claim = _first(limits=bounds, user_id=user, tenant_id=tenant, plan_body=body, plan_source="caller")
+    claim = _first(
+        limits=bounds, user_id=user, tenant_id=tenant, plan_body=body, plan_source="caller", respond=Respond(respond)
+    )
     return _run(_Worker(claim, registry, model or ScriptedModel(), People(answers), policy).run())
 
 
@@ -328,9 +332,10 @@ class _Worker:
             )
         return Run(
             str(store.status),
+            None if store.outcome is None else str(store.outcome),
             store.answer,
             store.output,
-            None if store.error is None else store.error.to_json(),
+            store.error,
             steps,
             store.events,
             self._people.asked,

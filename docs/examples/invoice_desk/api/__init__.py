@@ -1,0 +1,1 @@
+"""The desk's own API, of which planq knows nothing."""

@@ -1,0 +1,1 @@
+"""What the desk's programs share; planq has a package of this name, and does not mind."""
