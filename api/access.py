@@ -50,6 +50,7 @@ OPENINGS: Mapping[str, Sequence[Opening]] = {
     "elicitations": [_QUESTIONS],
     "artifacts": [_OF_TURNS, _JOBS_ALONE],
     "jobs": [
+        Opening(_ADMIN, below=re.compile("/[^/]+/steps/[^/]+/tracebacks")),
         _OF_TURNS._replace(below=re.compile("/[^/]+/(events|elicitations|artifacts|steps/[^/]+/output)")),
         _JOBS_ALONE,
     ],

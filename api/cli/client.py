@@ -176,6 +176,10 @@ class CommandClient:
         given = {name: value for name, value in params.items() if value is not None}
         return self._json("GET", "/deliveries", params=given)
 
+    def tracebacks(self, job_id: str, index: int) -> Json:
+        """Return where the exceptions of a step's last attempts came from, newest first."""
+        return self._json("GET", f"{at('jobs', job_id)}/steps/{index}/tracebacks")
+
     def redeliver(self, delivery_id: str) -> Json:
         """Send a delivery that has ended once more, and return it."""
         return self._json("POST", f"{at('deliveries', delivery_id)}/redeliver")

@@ -28,7 +28,7 @@ RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (status, output, jobs):
+    for command in (status, output, traceback, jobs):
         app.command()(command)
 
 
@@ -186,6 +186,26 @@ def output(
     """
     with reported(as_json=False), connect(url, api_key) as client, client.output(str(job_id), index) as pieces:
         write_pieces(pieces, to)
+
+
+def traceback(
+    job_id: JobId,
+    index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where in the code of its tool the exceptions of a step came from; needs a key with the scope `admin`."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.tracebacks(str(job_id), index)
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        err.print("no exception of a tool has ended an attempt of this step")
+    for kept in found["items"]:
+        out.print(f"attempt {kept['attempt']}, {kept['created_at']}")
+        out.print(kept["text"])
 
 
 def jobs(

@@ -22,6 +22,7 @@ from planq.api.http import JsonResponse, error_responses
 from planq.api.routes.jobs import JobPath
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
+from planq.shared.store.database import shown_time
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.requests import StoredJson
 
@@ -87,6 +88,32 @@ async def get_output(
     await check_job_is_open_to(who, services, found)
     stored = await services.requests.output(who.tenant_id, found, step_index_of(found, index))
     return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match)
+
+
+class TracebackDocument(Answer):
+    """Where in the code of a tool the exception of an attempt came from."""
+
+    attempt: int
+    text: str
+    created_at: Time
+
+
+class TracebackPage(Answer):
+    """The last attempts of a step that an exception of its tool ended, newest first."""
+
+    items: list[TracebackDocument]
+
+
+@output_routes.get(
+    "/jobs/{job_id}/steps/{index}/tracebacks", response_model=TracebackPage, responses=error_responses(404)
+)
+async def get_tracebacks(job_id: JobPath, index: StepPath, services: Use, who: Who) -> Response:
+    """List the tracebacks of those of a step's last five attempts that an exception of its tool ended."""
+    found = job_id_of(job_id)
+    rows = await services.requests.tracebacks(who.tenant_id, found, step_index_of(found, index))
+    named = ("attempt", "text")
+    items = [{**{name: row[name] for name in named}, "created_at": shown_time(row["created_at"])} for row in rows]
+    return JsonResponse({"items": items})
 
 
 _HEADERS: dict[str, Any] = {

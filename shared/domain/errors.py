@@ -211,6 +211,8 @@ class ExecutionFailed(PlanqError):
     """A step or a stage ended without its result."""
 
     code = "internal"
+    traceback: str = ""
+    """Where in the code of a tool its exception came from; empty for what no exception of a tool led to."""
 
 
 class Transient(ExecutionFailed):
@@ -524,7 +526,7 @@ class OutcomeUnknown(ExecutionFailed):
 class InternalFault(ExecutionFailed):
     """A defect of planq or of a tool.
 
-    To do: read the worker's log, which has the cause.
+    To do: read the cause, by `planq traceback JOB STEP` or in the worker's log.
     """
 
     code = "internal"

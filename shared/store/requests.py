@@ -401,6 +401,13 @@ class RequestStore:
             raise NotFound(f"${index} of job {job_id} has no output: it is {row['status']}")
         return StoredJson.of(row["output"], row["payload_hash"])
 
+    async def tracebacks(self, tenant_id: str, job_id: UUID, index: int) -> list[Row]:
+        """Return where the exceptions of a step's last attempts came from; raises `NotFound` without such a job."""
+        rows = await self._database.fetch_all("step_tracebacks", tenant_id=tenant_id, job_id=job_id, index=index)
+        if not rows:
+            raise NotFound(f"there is no job {job_id}")
+        return [row for row in rows if row["attempt"] is not None]
+
     async def artifacts(self, tenant_id: str, job_id: UUID) -> list[Row]:
         """Return what a job has made, every version, without the bodies; raises `NotFound` without such a job."""
         rows = await self._database.fetch_all("job_artifacts", tenant_id=tenant_id, job_id=job_id)

@@ -61,6 +61,7 @@ from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
     memory_tables,
     stream_tables,
     tenant_tables,
+    traceback_tables,
 )
 from planq.shared.store.columns import (
     bigint_column,

@@ -205,6 +205,8 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback
         assert raised["exception"].startswith("Traceback")
         assert "in _break\n" in raised["exception"]
         assert raised["exception"].endswith("RuntimeError: kaboom")
+        (kept,) = httpx.get(f"{stack.url}/jobs/{job['id']}/steps/0/tracebacks").json()["items"]
+        assert (kept["attempt"], kept["text"].strip()) == (1, raised["exception"].strip())
         ready = next(line for line in logged(stack, worker) if line["event"] == "worker_ready")
         assert (ready["lane"], ready["version"]) == (worker[:-2], VERSION)
         assert ready["tools"] > 2

@@ -463,6 +463,7 @@ REACH: dict[str, Recipe] = {
     "store.record_calls": cut_off_in_a_model_call,
     "store.holds_step": confirmed,
     "store.note_step": overridden,
+    "store.keep_traceback": mixed,
     "store.release_step": stopped_in_a_step,
     "store.release_stage": stopped_in_a_stage,
     "store.retry_stage": without_a_model,

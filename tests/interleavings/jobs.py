@@ -160,6 +160,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation("ask step", lambda s, j: s.store.ask_step(j.steps[RUNS], DID_IT, BOOM)),
     Operation("note outcome", lambda s, j: s.store.note_outcome(j.steps[RUNS], OUTPUT, None)),
     Operation("note step", lambda s, j: s.store.note_step(j.steps[RUNS], "progress", {"at": 1})),
+    Operation("keep traceback", lambda s, j: s.store.keep_traceback(j.steps[RUNS], "Traceback …")),
     Operation("release step", lambda s, j: s.store.release_step(j.steps[RUNS])),
     Operation(
         "abandon step",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
+from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.redact import without
 from planq.shared.ports import Accompanied, Suspended
@@ -70,6 +70,8 @@ class CallSecrets:
         if self._given:
             error.message = without(error.message, self._given)
             error.details = without(error.details, self._given)
+            if isinstance(error, ExecutionFailed):
+                error.traceback = without(error.traceback, self._given)
 
     def hidden_in_question(self, question: Elicitation) -> Elicitation:
         """Return a question without what was given."""

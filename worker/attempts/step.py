@@ -207,6 +207,8 @@ class StepRunner:
             retry_after=failure.retry_after if isinstance(failure, RateLimited) else None,
             time_left=_time_left(claim, since),
         )
+        if isinstance(failure, ExecutionFailed) and (text := failure.traceback):
+            await persist(lambda: self._store.keep_traceback(claim, text))
         result = await persist(lambda: self._store_next(claim, next_, chain))
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
         carried = Carried.by(claim, result, error=next_.error, poisoned=poisoned)

@@ -374,6 +374,7 @@ class GuardedStore:
         self.reserve = store.reserve
         self.warn = store.warn
         self.note_step = store.note_step
+        self.keep_traceback = store.keep_traceback
         self.record_calls = store.record_calls
         self.children = store.children
         self.approvals = store.approvals

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -24,12 +25,16 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
     capped,
+    storable,
 )
 from planq.shared.domain.redact import redacted
+from planq.shared.telemetry.logs import redaction
 from planq.worker.egress import retry_after
 
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""
+
+MAX_TRACEBACK_CHARS = 8_000
 
 _NETWORK_ERRNOS = frozenset(
     {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETRESET, errno.ENOBUFS}
@@ -87,6 +92,12 @@ def from_status(status: int, message: str, wait: timedelta | None = None) -> Exe
     if status >= 500 or status == httpx.codes.REQUEST_TIMEOUT:
         return Transient(message, status=status)
     return ToolFailed(message, status=status)
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an exception, without known secrets: its end, for that says where it came from."""
+    text = storable(redaction("".join(traceback.format_exception(error))))
+    return text if len(text) <= MAX_TRACEBACK_CHARS else f"…{text[1 - MAX_TRACEBACK_CHARS :]}"
 
 
 def quoted(error: BaseException) -> str:

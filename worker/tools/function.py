@@ -25,7 +25,7 @@ from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
 from planq.shared.ports import NotHappened, Ownership, Suspended, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place
-from planq.worker.tools.errors import as_execution_failed
+from planq.worker.tools.errors import as_execution_failed, traceback_text
 from planq.worker.tools.resources import Resources
 from planq.worker.tools.services import ToolServices
 from planq.worker.tools.signature import INJECTED, Inputs, Question, read_inputs, read_output, read_question
@@ -134,7 +134,8 @@ class FunctionTool:
         except BaseException as error:
             # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
             failure = as_execution_failed(error, name)
-            # The step's own error quotes it in a line; where in the code it came from stands in the log alone.
+            # The step's own error quotes it in a line; where in the code it came from is for operators alone.
+            failure.traceback = traceback_text(error)
             _log.error("tool_raised", exc_info=error, extra={"tool": name, "code": failure.code})
             raise failure from error
 

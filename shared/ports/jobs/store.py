@@ -484,6 +484,13 @@ class JobStore(Protocol):
         """
         ...
 
+    async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
+        """Keep where the exception of an attempt came from, of each step the last five.
+
+        False where that is kept already, or the attempt owns its step no more.
+        """
+        ...
+
     async def holds_step(self, claim: StepClaim) -> bool:
         """True while the attempt is the owner of its step."""
         ...

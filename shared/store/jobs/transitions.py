@@ -462,17 +462,17 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_note_step", *_fence(claim)[:3], kind, as_json(data))
         return applied
 
+    async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
+        return await self._database.fetch_one("keep_traceback", **self._owned(claim), text=text) is not None
+
     async def holds_step(self, claim: StepClaim) -> bool:
+        return await self._database.fetch_one("holds_step", **self._owned(claim)) is not None
+
+    def _owned(self, claim: StepClaim) -> dict[str, Any]:
+        """Return what a query asks for, and by whom a step has to be held."""
         ref = claim.ref
-        row = await self._database.fetch_one(
-            "holds_step",
-            job_id=ref.job_id,
-            round=ref.round,
-            index=ref.index,
-            attempt=claim.attempt,
-            worker_id=self._worker_id,
-        )
-        return row is not None
+        place = {"job_id": ref.job_id, "round": ref.round, "index": ref.index}
+        return {**place, "attempt": claim.attempt, "worker_id": self._worker_id}
 
     async def release_step(self, claim: StepClaim) -> TransitionResult:
         return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))

@@ -53,6 +53,7 @@ OPERATIONS = [
     ("POST", "/jobs/{job_id}/fork"),
     ("POST", "/jobs/{job_id}/steps/{index}/settle"),
     ("GET", "/jobs/{job_id}/steps/{index}/output"),
+    ("GET", "/jobs/{job_id}/steps/{index}/tracebacks"),
     ("GET", "/jobs/{job_id}/steps"),
     ("GET", "/jobs/{job_id}/events"),
     ("GET", "/events"),

@@ -72,6 +72,7 @@ ENGINE = {
     "approvals": "of a claim's job and its tree",
     "child_outcomes": "of a claim's step and the children that it has made",
     "holds_step": "asks for a claim",
+    "keep_traceback": "of a claim, by its attempt",
     "held_work": "what one worker holds",
     "return_wakes": "gives back wake-ups that a sweep has taken",
     "look_at_orchestration": "of a claim's job",

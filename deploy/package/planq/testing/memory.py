@@ -518,6 +518,9 @@ class MemoryStore:
         self._tell("step_waiting", round=claim.ref.round, index=claim.ref.index)
         return (await self.succeed_step(claim, output, None)).applied
 
+    async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
+        return True
+
     async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
         self._tell(kind, round=claim.ref.round, index=claim.ref.index, **data)
         return True

@@ -667,6 +667,17 @@ CREATE INDEX ix_events_job_id ON events (job_id, xid);
 
 CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
 
+CREATE TABLE tracebacks (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
+    CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
 CREATE TABLE plans (
     job_id UUID NOT NULL,
     round INTEGER NOT NULL,

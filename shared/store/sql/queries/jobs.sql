@@ -111,6 +111,28 @@ SELECT 1 AS held FROM steps
 WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
   AND status = 'running' AND worker_id = %(worker_id)s
 
+-- name: keep_traceback
+-- Keeps where the exception of an attempt came from, while it owns its step, and of the step the last five: one row if so.
+WITH kept AS (
+    INSERT INTO tracebacks (job_id, round, index, attempt, text)
+    SELECT job_id, round, index, attempt, %(text)s FROM steps
+    WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
+      AND status = 'running' AND worker_id = %(worker_id)s
+    ON CONFLICT DO NOTHING
+    RETURNING attempt
+), forgotten AS (
+    DELETE FROM tracebacks
+    WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt <= %(attempt)s - 5
+)
+SELECT attempt FROM kept
+
+-- name: step_tracebacks
+-- Where the exceptions of a step's attempts came from, the newest first; one row without an attempt where there are none.
+SELECT j.id, t.attempt, t.text, t.created_at
+FROM jobs j LEFT JOIN tracebacks t ON t.job_id = j.id AND t.index = %(index)s
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+ORDER BY t.attempt DESC
+
 -- name: child_outcomes
 -- How the child jobs stand of the steps %(first)s to %(last)s of a round, those of each step's last attempt, in the order
 -- in which they were asked for.
