@@ -271,6 +271,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         "recovery": row["recovery"] if row["effect"] == Effect.UNSAFE else None,
         "question": row["question"],
         "tool_away_since": shown_time(row["tool_away_since"]),
+        "progress": row["progress"],
         "started_at": shown_time(row["started_at"]),
         "finished_at": shown_time(row["finished_at"]),
     }

@@ -313,6 +313,14 @@ class JobErrorDocument(ErrorDocument):
     tool_name: str | None = None
 
 
+class ProgressDocument(Answer):
+    """What a running step has said of itself last."""
+
+    done: float | None = Field(description="Which part of it is done, from 0 to 1.")
+    message: str
+    at: Time
+
+
 class StepDocument(Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
@@ -335,6 +343,7 @@ class StepDocument(Answer):
     tool_away_since: Time | None = Field(
         description="Since when no live worker has the tool of a step that is ready; it waits for one."
     )
+    progress: ProgressDocument | None = Field(description="What the step says of itself while it runs.")
     started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
 

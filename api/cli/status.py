@@ -160,7 +160,7 @@ def _show_way_on(job: dict[str, Any]) -> None:
 def _step_row(step: dict[str, Any]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
-    note = as_line(error["message"], 120) if error.get("message") else ""
+    note = as_line(error["message"], 120) if error.get("message") else _progress(step.get("progress") or {})
     attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
     return [
@@ -171,6 +171,11 @@ def _step_row(step: dict[str, Any]) -> list[str]:
         f"after {after}" if after else "",
         note,
     ]
+
+
+def _progress(progress: dict[str, Any]) -> str:
+    done, message = progress.get("done"), as_line(progress.get("message") or "", 120)
+    return message if done is None else f"{done:.0%} {message}".strip()
 
 
 def output(

@@ -62,6 +62,18 @@ class AsksPeople(Protocol):
         ...
 
 
+class Reports(Protocol):
+    """What one call says of itself while it runs."""
+
+    def report(self, done: float | None, message: str) -> None:
+        """Take a report, on the event loop; raises `ValueError` where `done` is no part of the whole."""
+        ...
+
+    def report_from_thread(self, done: float | None, message: str) -> None:
+        """Do what `report` does, in a thread of the call."""
+        ...
+
+
 class KeepsSecrets(Protocol):
     """What the tenant of one call keeps secret for its tools."""
 
@@ -86,7 +98,7 @@ class ToolContext:
     what the plan had left when the step was claimed, `timeout_seconds` what the step gets, with what it delegates;
     None where that is not known. `planned` are the arguments as the plan has them, references and all; they are not
     to be changed. `owner` is None where nobody can take the step over, `people` where nobody can be asked, `secrets`
-    where nothing is kept secret.
+    where nothing is kept secret, `reports` where nobody is told.
     """
 
     job_id: str
@@ -110,6 +122,7 @@ class ToolContext:
     owner: Ownership | None = field(default=None, repr=False, compare=False)
     people: AsksPeople | None = field(default=None, repr=False, compare=False)
     secrets: KeepsSecrets | None = field(default=None, repr=False, compare=False)
+    reports: Reports | None = field(default=None, repr=False, compare=False)
 
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
@@ -133,6 +146,21 @@ class ToolContext:
         if not answer.is_accepted:
             raise declined_error(answer)
         return answer.content or {}
+
+    async def progress(self, done: float | None = None, message: str = "") -> None:
+        """Say how far the call has come: `done` as a part from 0 to 1, and a message for people.
+
+        It stands with the step while that runs, and streams tell it, once a second at most. A tool that declares
+        `longest_seconds` gets its `timeout_seconds` anew by each report. Returns at once. Raises `ValueError` where
+        `done` is no such part.
+        """
+        if self.reports is not None:
+            self.reports.report(done, message)
+
+    def progress_sync(self, done: float | None = None, message: str = "") -> None:
+        """Do what `progress` does, in a synchronous tool of any lane."""
+        if self.reports is not None:
+            self.reports.report_from_thread(done, message)
 
     async def secret(self, name: str) -> str:
         """Return what the job's tenant keeps secret under a name (`planq secrets set TENANT NAME`).

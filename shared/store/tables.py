@@ -251,7 +251,8 @@ class Step(SQLModel, table=True):
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
     yet notified of their end; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
     `tool_digest` is that of the schemas against which its plan was checked, null where it needs no tool. No live
-    worker has the tool of one that is ready since `tool_away_since` (`sql/functions/offers.sql`).
+    worker has the tool of one that is ready since `tool_away_since` (`sql/functions/offers.sql`). One attempt may
+    take `longest_seconds` as long as it reports; `progress` is the last report `{done, message, at}`.
     """
 
     __tablename__ = "steps"
@@ -312,6 +313,8 @@ class Step(SQLModel, table=True):
     origin_index: int | None = None
     tool_digest: str | None = text_column(nullable=True)
     tool_away_since: datetime | None = time_column()
+    longest_seconds: float | None = None
+    progress: Any = json_column()
     error: Any = json_column()
     started_at: datetime | None = time_column()
     finished_at: datetime | None = time_column()

@@ -22,6 +22,7 @@ from tests.faults.batching import BATCHING
 from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING
 from tests.faults.delegating import kin, untold
+from tests.faults.deploying import DEPLOYING
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -481,6 +482,7 @@ REACH: dict[str, Recipe] = {
     **BATCHING,
     **CHAINING,
     **CONVERSING,
+    **DEPLOYING,
     **REMEMBERING,
     **SPEAKING,
     **TELLING,

@@ -30,7 +30,7 @@ LOOKS = {
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
     *("sweep.due_schedules", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
     *("sweep.expired_questions", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
-    *("sweep.unnotified_children", "sweep.unsettled_turns", "sweep.with_jobs"),
+    *("sweep.missed_tools", "sweep.unnotified_children", "sweep.unsettled_turns", "sweep.with_jobs"),
 }
 """What only looks, or removes what is over: a worker that dies after it has changed nothing yet for a job."""
 

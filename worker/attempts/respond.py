@@ -326,6 +326,7 @@ def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> Planned
         timeout_seconds=min(tool.timeout_seconds, claim.limits.step_timeout_seconds),
         recovery=tool.recovery,
         digest=tool.digest,
+        longest_seconds=tool.longest_seconds,
     )
 
 

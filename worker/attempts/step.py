@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -55,9 +56,10 @@ from planq.shared.ports import (
 )
 from planq.shared.ports.jobs.wakes import StepWake
 from planq.shared.ports.tenants import Tenants
-from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets
+from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Reports
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
+from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import MOST, SECONDS, next_claim
 from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
@@ -311,9 +313,22 @@ class StepRunner:
             except ExecutionFailed:
                 calling.phase = Phase.GATHERED
                 raise
-        with calling.owner.calling(claim.timeout_seconds):
-            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets)
-            return await calling.ask(tool.call(arguments, context))
+        longest = tool.definition.longest_seconds
+        if longest is not None and self._has_processes:
+            calling.seconds = longest  # its worker sees that the process lives, and can end it
+        with calling.owner.calling(calling.seconds):
+            reports = CallProgress(
+                partial(self._store.report_progress, claim),
+                calling.prolong,
+                seconds=claim.timeout_seconds,
+                longest=None if self._has_processes else longest,
+                hide=calling.secrets.hidden_in,
+            )
+            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, reports)
+            try:
+                return await calling.ask(tool.call(arguments, context))
+            finally:
+                reports.close()
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
@@ -382,6 +397,7 @@ def _context(
     owner: Ownership | None = None,
     people: AsksPeople | None = None,
     secrets: KeepsSecrets | None = None,
+    reports: Reports | None = None,
 ) -> ToolContext:
     return ToolContext(
         job_id=str(claim.ref.job_id),
@@ -405,6 +421,7 @@ def _context(
         owner=owner,
         people=people,
         secrets=secrets,
+        reports=reports,
     )
 
 
@@ -434,10 +451,21 @@ _ABANDON_SECONDS = 2.0
 class Calling:
     """One attempt on its way to the tool's answer; `phase` says how far it has come.
 
-    `is_abandoned`: a tool that was cancelled at its timeout. It may still run.
+    `is_abandoned`: a tool that was cancelled at its timeout. It may still run. `seconds` is what it gets.
     """
 
-    __slots__ = ("_asked_at", "_claim", "_news", "is_abandoned", "owner", "phase", "secrets")
+    __slots__ = (
+        "_asked_at",
+        "_claim",
+        "_is_reporting",
+        "_news",
+        "_timer",
+        "is_abandoned",
+        "owner",
+        "phase",
+        "seconds",
+        "secrets",
+    )
 
     def __init__(self, claim: StepClaim, owner: Owner, secrets: CallSecrets) -> None:
         """Call it on the event loop. Once nobody waits for the call, its `owner` learns that it is over."""
@@ -447,7 +475,10 @@ class Calling:
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.phase = Phase.PREPARING
         self.is_abandoned = False
+        self.seconds = claim.timeout_seconds
         self._asked_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_reporting = False
 
     def count(self, counts: Counter[tuple[str, ...]], outcome: str) -> None:
         """Count a call of the tool that came to `outcome`, and how long it took; nothing where there was none.
@@ -487,16 +518,31 @@ class Calling:
                 del task  # what it raised refers to this frame: left here, only the garbage collector would free both
         self.is_abandoned = True
         await _abandon(task)
-        raise TimedOut(f"tool {self._claim.tool_name!r} did not answer within {self._claim.timeout_seconds:g} s")
+        raise TimedOut(f"tool {self._claim.tool_name!r} did not {self._waited_for}")
 
     async def ask(self, tool: Coroutine[Any, Any, Any]) -> Any:
         """Return the tool's answer; from now on its time runs. Only for the attempt that `answer` awaits."""
         self._asked_at = monotonic()
-        timer = asyncio.get_running_loop().call_later(self._claim.timeout_seconds, self._wake)
+        self._timer = asyncio.get_running_loop().call_later(self.seconds, self._wake)
         try:
             return await tool
         finally:
-            timer.cancel()
+            self._timer.cancel()
+
+    def prolong(self, seconds: float) -> None:
+        """Let the call go on for so many seconds from now: it has reported."""
+        if self._timer is not None and not self._timer.cancelled():
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+            self.owner.prolong(seconds)
+            self._is_reporting = True
+
+    @property
+    def _waited_for(self) -> str:
+        if self._is_reporting:
+            took = 0.0 if self._asked_at is None else monotonic() - self._asked_at
+            return f"report within {self._claim.timeout_seconds:g} s, or end in time: it ran for {took:.0f} s"
+        return f"answer within {self.seconds:g} s"
 
     def _end(self) -> None:
         self.owner.is_over = True

@@ -369,6 +369,7 @@ class GuardedStore:
         self.delegate_step = work.concludes(store.delegate_step)
         self.ask_step = work.concludes(store.ask_step)
         self.hand_on_steps = store.hand_on_steps
+        self.report_progress = store.report_progress
         self.release_stage = store.release_stage
         self.release_step = store.release_step
         self.reserve = store.reserve

@@ -147,6 +147,11 @@ class Owner:
     def in_thread(self) -> AbstractContextManager[None]:
         return self._writes.in_thread(self._attempt) if self._is_write else nullcontext()
 
+    def prolong(self, seconds: float) -> None:
+        """Let the call act for so long from now on."""
+        if self._lease is not None and self.until is not None:
+            self.until = self._lease.clock() + seconds
+
     @contextmanager
     def calling(self, timeout_seconds: float) -> Iterator[None]:
         """The call is made within this block, in its asyncio task; its time runs from here."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -32,11 +32,13 @@ _STOP_SECONDS = 0.2
 class _Process:
     """What one process does: it claims `place`, or carries out `attempt`, or nothing.
 
-    `is_acting`: the attempt calls a write. `is_void`: the job of what it claims was cancelled meanwhile.
+    The attempt began at `begun_at`. `is_acting`: it calls a write. `is_void`: the job of what it claims was cancelled
+    meanwhile.
     """
 
     place: Place | None = None
     attempt: Attempt | None = None
+    begun_at: float = 0.0
     is_acting: bool = False
     is_concluding: bool = False
     is_void: bool = False
@@ -113,6 +115,12 @@ class PreforkProcesses:
         """Return the attempts that are being carried out."""
         self.read_and_end_cancelled()
         return [one.attempt for one in self._processes.values() if one.attempt is not None]
+
+    def ages(self) -> Mapping[Attempt, float]:
+        """Return for how many seconds the attempts have been carried out."""
+        self._drain()
+        now = monotonic()
+        return {one.attempt: now - one.begun_at for one in self._processes.values() if one.attempt is not None}
 
     def is_here(self, attempt: Attempt) -> bool:
         """Return whether the attempt runs here, or may be the answer to a claim that is awaited."""
@@ -257,7 +265,7 @@ class PreforkProcesses:
                 self._processes[int(pid)] = _Process(place=place)
             case "begun":
                 earlier = self._processes.get(int(pid), _Process())
-                self._processes[int(pid)] = _Process(attempt=attempt, is_void=earlier.is_void)
+                self._processes[int(pid)] = _Process(attempt=attempt, begun_at=monotonic(), is_void=earlier.is_void)
             case "acting" | "still" | "concluding":
                 self._processes.get(int(pid), _Process()).note(kind)
             case "late":

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 
 _ATTRIBUTE = "__planq_tool__"
@@ -37,6 +37,7 @@ class ToolOptions(BaseModel):
     effect: Effect | None = None
     lane: Lane | None = None
     timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     retries: int | None = Field(default=None, ge=0, le=100)
     skill_id: str | None = None
     output_schema: dict[str, Any] | None = None
@@ -69,6 +70,7 @@ def tool(
     effect: Effect | str | None = None,
     lane: Lane | str | None = None,
     timeout_seconds: float | None = None,
+    longest_seconds: float | None = None,
     retries: int | None = None,
     skill_id: str | None = None,
     output_schema: Mapping[str, Any] | None = None,
@@ -84,8 +86,10 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     """Declare a function a tool; usable bare (`@tool`) or with options.
 
     `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). A `lane` of your own,
-    such as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300, `retries`
-    counts extra attempts. `output_schema` replaces what the return annotation says.
+    such as `gpu`, needs workers that serve it (`planq worker gpu`). `timeout_seconds` is at most 300; with
+    `longest_seconds`, a day at most, it is the time between two reports of the call (`ToolContext.progress`), which
+    need not come in a worker with processes for its steps. `retries` counts extra attempts. `output_schema` replaces
+    what the return annotation says.
     What becomes of an `unsafe` call that was cut off, so that nobody knows whether it took effect: its step fails
     (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
     of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.

@@ -150,6 +150,7 @@ class FunctionTool:
             effect=effect,
             lane=options.lane or (Lane.IO if self._is_async else Lane.CPU),
             timeout_seconds=options.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
+            longest_seconds=options.longest_seconds,
             retries=retries,
             recovery=self._recovery,
             skill_id=options.skill_id,

@@ -310,6 +310,11 @@ def check_schemas(definition: ToolDefinition, place: str, *, is_trusted: bool = 
     if definition.output_schema is None:
         raise Misconfigured(f"{place}: {name!r} has no output schema; a registered tool always has one")
     check_schema(definition.output_schema, f"{place}: output schema of {name!r}", is_trusted=is_trusted)
+    if definition.longest_seconds is not None and definition.longest_seconds < definition.timeout_seconds:
+        raise Misconfigured(
+            f"{place}: {name!r} has longest_seconds {definition.longest_seconds:g}, less than its timeout_seconds "
+            f"{definition.timeout_seconds:g}, which is the time between two reports"
+        )
     if definition.recovery is not Recovery.FAIL and definition.effect is not Effect.UNSAFE:
         raise Misconfigured(
             f"{place}: {name!r} has the recovery {str(definition.recovery)!r}, which is for unsafe tools; "

@@ -17,6 +17,9 @@ from planq.shared.domain.values.describe import excerpt
 MAX_TIMEOUT_SECONDS = 300.0
 """The hard cap of one step, and of one run of an agent (docs/decisions.md, D11)."""
 
+MAX_LONGEST_SECONDS = 86_400.0
+"""The same for a call that reports, or that a process watches which can end it."""
+
 TenantLimits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
 

@@ -31,8 +31,9 @@ class PlannedStep:
 
     `tool_name` is the registered name. `inputs` are the steps whose outputs the arguments reference; `depends_on` all
     steps that must succeed first (it contains `inputs`), `dependents` the same edges turned round; all sorted.
-    `timeout_seconds` bounds one attempt; `retries` are extra attempts; `recovery` says what becomes of an `unsafe`
-    call that was cut off. `wanted` are the paths of this step's output that other steps reference, sorted.
+    `timeout_seconds` bounds one attempt, or, with `longest_seconds` for all of it, the time between two reports;
+    `retries` are extra attempts; `recovery` says what becomes of an `unsafe` call that was cut off. `wanted` are the
+    paths of this step's output that other steps reference, sorted.
     `index` and all indices count over the rounds of the job. The arguments of a `verbatim` step hold no references.
     A step with an outcome that is `known` waits for nothing and is never run. `digest` is that of the tool against
     which the plan was checked (`ToolDefinition.digest`), None where no worker needs a tool for the step.
@@ -54,6 +55,7 @@ class PlannedStep:
     verbatim: bool = False
     known: KnownOutcome | None = None
     digest: str | None = None
+    longest_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

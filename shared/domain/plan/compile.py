@@ -220,6 +220,7 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
                 wanted=wanted.get(base + number, ()),
                 known=KnownOutcome(StepStatus.SUCCEEDED) if tool.kind in _WITHOUT_ATTEMPT else None,
                 digest=None if tool.kind in _WITHOUT_TOOL else tool.digest,
+                longest_seconds=tool.longest_seconds,
             )
             for number, one in enumerate(plan.bound)
             if (tool := one.tool) is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
@@ -55,6 +55,8 @@ class ToolDefinition(BaseModel):
     A `repeatable` tool may be called again and again with the same arguments (to wait, to look whether something has
     changed): a model that does so does not run in circles.
     `user_scoped` names parameters that the engine fills in, and a caller or a model cannot: they stand in no schema.
+    A call takes `timeout_seconds` at most; where there are `longest_seconds`, so long in all, and `timeout_seconds`
+    from one report to the next (`ToolContext.progress`).
     `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people, and
     `version` is whatever its author calls this state of it.
     """
@@ -68,6 +70,7 @@ class ToolDefinition(BaseModel):
     effect: Effect = Effect.UNSAFE
     lane: Lane = Lane.IO
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     retries: int = Field(default=0, ge=0, le=100)
     recovery: Recovery = Recovery.FAIL
     kind: StepKind = StepKind.TOOL

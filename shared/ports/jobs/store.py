@@ -345,6 +345,16 @@ class JobStore(Protocol):
         """
         ...
 
+    async def report_progress(
+        self, claim: StepClaim, done: float | None, message: str, seconds: float | None
+    ) -> bool:
+        """Keep what an attempt says of itself, `done` as a part of 1, and tell of it.
+
+        It may run for `seconds` from now on, as may the plans around it; None gives no time. False where the attempt
+        is over.
+        """
+        ...
+
     async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
         """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
 

@@ -69,6 +69,8 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
         shape["verbatim"] = True
     if step.digest is not None:
         shape["digest"] = step.digest
+    if step.longest_seconds is not None:
+        shape["longest_seconds"] = step.longest_seconds
     if step.known is not None:
         error = step.known.error
         shape |= {

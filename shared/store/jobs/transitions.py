@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.conversations.messages import HistoryMessage
-from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions
+from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
 from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
 from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
@@ -327,6 +327,13 @@ class PostgresJobStore:
             "planq_hand_on_steps", first.job_id, first.round, indices, self._worker_id
         )
         return [replace(first, index=row["index"]) for row in found]
+
+    async def report_progress(
+        self, claim: StepClaim, done: float | None, message: str, seconds: float | None
+    ) -> bool:
+        given = *_fence(claim), self._worker_id, done, storable(message), seconds
+        applied: bool = await self._database.call("planq_report_progress", *given)
+        return applied
 
     async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
         rows = await self._database.call_table(

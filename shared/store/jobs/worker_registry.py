@@ -204,6 +204,25 @@ class WorkerRegistry:
         )
         return touched == 1
 
+    async def watch_steps(self, worker_id: UUID, ages: Mapping[Attempt, float]) -> int:
+        """Let steps run on whose processes live, and that may take longer; returns how many there are.
+
+        `ages` says of a worker's attempts for how many seconds they have run.
+        """
+        items = [
+            {
+                "job": str(place.job_id),
+                "round": place.round,
+                "index": place.index,
+                "attempt": attempt.number,
+                "age": age,
+            }
+            for attempt, age in ages.items()
+            if isinstance(place := attempt.place, StepRef)
+        ]
+        count: int = await self._database.call("planq_watch_steps", worker_id, as_json(items)) if items else 0
+        return count
+
     async def take_suspects(self, lane: Lane) -> UUID | None:
         """Return a group of suspects that waits for a process of its own, None for none.
 

@@ -73,7 +73,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
         *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error"),
-        *("depends_on", "reused_from", "recovery", "question", "tool_away_since", "started_at", "finished_at"),
+        *("depends_on", "reused_from", "recovery", "question", "tool_away_since", "progress"),
+        *("started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)
     assert second["arguments"] == {"title": "About $0.output.text"}

@@ -39,6 +39,7 @@ ENGINE_FILES = {
     "finish": "an attempt ends, by its claim",
     "offers": "a wake-up that a worker could not claim, by its ids, or what a sweep has found of all tenants",
     "plan": "a stage ends with a plan, by its claim",
+    "progress": "a step that runs, by its claim",
     "stage": "a stage ends, by its claim",
     "suspects": "what a lost worker held, by rows that the sweep has found",
     "sweep": "what is due of all tenants",

@@ -742,6 +742,8 @@ CREATE TABLE steps (
     origin_index INTEGER,
     tool_digest TEXT,
     tool_away_since TIMESTAMP WITH TIME ZONE,
+    longest_seconds FLOAT,
+    progress JSON,
     error JSON,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,

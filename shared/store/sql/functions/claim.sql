@@ -180,7 +180,7 @@ BEGIN
         UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
             started_at = coalesce(started_at, planq_clock()),
             deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0,
-            tool_away_since = NULL
+            tool_away_since = NULL, progress = NULL
         WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready
           AND run_at <= planq_now() AND wake_at IS NOT NULL
           AND planq_can_run(p_worker, lane, tool_name, tool_digest)

@@ -109,7 +109,8 @@ BEGIN
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
                            depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
-                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest)
+                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
+                           longest_seconds)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
                CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
@@ -121,7 +122,8 @@ BEGIN
                CASE WHEN g.is_taken THEN 1 ELSE 0 END,
                CASE WHEN g.is_taken THEN p_worker END,
                CASE WHEN g.is_taken THEN v_now END,
-               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest
+               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END, g.digest,
+               g.longest_seconds
         FROM (
             SELECT r.*, coalesce(r.place > v_places, false) AS is_held,
                 r.taken AND j.is_free AND coalesce(r.place <= v_places, true)
@@ -129,7 +131,8 @@ BEGIN
             FROM json_to_recordset(v_steps) AS r (
                 index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
                 depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
-                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text
+                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
+                longest_seconds float8
             )
         ) g;
         IF i.reuses THEN
@@ -253,7 +256,7 @@ END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
 -- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, calls, take_steps, step: {index, tool_name,
--- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest}}, where `output`, `calls` and `arguments` are texts
+-- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest, longest_seconds}}, where `output`, `calls` and `arguments` are texts
 -- that hold JSON.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
@@ -279,12 +282,12 @@ BEGIN
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, verbatim,
-                       retries, timeout_seconds, recovery, wake_at, tool_digest)
+                       retries, timeout_seconds, recovery, wake_at, tool_digest, longest_seconds)
     SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json, true,
-           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace(), g.digest
+           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace(), g.digest, g.longest_seconds
     FROM json_to_record(i.step) AS g (
         index int, kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
-        recovery text, digest text
+        recovery text, digest text, longest_seconds float8
     )
     RETURNING * INTO s;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',

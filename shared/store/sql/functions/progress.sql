@@ -1,0 +1,68 @@
+-- Progress: what a running step says of itself, and how much longer it may run by that.
+--
+-- planq_report_progress   a call has reported
+-- planq_watch_steps       a worker sees that the processes of long calls live
+--
+-- The deadline of a step bounds the time between two reports; `longest_seconds` bounds all of a call, which its worker enforces.
+-- While a step is given more time, its plan is, too, and the plans of all jobs above: each has its whole time from then on.
+
+-- StepReported: keeps what an attempt has said, where `p_message` is not null, and lets it run for `p_seconds` from now on, where
+-- these are not null. Returns whether it applied.
+CREATE FUNCTION planq_report_progress(
+    p_job uuid, p_round int, p_index int, p_attempt int, p_worker uuid, p_done float8, p_message text, p_seconds float8
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    s record;
+BEGIN
+    IF p_seconds IS NOT NULL THEN
+        PERFORM planq_lock_lineages(ARRAY[p_job]);
+    END IF;
+    UPDATE steps SET
+        progress = CASE WHEN p_message IS NULL THEN progress
+            ELSE json_build_object('done', p_done, 'message', p_message, 'at', planq_clock()) END,
+        deadline = CASE WHEN p_seconds IS NULL THEN deadline
+            ELSE greatest(deadline, planq_now() + make_interval(secs => p_seconds)) END
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+      AND worker_id = p_worker
+    RETURNING tenant_id INTO s;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_message IS NOT NULL THEN
+        PERFORM planq_append_event(s.tenant_id, p_job, 'step_progress', json_build_object(
+            'round', p_round, 'index', p_index, 'attempt', p_attempt, 'done', p_done, 'message', p_message));
+    END IF;
+    IF p_seconds IS NOT NULL THEN
+        PERFORM planq_renew_plans(p_job);
+    END IF;
+    RETURN true;
+END $$;
+
+-- StepReported, by the worker whose processes carry out the attempts `p_items`, a JSON array of {job, round, index, attempt, age}, the
+-- last in seconds: lets those run on that may take longer than the time between two reports. Returns how many.
+CREATE FUNCTION planq_watch_steps(p_worker uuid, p_items json) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    i record;
+    v_count int := 0;
+BEGIN
+    FOR i IN
+        SELECT r.*, least(s.timeout_seconds, s.longest_seconds - r.age) AS seconds
+        FROM json_to_recordset(p_items) AS r (job uuid, round int, index int, attempt int, age float8)
+        JOIN steps s ON s.job_id = r.job AND s.round = r.round AND s.index = r.index AND s.attempt = r.attempt
+        WHERE s.longest_seconds IS NOT NULL AND s.status = 'running'
+        ORDER BY r.job, r.index
+    LOOP
+        IF i.seconds > 0 THEN
+            v_count := v_count + planq_report_progress(
+                i.job, i.round, i.index, i.attempt, p_worker, NULL, NULL, i.seconds)::int;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- Gives the plan of a job, and those of the jobs above it, their whole time from now on. The caller holds the rows.
+CREATE FUNCTION planq_renew_plans(p_job uuid) RETURNS void LANGUAGE sql AS $$
+    UPDATE jobs SET deadline = planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+    WHERE id = ANY (planq_lineage(p_job)) AND status IN ('executing', 'input_required') AND paused_at IS NULL
+      AND deadline < planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+$$;
