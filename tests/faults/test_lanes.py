@@ -7,6 +7,8 @@ import pytest
 
 from tests.faults.conftest import Stage
 from tests.faults.scene import PATIENCE, SETTINGS, Scene
+from tests.faults.test_rabbitmq import own_host
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import eventually
 
 TOOLS = "tests.faults.lanes"
@@ -35,6 +37,22 @@ def test_steps_of_a_lane_run_on_its_workers_alone(stage: Stage, options: tuple[s
         assert (job["status"], [step["lane"] for step in steps]) == ("completed", ["gpu", "io", "gpu"])
         pids = {int(steps[index]["output"]["text"].split()[0]) for index in (0, 2)}
         assert (scene.pid(name) in pids) is not bool(options), "with processes it runs in one of the worker's own"
+
+
+@pytest.mark.whole
+@pytest.mark.rabbitmq
+def test_a_lane_has_queues_on_rabbitmq_that_were_declared_before_anybody_listens(
+    stage: Stage, rabbitmq: RabbitMQ
+) -> None:
+    with own_host(rabbitmq) as url, stage(broker_url=url) as scene:
+        scene.worker(PLANQ_TOOLS=BOTH)
+        job_id = planned(scene, ("gpu_train", "a"), ("gpu_train", "$0.output.text"))
+        ready = "SELECT 1 FROM steps WHERE job_id = %s AND status = 'ready'"
+        eventually(lambda: scene.read(ready, job_id), PATIENCE, what="its wake-up is published")
+        gpu_worker(scene)
+        eventually(lambda: scene.has_ended(job_id), PATIENCE, what="the job ends")
+        job, steps = scene.job(job_id)
+        assert (job["status"], [step["attempt"] for step in steps]) == ("completed", [1, 1])
 
 
 @pytest.mark.whole
