@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from planq import AnswerDeclined, Cancelled, NotHappened, Suspended, ToolContext, ToolError, tool
-from planq.shared.domain.errors import InvalidArguments, InvalidRequest, Misconfigured, PlanInvalid, Transient
+from planq.shared.domain.errors import (
+    AuthFailed,
+    InvalidArguments,
+    InvalidRequest,
+    Misconfigured,
+    PlanInvalid,
+    Transient,
+)
 from planq.testing import Question, ScriptedModel, run_agent, run_job, run_plan, tool_context
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -202,6 +209,19 @@ def confirmed(context: ToolContext) -> str:
     answer = context.ask_sync("Sure?")
     context.confirm_sync()
     return f"{answer} {context.idempotency_key} {context.tenant_id}"
+
+
+@tool(effect="read")
+async def with_key(context: ToolContext) -> str:
+    """Use a secret, and say so."""
+    await context.progress(0.5, "half")
+    return f"{await context.secret('erp_api_key')} {await asyncio.to_thread(context.secret_sync, 'erp_api_key')}"
+
+
+def test_a_context_has_secrets_and_takes_reports() -> None:
+    assert asyncio.run(with_key(tool_context(secrets={"erp_api_key": "k"}))) == "k k"
+    with pytest.raises(AuthFailed, match="keeps no secret 'erp_api_key'"):
+        asyncio.run(with_key(tool_context()))
 
 
 def test_a_context_in_one_line() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from uuid import UUID
 
 from planq.shared.domain.errors import InternalFault
@@ -28,9 +30,21 @@ class _Asked:
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    secrets: Mapping[str, str]
+
+    async def get(self, name: str) -> str | None:
+        return self.secrets.get(name)
+
+    def get_from_thread(self, name: str) -> str | None:
+        return self.secrets.get(name)
+
+
 def tool_context(
     answers: Answers = (),
     *,
+    secrets: Mapping[str, str] = MappingProxyType({}),
     tool_name: str = "tool",
     user: str = "",
     tenant: str = "default",
@@ -41,8 +55,8 @@ def tool_context(
     """Return a context for a call of a tool: `await book_room(tool_context([{"city": "Pisa"}]))`.
 
     `answers` are what people answer to `ask`, in order, or a function of the `Question`; an `AnswerDeclined` or
-    `Cancelled` among them is raised. Nobody takes the step over, so `confirm` returns. `idempotency_key` is the same
-    each time.
+    `Cancelled` among them is raised. `secrets` are what the tenant keeps, by name. Nobody takes the step over, so
+    `confirm` returns, and nobody is told of `progress`. `idempotency_key` is the same each time.
     """
     return ToolContext(
         job_id=str(JOB),
@@ -56,4 +70,5 @@ def tool_context(
         trace_id="0" * 32,
         root_job_id=str(JOB),
         people=_Asked(People(answers)),
+        secrets=_Kept(secrets),
     )

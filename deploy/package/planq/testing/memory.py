@@ -422,6 +422,13 @@ class MemoryStore:
     async def hand_on_steps(self, refs: Sequence[StepRef]) -> Sequence[StepRef]:
         return ()
 
+    async def report_progress(
+        self, claim: StepClaim, done: float | None, message: str, seconds: float | None
+    ) -> bool:
+        place = {"round": claim.ref.round, "index": claim.ref.index, "attempt": claim.attempt}
+        self._tell("step_progress", **place, done=done, message=message)
+        return True
+
     async def succeed_step(
         self,
         claim: StepClaim,
