@@ -523,7 +523,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         identity.id,
         identity.name,
         [] if identity.for_suspects else [identity.lane],
-        [OfferedTool(one.name, one.digest, one.version) for one in definitions],
+        [OfferedTool(one.name, one.digest, one.version) for one in tools.registry.runnable()],
         identity.capacity,
         VERSION,
         process=identity.process,

@@ -282,7 +282,7 @@ class Harness:
     async def open(self) -> None:
         """Register the worker and publish its tools."""
         definitions = self.registry.definitions()
-        offered = [OfferedTool(one.name, one.digest) for one in definitions]
+        offered = [OfferedTool(one.name, one.digest) for one in self.registry.runnable()]
         await self.worker_registry.register(self.worker_id, "test", OWN_LANES, offered, 10, "test")
         await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 

@@ -54,6 +54,10 @@ class Registry:
         """Return every offered tool's definition, sorted by name."""
         return [self._tools[name].definition for name in sorted(self._tools) if name not in self._hidden]
 
+    def runnable(self) -> Sequence[ToolDefinition]:
+        """Return the definition of every tool that can be called, those included that are not offered."""
+        return [tool.definition for tool in self._tools.values()]
+
     def find(self, name: str) -> Tool | None:
         """Return the tool of exactly this name, or None."""
         return self._tools.get(name)

@@ -170,6 +170,10 @@ def test_a_step_that_has_waited_for_its_tool_for_too_long_fails(play: Any, is_pa
         assert not (await rows.worker_registry.miss_tool(missed, BOOM)).applied
         _, steps = await rows.job(ref.job_id)
         assert [(step["status"], step["attempt"]) for step in steps] == [("failed", 0), ("skipped", 0)]
+        await rows.answer(ref.job_id, JobStatus.FAILED)
+        assert (await rows.requests.resume("default", ref.job_id, after=0)).applied
+        assert (await away(rows, ref))["tool_away_since"] is None, "it waits anew"
+        assert await rows.worker_registry.missed_tools(10) == []
 
     play(scenario)
 

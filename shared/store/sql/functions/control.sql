@@ -281,11 +281,12 @@ BEGIN
         pending = c.pending,
         in_doubt = c.is_in_doubt,
         output = NULL, error = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL, is_asked_ahead = false,
-        worker_id = NULL, deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0, joined = false,
+        tool_away_since = NULL, worker_id = NULL, deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0, joined = false,
         children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL, max_parallel = NULL, note = NULL,
         run_at = greatest(planq_now(), CASE WHEN c.is_in_doubt THEN s.finished_at + planq_wake_grace() END,
             CASE WHEN c.is_in_doubt AND EXISTS (SELECT FROM workers w WHERE w.id = s.worker_id AND w.heartbeat_at > 'epoch')
-                THEN s.started_at + make_interval(secs => s.timeout_seconds * (1 + s.in_doubt::int)) + planq_wake_grace()
+                THEN s.started_at + make_interval(
+                    secs => coalesce(s.longest_seconds, s.timeout_seconds) + s.timeout_seconds * s.in_doubt::int) + planq_wake_grace()
             END),
         wake_at = CASE WHEN c.pending = 0 THEN planq_now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;

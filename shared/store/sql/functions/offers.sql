@@ -33,7 +33,7 @@ BEGIN
           AND w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds));
 END $$;
 
--- The same for workers of which no tool is known.
+-- A worker of which no tool is known counts as one that has it.
 CREATE FUNCTION planq_is_offered(p_lane text, p_tool text, p_digest text) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 BEGIN

@@ -7,7 +7,8 @@
 
 -- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
--- Those of paused jobs are moved and not returned; steps whose tool no live worker has are put aside (offers.sql). One sweeper acts at a time; the others get nothing.
+-- Those of paused jobs are moved and not returned; steps whose tool no live worker has are put aside (offers.sql). One sweeper
+-- acts at a time; the others get nothing.
 -- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
 -- root_job_id, tenant_id).
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
