@@ -52,11 +52,14 @@ class CallProgress:
         self._written_at = self._given_at = float("-inf")
         self._latest: tuple[float | None, str] | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._is_over = False
 
     def report(self, done: float | None, message: str) -> None:
         """Take a report; raises `ValueError` where `done` is no part of the whole."""
         if done is not None and not 0 <= done <= 1:
             raise ValueError(f"progress: expected a part from 0 to 1, or None, found {done!r}")
+        if self._is_over:  # a thread that nobody waits for any more
+            return
         self._latest = done, capped(self._hide(message), _MOST_CHARS)
         if self._longest is not None and (left := self._left(self._seconds)) > 0:
             self._prolong(left)
@@ -69,6 +72,7 @@ class CallProgress:
 
     def close(self) -> None:
         """Write nothing more: the call has ended."""
+        self._is_over = True
         if self._writing is not None:
             self._writing.cancel()
 

@@ -66,7 +66,7 @@ class _PendingConclusion:
 
 @dataclass(eq=False, slots=True)
 class RunningAttempt:
-    """An attempt in flight and the asyncio task that carries it out, None before it is begun.
+    """An attempt in flight, since `held_at`, and the asyncio task that carries it out, None before it is begun.
 
     `is_cut_off`: it is not held any more. `is_fenced`: it may be, but its call had to stop, for the lease is over.
     `is_seen_through`: while its tool is called it is not cut off, for a conversation is told the outcome.
@@ -74,6 +74,7 @@ class RunningAttempt:
 
     attempt: Attempt
     task: asyncio.Task[Any] | None = None
+    held_at: float = 0.0
     is_concluding: bool = False
     is_cut_off: bool = False
     is_fenced: bool = False
@@ -126,6 +127,11 @@ class InFlightWork:
     def attempts(self) -> list[Attempt]:
         """Return the attempts that are being carried out."""
         return [running.attempt for running in list(self._running.values())]
+
+    def ages(self) -> dict[Attempt, float]:
+        """Return for how many seconds the attempts have been held."""
+        now = self._clock()
+        return {running.attempt: now - running.held_at for running in list(self._running.values())}
 
     def is_here(self, attempt: Attempt) -> bool:
         """Return whether the attempt runs here, a call left behind too, or may be the answer to a claim or a take."""
@@ -185,7 +191,9 @@ class InFlightWork:
 
     def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
         is_unsafe_turn = isinstance(claim, StepClaim) and is_told_of(claim)
-        running = RunningAttempt(attempt_of(claim), is_cut_off=is_cut_off, is_seen_through=is_unsafe_turn)
+        running = RunningAttempt(
+            attempt_of(claim), held_at=self._clock(), is_cut_off=is_cut_off, is_seen_through=is_unsafe_turn
+        )
         self._running[running.attempt] = running
         if isinstance(claim, StageClaim):
             self.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))

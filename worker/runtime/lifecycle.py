@@ -325,11 +325,10 @@ class Lifecycle:
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._registry, self._identity, self._tools)
             await self._reconciler.beat(timedelta(0))
-        if processes is not None:
-            for attempt in processes.fenced():
-                await self._let_go_of(attempt)
-            if ages := processes.ages():
-                await self._registry.watch_steps(self._identity.id, ages)
+        for attempt in processes.fenced() if processes is not None else ():
+            await self._let_go_of(attempt)
+        if self._identity.has_processes and (ages := self._parts.here.ages()):
+            await self._registry.watch_steps(self._identity.id, ages)
         alive = await self._registry.live()
         self._parts.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
         self._io_workers = sum(Lane.IO in worker["lanes"] for worker in alive)

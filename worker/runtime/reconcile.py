@@ -44,6 +44,10 @@ class InFlight(Protocol):
         """Return the attempts that are being carried out."""
         ...
 
+    def ages(self) -> Mapping[Attempt, float]:
+        """Return for how many seconds they have been carried out."""
+        ...
+
     def is_here(self, attempt: Attempt) -> bool:
         """Return whether an attempt runs here, or may be the answer to a claim that is awaited."""
         ...
@@ -82,6 +86,9 @@ class LoopInFlight:
 
     def attempts(self) -> Collection[Attempt]:
         return self._work.attempts()
+
+    def ages(self) -> Mapping[Attempt, float]:
+        return self._work.ages()
 
     def is_here(self, attempt: Attempt) -> bool:
         return self._work.is_here(attempt)
