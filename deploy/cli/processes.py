@@ -56,8 +56,13 @@ def worker(
     tools: Annotated[
         str | None, typer.Option(help="Modules with tools, separated by commas, in place of PLANQ_TOOLS.")
     ] = None,
+    health: Annotated[
+        bool, typer.Option("--health", help="Only say, by the exit code, whether one of the lane lives on this host.")
+    ] = False,
 ) -> None:
     """Run a Celery worker for one lane."""
+    if health:
+        _become(["-m", "planq.worker", lane, "--health"])
     options = ["--slots", str(slots)] if slots else []
     options += ["--process"] if process else []
     options += [] if tools is None else ["--tools", tools]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -185,6 +187,12 @@ def logged(stack: Stack, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
+def health(stack: Stack, lane: str) -> int:
+    """Return the exit code of `planq worker LANE --health`."""
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "worker", lane, "--health"]
+    return subprocess.run(command, env=stack.env, timeout=120, check=False).returncode
+
+
 def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback_is_in_the_log(
     database_url: str, valkey_url: str, make_stack: MakeStack
 ) -> None:
@@ -212,9 +220,11 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step_and_its_traceback
         assert ready["tools"] > 2
         assert {"slots", "worker", "database", "broker"} <= set(ready)
     for worker in tools:
+        assert health(stack, worker[:-2]) == 0
         stack.processes[worker].terminate()
         assert stack.processes[worker].wait(120) == 0
         assert "worker_draining" in [line["event"] for line in logged(stack, worker)]
+        assert health(stack, worker[:-2]) == 1
 
 
 def test_cancelling_stops_what_runs_within_a_second(

@@ -61,6 +61,11 @@ class Stack:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
+    def env(self) -> dict[str, str]:
+        """The environment of its processes."""
+        return dict(self._env)
+
+    @property
     def url(self) -> str:
         """The API's base URL."""
         return f"http://127.0.0.1:{self.port}"
