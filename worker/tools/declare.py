@@ -105,7 +105,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         try:
             declared = ToolOptions.model_validate(options)
         except ValidationError as error:
-            raise Misconfigured(f"{source_place(target)}: @tool({faults_of(error)})") from error
+            raise Misconfigured(f"{source_place(target)}: {_wrong_options(error)}") from error
         if declared.find_out is not None and declared.recovery not in (None, Recovery.FIND_OUT):
             raise Misconfigured(
                 f"{source_place(target)}: @tool(recovery={declared.recovery.value!r}, find_out=…) says two things; "
@@ -137,3 +137,10 @@ def faults_of(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in error.errors()
     )
+
+
+def _wrong_options(error: ValidationError) -> str:
+    """Return the faults of `@tool`; where it has no such option, those that it has come with them."""
+    known = "".join(f", {name}" for name in ToolOptions.model_fields)[2:]
+    is_unknown = any(fault["type"] == "extra_forbidden" for fault in error.errors())
+    return f"@tool({faults_of(error)}){f'; the options are {known}' if is_unknown else ''}"

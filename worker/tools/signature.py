@@ -34,7 +34,7 @@ from planq.worker.tools.services import ToolServices
 INJECTED = frozenset({ToolContext, ToolServices})
 """Annotations that ask for something beside the arguments, as those of resources do."""
 
-Wrap = Literal["nothing", "text", "result"]
+Wrap = Literal["nothing", "text", "result", "texts"]
 
 
 class _SchemaGenerator(GenerateJsonSchema):
@@ -91,11 +91,12 @@ class Output:
                 returned = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
                 _check_kept(returned, plain, tool_name)
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {error}") from error
+            told = f"{error}; {_NO_BYTES}" if "invalid utf-8" in str(error) else str(error)
+            raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {told}") from error
         if is_deeper_than(plain, MAX_DEPTH):
             raise InvalidOutput(f"{tool_name} returned a value nested more than {MAX_DEPTH} levels deep")
         _check_json(plain, tool_name)
-        if self.wrap == "text":
+        if self.wrap == "text" or (self.wrap == "texts" and not isinstance(plain, dict)):
             return {"text": _as_text(plain)}
         if self.wrap == "result":
             return {"result": plain}
@@ -140,9 +141,14 @@ def read_inputs(function: Callable[..., Any], place: str, resources: Container[A
 
 def read_output(function: Callable[..., Any], place: str, override: Mapping[str, Any] | None = None) -> Output:
     """Return the output of `function` by its return annotation; an `override` schema replaces the derived one."""
-    annotation = _without_suspended(_hints(function, place).get("return", None))
+    hints = _hints(function, place)
+    annotation = _without_suspended(hints.get("return", None))
     if override is not None:
         return Output(dict(override), TypeAdapter(Any), "nothing")
+    if "return" not in hints:  # nobody knows: an object stays one, all else is its text
+        return Output({"type": "object"}, TypeAdapter(Any), "texts")
+    if annotation in (bytes, bytearray, memoryview):
+        raise Misconfigured(f"{place}: its return annotation is {annotation.__name__}; {_NO_BYTES}")
     if annotation is None or annotation is type(None) or annotation is str:
         return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
     try:
@@ -298,11 +304,16 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
+_NO_BYTES = "an output is JSON, so return text, or the bytes in base64"
+
+
 def _check_kept(returned: Any, plain: Any, tool_name: str) -> None:
     """Raise `InvalidOutput` where the JSON form of what was returned says less: pydantic keeps silent about that."""
     stack = [(returned, plain)]
     while stack:
         said, kept = stack.pop()
+        if isinstance(said, (bytes, bytearray, memoryview)):  # pydantic takes them for UTF-8
+            raise InvalidOutput(f"{tool_name} returned bytes; {_NO_BYTES}")
         if isinstance(said, float) and not math.isfinite(said) and not isinstance(kept, str):
             raise InvalidOutput(
                 f"{tool_name} returned {said}, which JSON cannot express; return null or text instead"

@@ -15,15 +15,16 @@ from typing import Any
 
 import jsonschema_rs
 
+from planq.shared.domain.schema.formats import STRICT, is_unchecked
 from planq.shared.domain.schema.validators import UNKNOWN
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _WITHOUT_EFFECT = frozenset(
-    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "format"}
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
     | {"$schema", "$defs"}
 )
-"""`format`, too, is not asserted; definitions count where they are referred to."""
+"""Definitions count where they are referred to."""
 
 _PLAIN = frozenset(
     {"type", "required", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -72,7 +73,7 @@ def _compiled(schema: Mapping[str, Any], *, partial: bool) -> tuple[jsonschema_r
     writer = _Writer(schema, partial)
     try:
         written = writer.part(schema)
-        return jsonschema_rs.Draft202012Validator(written, validate_formats=False, offline=True), writer.most
+        return jsonschema_rs.Draft202012Validator(written, validate_formats=True, offline=True), writer.most
     except (_Beyond, ValueError, RecursionError):
         return None, 0
 
@@ -112,13 +113,15 @@ class _Writer:
                 written.setdefault("allOf", []).append(self._referred(rule))
             elif name == "allOf":
                 written.setdefault("allOf", []).extend(map(self._same, rule))
-            elif name not in _WITHOUT_EFFECT:
+            elif name not in _WITHOUT_EFFECT and not (name == "format" and is_unchecked(rule)):
                 self._asked += len(rule) if isinstance(rule, (list, dict)) else 1
                 written[name] = self._rule(name, rule)
         return written
 
     def _rule(self, name: str, rule: Any) -> Any:
         if name in _PLAIN or (name in _BOUNDS and abs(rule) <= _EXACT):
+            return rule
+        if name == "format" and rule in STRICT:
             return rule
         if name == "const" and _is_simple(rule):
             return rule

@@ -23,6 +23,7 @@ from jsonschema import validators as dialects
 from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import DRAFT202012, lookup_recursive_ref, specification_with
 
+from planq.shared.domain.schema.formats import has_format
 from planq.shared.domain.schema.patterns import find_match
 from planq.shared.domain.schema.reach import REGISTRY
 
@@ -277,6 +278,7 @@ def _dialect(stock: Any, partial: bool) -> Any:
         "anyOf": _any_of,
         "contains": _contains(counts="unevaluatedItems" in stocked),
         "enum": _enum,
+        "format": _format,
         "not": _not,
         "oneOf": _one_of,
         "pattern": _pattern,
@@ -564,6 +566,12 @@ def _applied(validator: Any, instance: Any, schema: Mapping[str, Any]) -> Iterat
 
 def _is_valid(validator: Any, value: Any, schema: Any) -> bool:
     return next(validator.descend(value, schema), None) is None
+
+
+def _format(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
+    if validator.is_type(instance, "string") and not has_format(rule, instance):
+        return [ValidationError("has another format")]
+    return ()
 
 
 def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:

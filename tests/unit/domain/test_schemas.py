@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -155,3 +156,37 @@ def test_what_may_be_null_is_told_by_what_else_it_may_be() -> None:
         '/names/0: expected one of "a"; found "b"',
         "/either: fits none, or more than one, of 2 alternatives; found null",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date", ["2026-02-28"], ["2026-02-30", "28.2.2026", ""]),
+        ("date-time", ["2026-02-28T10:00:00Z", "2026-02-28T10:00:00.5+01:00", "2026-02-28T10:00:00"], ["2026-02-28"]),
+        ("time", ["10:00:00Z", "10:00:00"], ["25:00:00", "ten"]),
+        ("duration", ["P1D", "PT5M"], ["5m"]),
+        ("email", ["ana@example.org"], ["ana", "ana@"]),
+        ("uuid", ["0f8fad5b-d9cb-469f-a165-70867728950e"], ["0f8fad5b"]),
+        ("uri", ["https://example.org/a", "mailto:a@b"], ["example.org/a"]),
+        ("ipv4", ["10.0.0.1"], ["10.0.0"]),
+        ("password", ["anything"], []),
+    ],
+)
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_text_has_the_format_that_its_schema_names(
+    name: str, good: list[str], bad: list[str], partial: bool
+) -> None:
+    # Pins: `format` was not looked at, and a tool was called with "tomorrow" for a date.
+    schema = compile_schema({"properties": {"x": {"type": ["string", "integer"], "format": name}}})
+
+    for text in (*good, 7):
+        assert schema.violations({"x": text}, partial=partial) == []
+    for text in bad:
+        (found,) = schema.violations({"x": text}, partial=partial)
+        assert (found.pointer, found.keyword) == ("/x", "format")
+        assert found.message == f"expected format {json.dumps(name)}, found {json.dumps(text)}"
+    assert schema.violations({"x": UNKNOWN}, partial=True) == []
+
+
+def test_a_surrogate_is_in_no_format() -> None:
+    assert len(violations({"format": "email"}, "a@\ud800.b")) == 1

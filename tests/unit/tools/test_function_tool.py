@@ -203,6 +203,10 @@ async def _unannotated():  # type: ignore[no-untyped-def]
     return {"free": 1}
 
 
+async def _unannotated_text():  # type: ignore[no-untyped-def]
+    return ["free"]
+
+
 async def _number() -> int:
     return 7
 
@@ -231,7 +235,8 @@ async def _tuple_and_set() -> tuple[int, frozenset[str]]:
         (_either, {"left": 1, "right": 2}),
         (_text, {"text": "hello"}),
         (_nothing, {"text": ""}),
-        (_unannotated, {"text": '{"free": 1}'}),
+        (_unannotated, {"free": 1}),
+        (_unannotated_text, {"text": '["free"]'}),
         (_number, {"result": 7}),
         (_listing, {"result": [{"title": "a", "when": "2026-11-21"}]}),
         (_whatever, {"result": None}),
@@ -299,6 +304,10 @@ async def _bytes() -> dict[str, Any]:
     return {"raw": b"\xff\xfe"}
 
 
+async def _readable_bytes() -> Any:
+    return {"raw": [b"text"]}
+
+
 async def _surrogate() -> str:
     return "\ud800"
 
@@ -335,7 +344,8 @@ async def _list_instead() -> Pair:
         (_colliding_keys, r"keys that are the same text in JSON \(1, '1'\)"),
         (_free_colliding_keys, "keys that are the same text"),
         (_loose_colliding_keys, "keys that are the same text"),
-        (_bytes, "no JSON"),
+        (_bytes, "no JSON: .*; an output is JSON, so return text, or the bytes in base64"),
+        (_readable_bytes, "returned bytes"),
         (_surrogate, "(no valid Unicode|no JSON)"),
         (_object, "no JSON"),
         (_cycle, "no JSON"),
@@ -441,3 +451,19 @@ def test_wrong_option_is_named_with_its_place() -> None:
         @tool(effect="writes")
         def odd() -> str:
             return ""
+
+
+def test_an_option_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(Misconfigured, match=r"retry: Extra inputs .*; the options are name, .*retries.*version"):
+
+        @tool(retry=3)  # type: ignore[call-overload]
+        async def fetch() -> str:
+            return ""
+
+
+def test_a_tool_that_is_to_return_bytes_is_refused(make: Make) -> None:
+    async def raw() -> bytes:
+        return b""
+
+    with pytest.raises(Misconfigured, match="its return annotation is bytes; an output is JSON"):
+        make(raw)
