@@ -186,6 +186,30 @@ def test_a_call_that_could_not_be_sent_waits_for_the_server(
     asyncio.run(scenario())
 
 
+class Reports:
+    """What a call says of its progress."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float | None, str]] = []
+
+    def report(self, done: float | None, message: str) -> None:
+        self.heard.append((done, message))
+
+    def report_from_thread(self, done: float | None, message: str) -> None:
+        self.report(done, message)
+
+
+def test_what_a_server_says_of_progress_is_told_of_the_step(
+    run: Callable[[Scenario], None], context: ToolContext
+) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        reports = Reports()
+        await tool(toolbox, "probe_work").call({"parts": 4}, dataclasses.replace(context, reports=reports))
+        assert reports.heard == [(part / 4, f"part {part}") for part in range(1, 5)]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("way", ["stdio", "http"])
 def test_tools_that_a_server_adds_while_it_runs_are_offered(
     tmp_path: Path, context: ToolContext, way: str, request: pytest.FixtureRequest

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Recovery
 from planq.shared.domain.redact import secrets_of
 from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MCP_SOURCE
@@ -37,6 +37,7 @@ class PlanqOptions(BaseModel):
     """What planq adds to a server's entry.
 
     `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
+    `longest_seconds`: of those calls that report progress, whose `timeout_seconds` run anew from each report.
     `away_seconds`: how long a call that could not be sent waits for the server to come back, and at most half of its
     time.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
@@ -48,6 +49,7 @@ class PlanqOptions(BaseModel):
 
     required: bool = False
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
     away_seconds: float = Field(default=10.0, ge=0, le=MAX_TIMEOUT_SECONDS)
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL

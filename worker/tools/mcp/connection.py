@@ -21,6 +21,7 @@ import mcp_types as types
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 
 from planq.shared.domain.errors import ExecutionFailed, Unreached
@@ -128,10 +129,13 @@ class ServerConnection:
         resumption: Resumption | None = None,
         says: SaysInTheMiddle | None = None,
         headers: Mapping[str, str] | None = None,
+        progressed: ProgressFnT | None = None,
     ) -> dict[str, Any] | Need:
         """Call a tool once, or let a call go on; return the JSON form of its `CallToolResult`, or what it needs.
 
         `headers` go with the call: over HTTP as such, and with every server in the call's `_meta`.
+
+        `progressed` hears how far the server says that the call has come, of what in all, and a message.
 
         `says` answers what the server asks while the call runs; without it, such a question is declined.
         Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent
@@ -143,7 +147,7 @@ class ServerConnection:
         pauses = itertools.chain(_AWAY_PAUSES_SECONDS, itertools.repeat(_AWAY_PAUSES_SECONDS[-1]))
         while True:
             try:
-                return await self._call_once(tool, arguments, idempotency_key, resumption, says, headers)
+                return await self._call_once(tool, arguments, idempotency_key, resumption, says, headers, progressed)
             except Unreached:
                 pause = next(pauses)
                 if self._stopping.is_set() or loop.time() + pause > until:
@@ -158,6 +162,7 @@ class ServerConnection:
         resumption: Resumption | None,
         says: SaysInTheMiddle | None,
         headers: Mapping[str, str] | None,
+        progressed: ProgressFnT | None,
     ) -> dict[str, Any] | Need:
         client = await self._connected()
         refusal: deque[int] = deque(maxlen=1)
@@ -166,7 +171,7 @@ class ServerConnection:
         self._running.add(running)
         try:
             meta = {_IDEMPOTENCY_KEY: idempotency_key, **({_HEADERS: dict(headers)} if headers else {})}
-            sent = self._send(client, tool, arguments, meta, resumption)
+            sent = self._send(client, tool, arguments, meta, resumption, progressed)
             result = await (sent if says is None else _unless_broken(sent, running))
         except (ExecutionFailed, StateForgotten):
             raise
@@ -200,6 +205,7 @@ class ServerConnection:
         arguments: Mapping[str, Any],
         said_beside: Mapping[str, Any],
         resumption: Resumption | None,
+        progressed: ProgressFnT | None,
     ) -> types.CallToolResult | types.InputRequiredResult:
         # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
         meta = cast("types.RequestParamsMeta", dict(said_beside))
@@ -213,6 +219,7 @@ class ServerConnection:
             return await client.session.call_tool(
                 tool,
                 dict(arguments),
+                progress_callback=progressed,
                 input_responses=said or None,
                 request_state=state,
                 meta=meta,

@@ -63,6 +63,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         effect=effect,
         lane=Lane.IO,
         timeout_seconds=server.planq.timeout_seconds,
+        longest_seconds=server.planq.longest_seconds,
         retries=default_retries(effect),
         recovery=server.planq.recovery if effect is Effect.UNSAFE else Recovery.FAIL,
         repeatable=listed["name"] in server.planq.repeatable,

@@ -72,10 +72,15 @@ class McpTool:
         headers = scope_headers(context) if self._definition.user_scoped else None
         resumption = talk.resumption()
         has_forgotten = False
+
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            part = progress / total if total and 0 <= progress <= total else None
+            await context.progress(part, message or "")
+
         for leg in range(_MOST_LEGS):
             try:
                 result = await self._connection.call(
-                    self._tool, arguments, context.idempotency_key, resumption, says, headers
+                    self._tool, arguments, context.idempotency_key, resumption, says, headers, progressed
                 )
             except StateForgotten:
                 if has_forgotten or resumption is None:

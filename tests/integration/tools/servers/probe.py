@@ -96,6 +96,14 @@ def told(ctx: Context) -> str:
 
 
 @server.tool(structured_output=False)
+async def work(parts: int, ctx: Context) -> str:
+    """Do something in parts, and say how far it is."""
+    for part in range(1, parts + 1):
+        await ctx.report_progress(part, parts, f"part {part}")
+    return "done"
+
+
+@server.tool(structured_output=False)
 async def learn(name: str, ctx: Context) -> str:
     """Offer one more tool from now on, and say that the tools have changed."""
     server.add_tool(lambda: name, name=name, description="Say its name.", structured_output=False)
