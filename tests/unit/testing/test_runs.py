@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import types
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from planq import AnswerDeclined, Cancelled, NotHappened, Suspended, ToolContext, ToolError, tool
+from planq import AnswerDeclined, Cancelled, NotHappened, Suspended, ToolContext, ToolError, resource, tool
 from planq.shared.domain.errors import (
     AuthFailed,
     InvalidArguments,
@@ -234,3 +235,49 @@ def test_a_context_in_one_line() -> None:
         asyncio.run(book(tool_context([{"city": 7}])))
     with pytest.raises(Exception, match="the test has no answer"):
         asyncio.run(book(tool_context()))
+
+
+@tool(effect="read")
+async def sealed(context: ToolContext) -> str:
+    """Use a secret."""
+    return f"used {await context.secret('erp_key')}"
+
+
+class Pool:
+    """What a process shares."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_closed = False
+
+
+@resource
+async def pools() -> AsyncIterator[Pool]:
+    pool = Pool("real")
+    yield pool
+    pool.is_closed = True
+
+
+@tool(effect="read")
+async def query(pool: Pool) -> str:
+    """Say which pool it is."""
+    assert not pool.is_closed
+    return pool.name
+
+
+def test_secrets_and_resources() -> None:
+    run = run_plan(calls(("sealed", {})), tools=[sealed], secrets={"erp_key": "hush-hush"})
+    assert run.steps[0]["status"] == "succeeded"
+    assert "hush-hush" not in str(run), "what a tool was given is hidden in what it returns"
+    assert run_plan(calls(("sealed", {})), tools=[sealed]).steps[0]["error"]["code"] == "auth"
+    assert asyncio.run(sealed(tool_context(secrets={"erp_key": "k"}))) == "used k"
+
+    assert run_plan(calls(("query", {})), tools=[query]).outputs == [{"text": "real"}]
+    fake = Pool("fake")
+    assert run_plan(calls(("query", {})), tools=[query], resources={Pool: fake}).outputs == [{"text": "fake"}]
+
+
+def test_the_policy_of_an_agents_own_block_counts() -> None:
+    document = {**HOST, "strategy": "react", "loop": {"policy": {"greet": "deny"}}}
+    run = run_agent(document, "hi", tools=[greet], model=ScriptedModel(turns=[[("greet", {"name": "A"})], "no"]))
+    assert run.steps[0]["error"]["code"] == "policy"

@@ -5,9 +5,32 @@ ones. In the place of PostgreSQL stands `memory.MemoryStore`. It moves by the ex
 to which the transitions in SQL are held equal. Waits take no time.
 """
 
-from planq.testing.answers import Question
-from planq.testing.contexts import tool_context
-from planq.testing.runs import Run, run_agent, run_job, run_plan
-from planq.testing.scripted import ScriptedModel
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planq.testing.answers import Question
+    from planq.testing.contexts import tool_context
+    from planq.testing.runs import Run, run_agent, run_job, run_plan
+    from planq.testing.scripted import ScriptedModel
+
+_PLACES = {
+    "Question": "answers",
+    "Run": "runs",
+    "ScriptedModel": "scripted",
+    "run_agent": "runs",
+    "run_job": "runs",
+    "run_plan": "runs",
+    "tool_context": "contexts",
+}
 
 __all__ = ["Question", "Run", "ScriptedModel", "run_agent", "run_job", "run_plan", "tool_context"]
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports the plugin, and with it this package, at each start: who asks for nothing pays for nothing.
+    if name in _PLACES:
+        return getattr(import_module(f"planq.testing.{_PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from planq.shared.domain.agents.document import parse_agent
 from planq.shared.domain.agents.input import input_defects, input_refused
 from planq.shared.domain.agents.source import read_source
-from planq.shared.domain.errors import ErrorRecord, InternalFault, PlanInvalid
+from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanInvalid
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
 from planq.shared.domain.plan.errors import format_plan_errors
@@ -35,9 +38,8 @@ from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.registry import Registry
+from planq.worker.tools.resources import Resource, Resources, resource_of
 from planq.worker.tools.services import ToolServices
-
-T = TypeVar("T")
 
 Tools = ModuleType | Iterable[Callable[..., Any] | Tool | ModuleType]
 """Functions with `@tool`, tools of other kinds, and modules whose tools are meant."""
@@ -71,56 +73,48 @@ class Run:
         return [step["output"] for step in self.steps]
 
 
-def run_plan(
-    plan: Any,
-    *,
-    tools: Tools = (),
-    answers: Answers = (),
-    model: ScriptedModel | None = None,
-    user: str = "",
-    tenant: str = "default",
-    policy: Mapping[str, str] | None = None,
-    limits: Mapping[str, float] | None = None,
-    respond: str = "output",
-) -> Run:
-    """Run a caller's plan to its end, in whichever form, as a worker would.
+class Surroundings(TypedDict, total=False):
+    """What a job meets in a test; each may be left out.
 
-    `answers` are what people answer, in order, or a function of the `Question`. Raises `PlanInvalid` with all defects
-    for a plan that the API refuses. Retries and waits take no time. `policy` is the server's for tools.
+    `tools` are functions, tools, or modules with tools. `answers` are what people answer, in order, or a function of
+    the `Question`; `model` says what the test wants. `user` and `tenant` are those of the job, `secrets` what the
+    tenant keeps under which name. `resources` are what tools ask for by type, in the place of those that modules
+    declare. `policy` is the server's for tools, `limits` are lower ones of the job.
     """
-    bounds = Limits().lowered(limits or {})
-    registry = _registry(tools)
-    body = _checked(plan, {one.name: one for one in registry.definitions()}, bounds.max_plan_steps)
-    claim = _first(
-        limits=bounds, user_id=user, tenant_id=tenant, plan_body=body, plan_source="caller", respond=Respond(respond)
-    )
-    return _run(_Worker(claim, registry, model or ScriptedModel(), People(answers), policy).run())
+
+    tools: Tools
+    answers: Answers
+    model: ScriptedModel
+    user: str
+    tenant: str
+    secrets: Mapping[str, str]
+    resources: Mapping[type, Any]
+    policy: Mapping[str, str]
+    limits: Mapping[str, float]
+
+
+def run_plan(plan: Any, *, respond: str = "output", **around: Unpack[Surroundings]) -> Run:
+    """Run a caller's plan to its end, in whichever form, as a worker would; retries and waits take no time.
+
+    `respond` is `output`, `none`, or `model`. Raises `PlanInvalid` with all defects for a plan that the API refuses,
+    and `Misconfigured` for tools that a worker refuses.
+    """
+    limits = Limits().lowered(around.get("limits", {}))
+    registry = _registry(around)
+    body = _checked(plan, {one.name: one for one in registry.definitions()}, limits.max_plan_steps)
+    return _run(around, registry, plan_body=body, plan_source="caller", respond=Respond(respond))
 
 
 def run_job(
     input: str,
     *,
-    tools: Tools = (),
-    model: ScriptedModel | None = None,
     strategy: str = "plan",
     loop: Mapping[str, Any] | None = None,
-    answers: Answers = (),
-    user: str = "",
-    tenant: str = "default",
-    policy: Mapping[str, str] | None = None,
-    limits: Mapping[str, float] | None = None,
+    **around: Unpack[Surroundings],
 ) -> Run:
     """Run a request that the model plans, to its end; else as `run_plan`."""
     block = None if loop is None else parse_block(loop).to_json()
-    claim = _first(
-        input=input,
-        strategy=Strategy(strategy),
-        loop=block,
-        limits=Limits().lowered(limits or {}),
-        user_id=user,
-        tenant_id=tenant,
-    )
-    return _run(_Worker(claim, _registry(tools), model or ScriptedModel(), People(answers), policy).run())
+    return _run(around, _registry(around), input=input, strategy=Strategy(strategy), loop=block)
 
 
 def run_agent(
@@ -129,33 +123,25 @@ def run_agent(
     *,
     action: str | None = None,
     with_: Mapping[str, Any] | None = None,
-    tools: Tools = (),
     skills: Mapping[str, str] | None = None,
-    model: ScriptedModel | None = None,
-    answers: Answers = (),
-    user: str = "",
-    tenant: str = "default",
-    policy: Mapping[str, str] | None = None,
-    limits: Mapping[str, float] | None = None,
+    **around: Unpack[Surroundings],
 ) -> Run:
     """Run an agent's document (an object, YAML or JSON), with its chained tool; what it is asked as in `POST /jobs`.
 
-    The model says what the test wants. Raises `InvalidRequest` for a document with defects, `InvalidArguments` for an
-    action that it does not have or a `with_` that breaks its schema; else as `run_plan`.
+    `skills` are the texts of those that it lists. Raises `InvalidRequest` for a document with defects,
+    `InvalidArguments` for an action that it does not have or a `with_` that breaks its schema; else as `run_plan`.
     """
     agent = parse_agent(document)
     if found := input_defects(agent, action, with_ or {}):
         raise input_refused(agent, found)
     texts = skills or {}
-    missing = [name for name in agent.skills if name not in texts]
-    if missing:
-        raise InternalFault(f"the agent lists the skill {missing[0]!r}; pass its text in `skills`")
+    if missing := [name for name in agent.skills if name not in texts]:
+        raise InvalidRequest(f"the agent lists the skill {missing[0]!r}; pass its text in `skills`")
     block = agent.loop_block()
-    claim = _first(
+    return _run(
+        around,
+        _registry(around),
         input=input,
-        limits=Limits().lowered(limits or {}),
-        user_id=user,
-        tenant_id=tenant,
         agent=read_source(document).value,
         agent_name=agent.name,
         agent_version=1,
@@ -165,7 +151,6 @@ def run_agent(
         strategy=Strategy(agent.strategy or Strategy.PLAN),
         loop=None if block is None else block.to_json(),
     )
-    return _run(_Worker(claim, _registry(tools), model or ScriptedModel(), People(answers), policy).run())
 
 
 def _first(**fields: Any) -> StageClaim:
@@ -188,18 +173,27 @@ def _first(**fields: Any) -> StageClaim:
     return StageClaim(**{**blank, **fields})
 
 
-def _registry(tools: Tools) -> Registry:
+def _registry(around: Surroundings) -> Registry:
     """Return the tools, checked as a worker checks them at its start; raises `Misconfigured`."""
-    registry = Registry()
+    resources = Resources()
+    for kind, value in around.get("resources", {}).items():
+        resources.declare(Resource(kind, partial(nullcontext, value), "the test"))
+    registry = Registry(resources=resources)
     services = ToolServices()
-    found: list[Tool] = []
+    tools = around.get("tools", ())
     given: Iterable[Any] = (tools,) if isinstance(tools, ModuleType) else tools
+    found: list[Tool] = []
     for one in given:
+        beside = one if isinstance(one, ModuleType) else sys.modules.get(getattr(one, "__module__", ""))
+        for declared in map(resource_of, vars(beside).values() if beside else ()):
+            if declared is not None and declared.kind not in resources:
+                resources.declare(declared)
         named = [item for item in vars(one).values() if options_of(item)] if isinstance(one, ModuleType) else [one]
         for item in named:
             if isinstance(item, FunctionType):
                 options = options_of(item) or ToolOptions()
-                found.append(FunctionTool(item, options, services=services, threads=registry.threads))
+                made = FunctionTool(item, options, services=services, threads=registry.threads, resources=resources)
+                found.append(made)
             else:
                 found.append(cast(Tool, item))
     registry.extend(found)
@@ -214,42 +208,38 @@ def _checked(plan: Any, tools: Mapping[str, ToolDefinition], max_steps: int) -> 
     return read.plan.model_dump(mode="json", exclude_none=True)
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(around: Surroundings, registry: Registry, **fields: Any) -> Run:
+    claim = _first(
+        limits=Limits().lowered(around.get("limits", {})),
+        user_id=around.get("user", ""),
+        tenant_id=around.get("tenant", "default"),
+        **fields,
+    )
+
+    async def run() -> Run:
+        try:
+            return await _Worker(claim, registry, around).run()
+        finally:
+            await registry.resources.close()
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return asyncio.run(run())
     # A test that is itself on a loop: the job has one of its own, in a thread.
-    found: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(asyncio.run(work))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
 
 
 class _Worker:
     """One worker's engine, for one job."""
 
-    def __init__(
-        self,
-        claim: StageClaim,
-        registry: Registry,
-        model: ScriptedModel,
-        people: People,
-        policy: Mapping[str, str] | None,
-    ) -> None:
-        self.store = MemoryStore(claim)
-        self._registry, self._model, self._people = registry, model, people
+    def __init__(self, claim: StageClaim, registry: Registry, around: Surroundings) -> None:
+        own = (claim.loop or {}).get("policy")
+        self.store = MemoryStore(claim, () if own is None else (own,))
+        self._model = model = around.get("model") or ScriptedModel()
+        self._people = People(around.get("answers", ()))
+        self._secrets = around.get("secrets", {})
         self._tools = {one.name: one for one in registry.definitions()}
         in_flight = InFlightWork()
         guarded = in_flight.guard(cast(JobStore, self.store))
@@ -257,7 +247,7 @@ class _Worker:
             max_output_bytes=_INLINE_BYTES,
             inline_output_bytes=_INLINE_BYTES,
             model_retry_seconds=0,
-            tool_policy=policy or {},
+            tool_policy=around.get("policy", {}),
         )
         attempts = Attempts(
             settings,
@@ -271,6 +261,7 @@ class _Worker:
             payloads=cast(Payloads, None),  # every output is small
             backgrounds=Backgrounds(guarded, self, lambda text: len(text) // 4),
             draw=lambda: 0.0,
+            secrets=self._secret,
         )
         self._dispatcher = Dispatcher(
             DispatcherSettings(Lane.IO, _SLOTS, fuse_seconds=0),
@@ -345,6 +336,9 @@ class _Worker:
         )
 
     # What else a worker has ----------------------------------------------------------------------------------
+
+    async def _secret(self, tenant_id: str, name: str) -> str | None:
+        return self._secrets.get(name)
 
     async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
         """The port `ToolCatalogue`."""
