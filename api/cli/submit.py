@@ -163,7 +163,9 @@ def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
 
 def code_of(job: dict[str, Any]) -> int:
     """Return the exit code that a job's outcome stands for; one that runs is fine."""
-    return _CODES.get(job["outcome"], OK)
+    from planq.shared.client.outcome import outcome_of
+
+    return _CODES.get(Outcome(found), OK) if (found := outcome_of(job)) else OK
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:

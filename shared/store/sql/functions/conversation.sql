@@ -393,8 +393,8 @@ BEGIN
     INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, user_id, text, metadata,
                                        job_id, turn)
     VALUES (c.id, v_sequence, v_message, c.tenant_id, c.channel, 'outbound', j.user_id, coalesce(CASE j.status WHEN 'completed' THEN j.answer END, ''),
-            json_build_object('job_status', j.status, 'error_code', CASE j.status
-                WHEN 'cancelled' THEN 'cancelled' ELSE planq_error_code(j.error) END, 'stop_reason', j.stop_reason,
+            json_build_object('job_status', j.status, 'outcome', planq_outcome(j.status, j.error), 'error_code', CASE j.status
+                WHEN 'cancelled' THEN 'cancelled' WHEN 'failed' THEN planq_error_code(j.error) END, 'stop_reason', j.stop_reason,
                 'input_tokens', u.input, 'output_tokens', u.output, 'cost_usd', u.cost), p_job, v_turn);
     UPDATE conversations SET last_sequence = v_sequence, messages_out = messages_out + 1, last_outbound_at = planq_now(),
         last_turn = greatest(last_turn, v_turn), input_tokens = input_tokens + u.input, output_tokens = output_tokens + u.output,
