@@ -155,7 +155,7 @@ async def get_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
 
 @batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**LINES, **error_responses(404)})
 async def get_batch_errors(batch_id: BatchPath, services: Use, who: Who) -> Response:
-    """Return what is wrong, a line of JSON for each line that is invalid or whose job has not completed.
+    """Return what is wrong, a line of JSON for each line that is invalid or whose job has not succeeded.
 
     Each is `{line, custom_id, status, job_id, error}`, in the order of the file; `line` is the number there.
     """
