@@ -1,4 +1,4 @@
-"""Conformance of the reactive tool loop (`inbound_flow`, operation `tool_loop`): the real engine, a scripted model.
+"""Conformance of the reactive tool loop (`inbound_flow`, `tool_loop`): the real engine, on a database and in memory.
 
 Reflection belongs to conversations, which are not there: `reflected` is not compared.
 """
@@ -6,11 +6,12 @@ Reflection belongs to conversations, which are not there: `reflected` is not com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from planq import testing
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.exchange import ToolCallRequest
@@ -50,13 +51,29 @@ async def run_case(database_url: str, case: Case) -> dict[str, Any]:
             steps = await (await connection.execute(_STEPS, [job["id"]])).fetchall()
     finally:
         await database.close()
+    return told(job, steps, model.told[-1][0])
+
+
+def run_in_memory(case: Case) -> dict[str, Any]:
+    """Carry a case out by `planq.testing`, without a database."""
+    given = case.input
+    scripted = script(given, played(case).turns)
+    model = testing.ScriptedModel(turns=scripted.turns, answered=scripted.answered)
+    tools = [CaseTool(name, behaviour, {}) for name, behaviour in given["tools"].items()]
+    limits = {"max_tool_steps": given["max_tool_steps"]}
+    run = testing.run_job("do it", strategy="react", tools=tools, model=model, limits=limits)
+    shown = {name: getattr(run, name) for name in ("status", "stop_reason", "answer")}
+    return told({**shown, "model_calls": len(model.asked)}, run.steps, model.asked[-1][1])
+
+
+def told(job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], transcript: Any) -> dict[str, Any]:
     # As a plan and a task (docs/decisions.md, D31).
     status = "failed" if job["stop_reason"] == "max_tool_steps" else job["status"]
     return {
         "llm_calls": job["model_calls"],
         "tool_calls_executed": sum(step["status"] == "succeeded" for step in steps),
         "execution_results": [_result(step) for step in steps],
-        "tool_messages": sum(message.role == "tool" for message in model.told[-1][0]),
+        "tool_messages": sum(message.role == "tool" for message in transcript),
         "response_text": job["answer"],
         "plan_status": status,
         "task_status": status,
@@ -72,10 +89,17 @@ def _result(step: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", params(CASES))
 def test_tool_loop(case: Case, database_url: str) -> None:
+    check(case, asyncio.run(run_case(database_url, case)))
+
+
+@pytest.mark.parametrize("case", params(CASES))
+def test_tool_loop_in_memory(case: Case) -> None:
+    check(case, run_in_memory(case))
+
+
+def check(case: Case, actual: Mapping[str, Any]) -> None:
     expected, used = expectation(case)
     compared = {key: value for key, value in expected.items() if key != "reflected"}
-
-    actual = asyncio.run(run_case(database_url, case))
 
     by = "; ".join(f"D{rule.decision}: {rule.name}" for rule in used) or "the case itself"
     assert mismatches(compared, actual) == [], f"expected by {by}"
