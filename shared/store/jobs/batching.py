@@ -1,14 +1,15 @@
 """Batcher commit: concurrent calls of one kind ride in one statement and one commit.
 
 No timer holds a call back: a call that finds no batch under way goes at once, alone. Calls that come meanwhile form
-the next batch. So a batch is as large as the database is busy, and a lone call loses no time.
+the next batch. So a batch is as large as the database is busy, and a lone call loses no time. It does not wait for
+the batches of a crowd either: what belongs to nobody of the batch under way passes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from typing import Generic, TypeVar
 
@@ -38,12 +39,21 @@ class Batcher(Generic[Item, Result]):
         at_once: int = 1,
         max_weight: int = MAX_ITEMS,
         weigh: Callable[[Item], int] = lambda _: 1,
+        owner_of: Callable[[Item], str] | None = None,
     ) -> None:
-        """At most `at_once` batches are under way; several items of one weigh no more than `max_weight`."""
+        """At most `at_once` batches are under way; several items of one weigh no more than `max_weight`.
+
+        With `owner_of`, which says whose an item is, one batch more may pass: of those alone who have nothing under
+        way.
+        """
         self._carry_out = carry_out
         self._free = at_once
         self._max_weight = max_weight
         self._weigh = weigh
+        self._owner_of = owner_of
+        self._may_pass = owner_of is not None
+        self._owners = Counter[str]()
+        """Whose the items under way are; of nobody without `owner_of`."""
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,47 +62,72 @@ class Batcher(Generic[Item, Result]):
 
         When the caller is cancelled, an item that still waits is dropped; one under way may still be carried out.
         """
-        if self._free > 0 and not self._waiting:
-            self._free -= 1
+        passes = not (self._free > 0 and not self._waiting)
+        if not passes or self._passes(item):
+            self._begin([item], passes=passes)
             try:
                 return (await self._carry_out([item]))[0]
             finally:
-                self._go_on()
+                self._end([item], passes=passes)
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         return await answer
 
-    def _go_on(self) -> None:
-        """Start the next batch, if any item waits."""
-        batch = self._next()
-        if not batch:
+    def _passes(self, item: Item) -> bool:
+        """Return whether an item need not wait for the batches under way."""
+        return self._may_pass and self._owner_of is not None and self._owner_of(item) not in self._owners
+
+    def _begin(self, items: Iterable[Item], *, passes: bool) -> None:
+        if passes:
+            self._may_pass = False
+        else:
+            self._free -= 1
+        if self._owner_of is not None:
+            self._owners.update(map(self._owner_of, items))
+
+    def _end(self, items: Iterable[Item], *, passes: bool) -> None:
+        """Take note that a batch is over, and begin the next one in its place, if any item waits."""
+        if self._owner_of is not None:
+            self._owners -= Counter(map(self._owner_of, items))
+        if passes:
+            self._may_pass = True
+        else:
             self._free += 1
+        batch = self._next(passes=passes)
+        if not batch:
             return
-        task = asyncio.get_running_loop().create_task(self._carry_batch(batch))
+        self._begin([item for item, _ in batch], passes=passes)
+        task = asyncio.get_running_loop().create_task(self._carry_batch(batch, passes=passes))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _next(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+    def _next(self, *, passes: bool) -> list[tuple[Item, asyncio.Future[Result]]]:
+        """Take the next batch out of those that wait, in their order; one that `passes` leaves others' alone."""
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        left: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         weight = 0
         while self._waiting:
-            item, answer = self._waiting[0]
+            item, answer = self._waiting.popleft()
             if answer.done():  # its caller was cancelled
-                self._waiting.popleft()
+                continue
+            if passes and not self._passes(item):
+                left.append((item, answer))
                 continue
             weight += self._weigh(item)
             if batch and weight > self._max_weight:
+                self._waiting.appendleft((item, answer))
                 break
-            batch.append(self._waiting.popleft())
+            batch.append((item, answer))
+        self._waiting.extendleft(reversed(left))
         return batch
 
-    async def _carry_batch(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _carry_batch(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]], *, passes: bool) -> None:
         try:
             await self._carry_together(batch)
         finally:
             for _, answer in batch:
                 answer.cancel()  # no caller waits for ever; without effect on a future that is done
-            self._go_on()
+            self._end([item for item, _ in batch], passes=passes)
 
     async def _carry_together(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:

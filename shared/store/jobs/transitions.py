@@ -86,6 +86,7 @@ class _Item:
     text: str
     take: Take = _NOTHING
     weight: int = 1
+    tenant: str = ""
 
 
 _MOST_ASKED_ABOUT = 100
@@ -119,8 +120,10 @@ class PostgresJobStore:
         self._worker_id = worker_id
         self._seconds = stage_timeout.total_seconds()
         self._claiming = Batcher(self._claim_stages)
-        self._accepting = Batcher(self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight)
-        self._ending = Batcher(self._end_jobs)
+        self._accepting = Batcher(
+            self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_tenant_of
+        )
+        self._ending = Batcher(self._end_jobs, owner_of=_tenant_of)
         # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
         self._succeeding: dict[Lane, Batcher[_Item, _Value]] = {}
         self._failing: dict[Lane, Batcher[_Item, _Value]] = {}
@@ -162,7 +165,7 @@ class PostgresJobStore:
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
-        value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
+        value = await self._accepting.do(_item(fields, weight=1 + len(steps), tenant=claim.tenant_id))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return transition_result({**value, "ready": planned.ready_after(value)})
@@ -209,7 +212,7 @@ class PostgresJobStore:
         stop_reason: StopReason | None = None,
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
-        return await self._ending.do(_item({**stage_fence(claim, calls), **_end_fields(end)}))
+        return await self._ending.do(_item({**stage_fence(claim, calls), **_end_fields(end)}, tenant=claim.tenant_id))
 
     async def keep_end(
         self,
@@ -224,7 +227,9 @@ class PostgresJobStore:
         return await self._retry_stage(claim, error, delay, tried, calls, kept)
 
     async def end_kept(self, claim: StageClaim) -> bool:
-        return await self._ending.do(_item({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}))
+        return await self._ending.do(
+            _item({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, tenant=claim.tenant_id)
+        )
 
     async def chain_tool(
         self,
@@ -358,9 +363,14 @@ class PostgresJobStore:
             return transition_result(await self._database.call("planq_finish_joined", *given))
         if unit:
             fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
-        item = _item(fields, take=take or _NOTHING, weight=1 + len(unit))
+        item = _item(fields, take=take or _NOTHING, weight=1 + len(unit), tenant=claim.tenant_id)
         if (batcher := self._succeeding.get(item.take.lane)) is None:
-            batcher = Batcher(self._succeed_steps, max_weight=_SUCCESSES_TOGETHER, weigh=_weight_of_success)
+            batcher = Batcher(
+                self._succeed_steps,
+                max_weight=_SUCCESSES_TOGETHER,
+                weigh=_weight_of_success,
+                owner_of=_tenant_of,
+            )
             self._succeeding[item.take.lane] = batcher
         return transition_result(await batcher.do(item))
 
@@ -381,9 +391,9 @@ class PostgresJobStore:
             "in_doubt": in_doubt,
             "anew": anew,
         }
-        item = _item(fields, take=take or _NOTHING)
+        item = _item(fields, take=take or _NOTHING, tenant=claim.tenant_id)
         if (batcher := self._failing.get(item.take.lane)) is None:
-            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps)
+            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=_tenant_of)
         return transition_result(await batcher.do(item))
 
     async def ask_step(
@@ -558,8 +568,12 @@ class _Planned:
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 
-def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
-    return _Item(fields["job"], json_text(fields)[1:], take, weight)
+def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1, tenant: str = "") -> _Item:
+    return _Item(fields["job"], json_text(fields)[1:], take, weight, tenant)
+
+
+def _tenant_of(item: _Item) -> str:
+    return item.tenant
 
 
 def _weight_of_success(item: _Item) -> int:

@@ -182,3 +182,65 @@ def test_a_caller_that_is_cancelled_under_way_harms_no_other() -> None:
         assert isinstance(outcomes[1], asyncio.CancelledError)
 
     play(scenario)
+
+
+def crowd_and_others(number: int) -> str:
+    """Items below 10 belong to a crowd, each ten of those above to somebody else."""
+    return str(number // 10)
+
+
+def test_what_belongs_to_nobody_under_way_passes_a_crowd() -> None:
+    async def scenario(database: Database) -> None:
+        batcher = Batcher(database.carry_out, owner_of=crowd_and_others)
+        tasks = await begun(batcher, [1, 2, 3, 11, 12, 21])
+        assert database.batches == [[1], [11]], "the first of the crowd, and beside it the first of another"
+        release(database, 1)
+        assert await tasks[0] == 10
+        await asyncio.sleep(0)
+        assert database.batches == [[1], [11], [2, 3, 12, 21]]
+        tasks += await begun(batcher, [31, 41])
+        assert len(database.batches) == 3, "one alone passes at a time"
+        release(database)
+        assert await asyncio.gather(*tasks) == [10, 20, 30, 110, 120, 210, 310, 410]
+        assert database.batches[3:] == [[31, 41]]
+
+    play(scenario)
+
+
+def test_those_who_pass_go_together_and_leave_the_crowd_its_order() -> None:
+    async def scenario(database: Database) -> None:
+        turns = [asyncio.Event() for _ in range(4)]
+
+        async def carry_out(items: Sequence[int]) -> Sequence[int]:
+            database.batches.append(list(items))
+            await turns[len(database.batches) - 1].wait()
+            return list(items)
+
+        batcher = Batcher(carry_out, owner_of=crowd_and_others)
+        tasks = await begun(batcher, [1, 11, 2, 21, 3, 22])
+        assert database.batches == [[1], [11]]
+        turns[1].set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert database.batches[2:] == [[21, 22]], "what another waits with passes, the crowd's own does not"
+        turns[0].set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert database.batches[3:] == [[2, 3]]
+        for turn in turns:
+            turn.set()
+        assert await asyncio.gather(*tasks) == [1, 11, 2, 21, 3, 22]
+
+    play(scenario)
+
+
+def test_without_owners_nothing_passes() -> None:
+    async def scenario(database: Database) -> None:
+        batcher = Batcher(database.carry_out)
+        tasks = await begun(batcher, [1, 11, 21])
+        assert database.batches == [[1]]
+        release(database)
+        assert await asyncio.gather(*tasks) == [10, 110, 210]
+        assert database.batches == [[1], [11, 21]]
+
+    play(scenario)
