@@ -23,6 +23,7 @@ from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING
 from tests.faults.delegating import kin, untold
 from tests.faults.deploying import DEPLOYING
+from tests.faults.ending import ENDING
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -480,6 +481,7 @@ REACH: dict[str, Recipe] = {
     "payloads.put": large,
     "payloads.get": large,
     **BATCHING,
+    **ENDING,
     **CHAINING,
     **CONVERSING,
     **DEPLOYING,

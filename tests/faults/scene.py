@@ -332,6 +332,10 @@ class Scene:
         # What a dead worker held may stay without a lease until the next sweep.
         eventually(is_whole, 60, what="every invariant holds")
 
+    def execute(self, statement: str) -> None:
+        """Carry out a statement that has no rows."""
+        self._connection.execute(statement.encode())
+
     def read(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
         """Run a statement and return its rows; a connection that has broken is replaced once."""
         try:
