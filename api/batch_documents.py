@@ -35,7 +35,8 @@ class LineCounts(Answer):
     invalid: int
     waiting: int = Field(description="Valid ones that are no jobs yet.")
     running: int = Field(description="Jobs that have not ended.")
-    completed: int
+    completed: int = Field(description="The partial ones, too.")
+    partial: int = Field(description="Of the completed, those that answer from what there was.")
     failed: int
     cancelled: int
 
@@ -127,7 +128,8 @@ def batch_document(row: Row) -> dict[str, Any]:
         "counts": {
             "unvalidated": unvalidated,
             "waiting": row["valid"] - ended - row["running"],
-            **{name: row[name] for name in ("total", "invalid", "running", "completed", "failed", "cancelled")},
+            **{name: row[name] for name in ("total", "invalid", "running")},
+            **{name: row[name] for name in ("completed", "partial", "failed", "cancelled")},
         },
         "progress": round(ended / (ended + left), 4) if ended else 0.0,
         "eta_seconds": _seconds_left(row, ended, left),

@@ -19,7 +19,7 @@ import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
 from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more, write_pieces
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
 from planq.shared.domain.batches.states import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def send_file(
 ) -> None:
     """Send a file of requests and follow the batch to its end.
 
-    Exit code 1 unless every line completes. With --no-wait it prints the batch's id and returns at once; with
-    --no-start it tells the estimate.
+    Exit code 1 unless every line completes, 3 where all do and some are partial. With --no-wait it prints the batch's
+    id and returns at once; with --no-start it tells the estimate.
     """
     with reported(as_json=as_json):
         params = {
@@ -108,7 +108,7 @@ def send_file(
 def watch_batch(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Follow a batch until it has ended, or waits for `resume`.
 
-    Exit code 1 unless every line completed.
+    Exit code 1 unless every line completed, 3 where all did and some are partial.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
         _watch(client, client.batch(batch_id), as_json=as_json)
@@ -130,12 +130,12 @@ def print_results(
 
 
 def print_errors(batch_id: BatchId, to: To = None, url: Url = None, api_key: ApiKey = None) -> None:
-    """Print what is wrong with lines, a line of JSON each: with the file's lines, and with jobs that failed."""
+    """Print what is wrong with lines, a line of JSON each: invalid, or its job failed or is partial."""
     _print_lines(batch_id, "errors", {}, to, url, api_key)
 
 
 def ask_retry(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """Run the failed lines of a batch again."""
+    """Run the failed and the partial lines of a batch again."""
     _ask(batch_id, "retry", None, url, api_key, as_json=as_json)
 
 
@@ -180,7 +180,8 @@ def summary(batch: Json) -> str:
     """Return in one line where a batch stands: its status, its lines by how they ended, its cost."""
     counts = batch["counts"]
     named = [*(str(status) for status in (LineStatus.COMPLETED, LineStatus.FAILED, LineStatus.CANCELLED)), "invalid"]
-    told = [f"{counts[name]} {name}" for name in named if counts[name]]
+    partial = {"completed": f" ({counts['partial']} partial)"} if counts["partial"] else {}
+    told = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
     cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *told, *cost])}"
 
@@ -233,7 +234,9 @@ def _watch(client: CommandClient, batch: Json, *, as_json: bool, may_rest: bool 
         end(INTERRUPTED)
     counts = batch["counts"]
     is_whole = batch["status"] == BatchStatus.COMPLETED and counts["completed"] == counts["total"]
-    end(OK if is_whole or (may_rest and _rests(batch)) else NOT_OK)
+    if is_whole:
+        end(PARTIAL if counts["partial"] else OK)
+    end(OK if may_rest and _rests(batch) else NOT_OK)
 
 
 def _tell_end(batch: Json) -> None:
@@ -262,9 +265,9 @@ def _advance(bar: Progress, task: Any, batch: Json) -> None:
     else:
         ended = counts["completed"] + counts["failed"] + counts["cancelled"]
         bar.update(task, total=counts["total"] - counts["invalid"], completed=ended)
-    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    poor = "".join(f", {counts[name]} {name}" for name in ("partial", "failed") if counts[name])
     eta = f", {batch['eta_seconds']:.0f} s left" if batch["eta_seconds"] is not None else ""
-    bar.update(task, description=f"{shown_batch_status(batch)}{failed}{eta}")
+    bar.update(task, description=f"{shown_batch_status(batch)}{poor}{eta}")
 
 
 def _ended(batch: Json) -> str:

@@ -140,15 +140,16 @@ async def resume_batch(
     "/batches/{batch_id}/retry", response_model=BatchDocument, responses=error_responses(404, 409)
 )
 async def retry_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
-    """Make new jobs of the lines that have failed, and of no others, and return the batch.
+    """Make new jobs of the lines that have failed or are partial, and of no others, and return the batch.
 
-    One that had completed is in progress again. What the failed jobs have used stays spent. Without a failed line
+    One that had completed is in progress again. What their jobs have used stays spent. Without such a line
     nothing changes; one that was cancelled, or of which no line was run, is refused: 409.
     """
     found = batch_id_of(batch_id)
     moved = await services.batch_control.retry(who.tenant_id, found)
     if moved.status not in ("in_progress", "completed"):
-        raise _refused(found, moved, "failed lines of one that is in progress or has completed can be tried again")
+        expected = "failed and partial lines of one that is in progress or has completed can be tried again"
+        raise _refused(found, moved, expected)
     return await answer_with_batch(services, who, found)
 
 

@@ -58,7 +58,7 @@ class BatchControl:
         return await self._move("planq_resume_batch", batch_id, tenant_id, budget_usd, budget_tokens)
 
     async def retry(self, tenant_id: str, batch_id: UUID) -> Moved:
-        """Let the failed lines become jobs again; `lines` of the result is how many there are."""
+        """Let failed and partial lines become jobs again; `lines` of the result is how many there are."""
         return await self._move("planq_retry_batch", batch_id, tenant_id)
 
     async def _move(self, function: str, batch_id: UUID, *arguments: Any) -> Moved:

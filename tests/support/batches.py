@@ -62,8 +62,9 @@ def end_jobs(
     *,
     tokens: int = 0,
 ) -> None:
-    """End jobs as a worker would, one after the other."""
-    error = Json({"code": "tool_error", "message": "boom"}) if status == "failed" else None
+    """End jobs as a worker would, one after the other; `partial` ones are completed, with an error."""
+    error = Json({"code": "tool_error", "message": "boom"}) if status in ("failed", "partial") else None
+    status = "completed" if status == "partial" else status
     for job_id in jobs:
         connection.execute(
             "UPDATE jobs SET status = %s, error = %s, finished_at = clock_timestamp(), wake_at = NULL, "

@@ -25,7 +25,7 @@ class BatchStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True when the batch has ended; only a retry of its failed lines moves it on."""
+        """True when the batch has ended; only a retry of its lines moves it on."""
         return self in TERMINAL_BATCH
 
 
@@ -36,7 +36,7 @@ class LineStatus(StrEnum):
     INVALID = "invalid"
     VALID = "valid"  # it waits to be admitted
     ADMITTED = "admitted"  # it is a job
-    COMPLETED = "completed"
+    COMPLETED = "completed"  # with an error where its job is partial
     FAILED = "failed"
     CANCELLED = "cancelled"
 

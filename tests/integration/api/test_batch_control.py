@@ -118,6 +118,29 @@ def test_a_line_whose_job_was_deleted_by_hand_fails_and_can_be_tried_again(
     assert len(admitted(connection)) == 1
 
 
+def test_a_partial_line_is_told_among_the_errors_and_tried_again(
+    api: Api, connection: psycopg.Connection[Any]
+) -> None:
+    batch = Running(api, connection, 3)
+    jobs = admitted(connection)
+    batch.end(jobs[:1], "partial")
+    batch.end(jobs[1:2], "failed")
+    batch.end(jobs[2:])
+
+    shown = api.http.get(f"/batches/{batch.id}").json()
+    assert shown["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert [shown["counts"][name] for name in ("completed", "partial", "failed")] == [2, 1, 1]
+    told = [json.loads(line) for line in api.http.get(f"/batches/{batch.id}/errors").text.splitlines()]
+    assert [(one["line"], one["status"]) for one in told] == [(1, "completed"), (2, "failed")]
+    assert batch.shown()[0]["response"]["body"]["outcome"] == "partial"
+
+    retried = batch.ask("retry").json()
+    assert [retried["counts"][name] for name in ("waiting", "completed", "partial", "failed")] == [2, 1, 0, 0]
+    batch.end(admitted(connection))
+    assert api.http.get(f"/batches/{batch.id}/errors").text == ""
+    assert batch.ask("retry").json()["status"] == "completed", "nothing is left to try again"
+
+
 def test_more_results_than_a_page_holds_come_whole(api: Api, connection: psycopg.Connection[Any]) -> None:
     batch = Running(api, connection, 230)
     batch.end(admitted(connection, 250))

@@ -155,6 +155,24 @@ def test_a_batch_from_its_file_to_its_results(planq: Planq, tmp_path: Path) -> N
     assert (late.exit_code, "409" in late.stderr or "Conflict" in late.stderr) == (1, True)
 
 
+def test_a_batch_that_is_partial_ends_so_and_tries_such_lines_again(planq: Planq, tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    asked = {"good": "calculate 6*7", "poor": "calculate 1/0"}
+    lines = [json.dumps({"custom_id": name, "body": {"input": text}}) for name, text in asked.items()]
+    file.write_text("\n".join(lines))
+
+    sent = planq("batch", "submit", str(file))
+    batch_id = sent.stdout.split()[1]
+    errors, retried = planq("batch", "errors", batch_id), planq("batch", "retry", batch_id)
+    again = planq("batch", "watch", batch_id)
+
+    assert (sent.exit_code, "2/2 lines, 2 completed (1 partial)" in sent.stdout) == (3, True), sent.output
+    told = [json.loads(line) for line in errors.stdout.splitlines()]
+    assert [(one["custom_id"], one["status"], one["error"]["step"]) for one in told] == [("poor", "completed", 0)]
+    assert "in_progress: 1/2 lines, 1 completed" in retried.stdout
+    assert (again.exit_code, "2 completed (1 partial)" in again.stdout) == (3, True), again.output
+
+
 WORKFLOW = """\
 vars: {iteration: 0}
 exec:

@@ -328,6 +328,40 @@ def test_failed_lines_alone_are_tried_again_by_new_jobs(batches: Batches) -> Non
     assert not batches.call("planq_retry_batch", batch, "default")["applied"]
 
 
+def test_partial_lines_are_counted_beside_and_tried_again_as_failed_ones_are(batches: Batches) -> None:
+    batch = stored_batch(batches.connection, [item(str(n)) for n in range(4)])
+    jobs = batches.admit()
+    end_jobs(batches.connection, jobs[:1], "failed")
+    end_jobs(batches.connection, jobs[1:3], "partial")
+    end_jobs(batches.connection, jobs[3:])
+    batches.settle()
+    assert counted(batches, batch) == ("completed", 3, 2, 1)
+
+    # One is resumed, and succeeds; one runs again when the batch is retried.
+    batches.connection.execute("UPDATE jobs SET is_joined = false, error = NULL WHERE id = %s", (jobs[1],))
+    batches.settle()
+    assert counted(batches, batch) == ("completed", 3, 1, 1)
+    batches.connection.execute("UPDATE jobs SET is_joined = false WHERE id = %s", (jobs[2],))
+    assert batches.call("planq_retry_batch", batch, "default")["lines"] == 1
+    assert counted(batches, batch) == ("in_progress", 3, 1, 0)
+    batches.settle()
+    assert batches.call("planq_retry_batch", batch, "default")["lines"] == 1
+    assert counted(batches, batch) == ("in_progress", 2, 0, 0)
+
+    assert [line["status"] for line in batches.lines(batch)] == ["valid", "completed", "valid", "completed"]
+    again = batches.admit()
+    end_jobs(batches.connection, again[:1])
+    end_jobs(batches.connection, again[1:], "partial")
+    batches.settle()
+    assert counted(batches, batch) == ("completed", 4, 1, 0)
+    assert [line["tries"] for line in batches.lines(batch)] == [2, 1, 2, 1]
+
+
+def counted(batches: Batches, batch_id: UUID) -> tuple[Any, ...]:
+    found = batches.batch(batch_id)
+    return tuple(found[name] for name in ("status", "completed", "partial", "failed"))
+
+
 def test_a_resumed_job_ends_its_line_anew_and_one_that_was_replaced_ends_none(batches: Batches) -> None:
     batch = stored_batch(batches.connection, [item("a"), item("b")])
     jobs = batches.admit()
@@ -382,11 +416,11 @@ def test_the_end_of_a_batch_is_told_to_whoever_wants_to_know(batches: Batches) -
     other = stored_batch(batches.connection, [item("a")])
     batches.call("planq_cancel_batch", other, "default")
     batches.call("planq_cancel_lines", None, 10)
-    end_jobs(batches.connection, batches.admit())
+    end_jobs(batches.connection, batches.admit(), "partial")
     batches.settle()
 
     told = batches.connection.execute(
-        "SELECT event, batch_id, body::json->'data'->>'name', body::json->'data'->'request_counts'->>'completed' "
-        "FROM deliveries ORDER BY created_at"
+        "SELECT event, batch_id, body::json->'data'->>'name', body::json->'data'->'request_counts'->>'completed', "
+        "body::json->'data'->'counts'->>'partial' FROM deliveries ORDER BY created_at"
     ).fetchall()
-    assert told == [("batch.cancelled", other, "", "0"), ("batch.completed", batch, "nightly", "1")]
+    assert told == [("batch.cancelled", other, "", "0", "0"), ("batch.completed", batch, "nightly", "1", "1")]

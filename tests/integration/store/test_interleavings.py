@@ -35,6 +35,7 @@ from tests.support.batches import admitted, end_jobs, item, stored_batch
 from tests.support.conversations import message
 from tests.support.plans import compiled
 from tests.support.sessions import crossed, raced
+from tests.support.tiers import rare
 
 READ = {"tool_name": "sim_read", "arguments": {}}
 BOOM = ErrorRecord("tool_error", "boom")
@@ -275,21 +276,26 @@ def test_of_two_rotations_at_once_one_secret_is_the_newest(race: Any) -> None:
     race(scenario)
 
 
-def failed_batch(url: str) -> UUID:
-    """A batch of one line, whose job has failed, by an end that the batch has been told of."""
+def ended_batch(url: str, outcome: str) -> UUID:
+    """A batch of one line, whose job has ended so, by an end that the batch has been told of."""
     with psycopg.connect(url, autocommit=True) as connection:
         batch = stored_batch(connection, [item("x")])
-        end_jobs(connection, admitted(connection), "failed")
+        end_jobs(connection, admitted(connection), outcome)
+        connection.execute("UPDATE jobs SET failed_steps = 1")
         connection.execute("SELECT planq_settle_lines(10)")
     return batch
 
 
-@pytest.mark.parametrize("resumed_first", [True, False])
-def test_a_failed_line_goes_on_with_its_job_or_with_another_one(race: Any, resumed_first: bool) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "resumed_first"), [("failed", True), ("failed", False), rare("partial", True), rare("partial", False)]
+)
+def test_a_line_to_try_again_goes_on_with_its_job_or_with_another_one(
+    race: Any, outcome: str, resumed_first: bool
+) -> None:
     """Else what the job that was resumed uses is charged to nobody, and its line is done twice."""
 
     async def scenario(side: Side, meet: Any) -> None:
-        batch = failed_batch(side.url)
+        batch = ended_batch(side.url, outcome)
         job_id = await side.one("SELECT job_id FROM batch_lines WHERE batch_id = %s", batch)
 
         async def resumes(one: Side) -> Any:
@@ -309,7 +315,7 @@ def test_a_failed_line_goes_on_with_its_job_or_with_another_one(race: Any, resum
             assert (lines, refused, waited) == (1, True, True)
         assert await retries(side) == 0
         status = await side.one("SELECT status FROM jobs WHERE id = %s", job_id)
-        assert status == ("queued" if resumed_first else "failed")
+        assert status == ("queued" if resumed_first else "completed" if outcome == "partial" else "failed")
 
     race(scenario)
 

@@ -21,7 +21,7 @@ Planq = Callable[..., Result]
 
 def batch(status: str = "in_progress", *, paused: str | None = None, **counts: int) -> dict[str, Any]:
     known = dict.fromkeys(("total", "unvalidated", "invalid", "waiting", "running"), 0)
-    known |= dict.fromkeys(("completed", "failed", "cancelled"), 0)
+    known |= dict.fromkeys(("completed", "partial", "failed", "cancelled"), 0)
     return {
         "id": ID,
         "status": status,
@@ -102,7 +102,9 @@ def test_it_is_followed_to_its_end_a_line_for_each_change(planq: Planq, server: 
     ("last", "code"),
     [
         (batch("completed", total=2, completed=2), 0),
+        (batch("completed", total=2, completed=2, partial=1), 3),
         (batch("completed", total=2, completed=1, failed=1), 1),
+        rare(batch("completed", total=3, completed=2, partial=1, failed=1), 1),
         rare(batch("completed", total=2, completed=1, invalid=1), 1),
         rare(batch("cancelled", total=2, completed=1, cancelled=1), 1),
         ({**batch("failed", total=2, invalid=2), "error": {"code": "invalid_lines", "message": "none is"}}, 1),
@@ -207,3 +209,5 @@ def test_the_estimate_says_what_it_does_not_know() -> None:
     )
     assert estimate_line(batch()) is None
     assert summary(batch("validating", total=2, unvalidated=2)) == "validating: 0/2 lines"
+    ended = batch("completed", total=3, completed=2, partial=1, failed=1)
+    assert summary(ended) == "completed: 3/3 lines, 2 completed (1 partial), 1 failed"

@@ -297,6 +297,7 @@ CREATE TABLE batches (
     valid INTEGER DEFAULT 0 NOT NULL,
     admitted INTEGER DEFAULT 0 NOT NULL,
     completed INTEGER DEFAULT 0 NOT NULL,
+    partial INTEGER DEFAULT 0 NOT NULL,
     failed INTEGER DEFAULT 0 NOT NULL,
     cancelled INTEGER DEFAULT 0 NOT NULL,
     budget_usd NUMERIC,

@@ -221,7 +221,8 @@ BEGIN
         FROM tree t JOIN jobs j ON j.id = t.id GROUP BY t.root
     ), ends AS (
         SELECT l.batch_id, l.line, l.status AS earlier, l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS spent_usd,
-            l.input_tokens + l.output_tokens AS spent_tokens, j.status, j.error, j.finished_at, u.input, u.output, u.usd,
+            l.input_tokens + l.output_tokens AS spent_tokens, planq_outcome(l.status, l.error) AS earlier_outcome,
+            j.status, j.error, planq_outcome(j.status, j.error) AS outcome, j.finished_at, u.input, u.output, u.usd,
             (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
                 + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled
         FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
@@ -234,6 +235,7 @@ BEGIN
     ), counted AS (
         SELECT batch_id,
             count(*) FILTER (WHERE status = 'completed') - count(*) FILTER (WHERE earlier = 'completed') AS completed,
+            count(*) FILTER (WHERE outcome = 'partial') - count(*) FILTER (WHERE earlier_outcome = 'partial') AS partial,
             count(*) FILTER (WHERE status = 'failed') - count(*) FILTER (WHERE earlier = 'failed') AS failed,
             count(*) FILTER (WHERE status = 'cancelled') - count(*) FILTER (WHERE earlier = 'cancelled') AS cancelled,
             coalesce(sum(reserved_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
@@ -241,8 +243,8 @@ BEGIN
             sum(coalesce(usd, 0) - spent_usd) AS usd, sum(input + output - spent_tokens) AS tokens
         FROM ends GROUP BY batch_id
     ), told AS (
-        UPDATE batches b SET completed = b.completed + c.completed, failed = b.failed + c.failed,
-            cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
+        UPDATE batches b SET completed = b.completed + c.completed, partial = b.partial + c.partial,
+            failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
             reserved_tokens = b.reserved_tokens - c.held_tokens, spent_usd = b.spent_usd + c.usd,
             spent_tokens = b.spent_tokens + c.tokens
         FROM counted c WHERE b.id = c.batch_id RETURNING b.id
@@ -352,29 +354,41 @@ BEGIN
     RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
 END $$;
 
--- RetryRequested: the failed lines wait again, to become new jobs; what their jobs have used stays spent. A batch that has
--- completed is in progress again. A line whose job runs again since it was resumed is none of them. Returns {found, applied,
--- status, lines}: how many there are.
+-- RetryRequested: the lines that have failed, or are partial, wait again, to become new jobs; what their jobs have used stays
+-- spent. A batch that has completed is in progress again. A line whose job runs again since it was resumed is none of them.
+-- Returns {found, applied, status, lines}: how many there are.
 CREATE FUNCTION planq_retry_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
+    v_again int[];
     v_lines int;
+    v_partial int;
 BEGIN
     SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF NOT FOUND OR v_status NOT IN ('in_progress', 'completed') THEN
         RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status, 'lines', 0);
     END IF;
     -- Who resumes the job of one of them waits, and then sees that the line has gone on without it (planq_resume_job).
-    PERFORM FROM batch_lines WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed'
-    ORDER BY line FOR NO KEY UPDATE;
+    SELECT array_agg(l.line) INTO v_again FROM (
+        SELECT line FROM batch_lines
+        WHERE batch_id = p_batch AND tenant_id = p_tenant
+          AND planq_outcome(status, error) IN ('failed', 'partial')
+        ORDER BY line FOR NO KEY UPDATE
+    ) l;
     -- The number under which a line was settled stays, so that none is given twice.
-    UPDATE batch_lines l SET status = 'valid', job_id = NULL, error = NULL, finished_at = NULL, cost_usd = NULL,
-        input_tokens = 0, output_tokens = 0
-    WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed'
-      AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = l.job_id AND NOT j.is_joined);
-    GET DIAGNOSTICS v_lines = ROW_COUNT;
+    WITH chosen AS (
+        SELECT l.line, l.status FROM batch_lines l WHERE l.batch_id = p_batch AND l.line = ANY (v_again)
+          AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = l.job_id AND NOT j.is_joined)
+    ), again AS (
+        UPDATE batch_lines l SET status = 'valid', job_id = NULL, error = NULL, finished_at = NULL, cost_usd = NULL,
+            input_tokens = 0, output_tokens = 0
+        FROM chosen c WHERE l.batch_id = p_batch AND l.tenant_id = p_tenant AND l.line = c.line AND l.status = c.status
+        RETURNING c.status
+    )
+    SELECT count(*), count(*) FILTER (WHERE status = 'completed') INTO v_lines, v_partial FROM again;
     IF v_lines > 0 THEN
-        UPDATE batches SET status = 'in_progress', failed = failed - v_lines, admitted = admitted - v_lines, finished_at = NULL
+        UPDATE batches SET status = 'in_progress', failed = failed - (v_lines - v_partial), completed = completed - v_partial,
+            partial = partial - v_partial, admitted = admitted - v_lines, finished_at = NULL
         WHERE id = p_batch AND tenant_id = p_tenant;
     END IF;
     RETURN json_build_object('found', true, 'applied', v_lines > 0, 'status',
@@ -388,6 +402,8 @@ BEGIN
         PERFORM planq_add_deliveries(NEW.tenant_id, 'batch.' || NEW.status, NULL, NEW.id, NEW.callback_url, json_build_object(
             'id', NEW.id, 'status', NEW.status, 'name', NEW.name, 'metadata', planq_short(NEW.metadata), 'error', planq_short(NEW.error),
             'request_counts', json_build_object('total', NEW.valid, 'completed', NEW.completed, 'failed', NEW.failed),
+            'counts', json_build_object('completed', NEW.completed, 'partial', NEW.partial, 'failed', NEW.failed,
+                'cancelled', NEW.cancelled),
             'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
     END IF;
     RETURN NULL;
