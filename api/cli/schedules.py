@@ -25,7 +25,7 @@ def show_schedules(
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the reminders that are to come, newest first."""
+    """List the reminders that are to come, newest first, with what the last job of each came to."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.schedules(everything=everything)
     if as_json:
@@ -52,4 +52,5 @@ def _row(schedule: dict[str, Any]) -> list[str]:
     how_often = f"{schedule['cron']} {schedule['timezone']}" if schedule["cron"] else "once"
     when = schedule["next_at"] or schedule["error"] or "over"
     agent = f"agent {schedule['agent']}" if schedule["agent"] else ""
-    return [schedule["id"], as_line(when, 60), how_often, agent, as_line(schedule["name"], 60)]
+    last = f"last {schedule['last_outcome']}" if schedule["last_outcome"] else ""
+    return [schedule["id"], as_line(when, 60), how_often, last, agent, as_line(schedule["name"], 60)]

@@ -16,6 +16,7 @@ from planq.api.documents import schedule_document
 from planq.api.http import error_responses
 from planq.api.schemas import MAX_PAGE, Answer, Id, Time
 from planq.shared.domain.errors import NotFound, capped
+from planq.shared.domain.jobs.states import Outcome
 from planq.shared.store.database import Row
 
 schedule_routes = strict_router("agents")
@@ -34,6 +35,7 @@ class ScheduleDocument(Answer):
     is_active: bool = Field(description="False when it is over, or was switched off.")
     next_at: Time | None = Field(description="When it is due next; null when it is over.")
     last_job_id: Id | None = Field(description="The job that it made last.")
+    last_outcome: Outcome | None = Field(description="What that came to; null before its end, or once it is removed.")
     error: str | None = Field(description="Why it was switched off.")
     created_at: Time
 

@@ -17,6 +17,10 @@ INSERT = (
     "error) VALUES (%s, 'default', 'ada', %s, %s, 'water the plants', %s, 'Europe/Berlin', 'offline', "
     "now() + interval '1 hour' * %s, %s, %s)"
 )
+ENDED = (
+    "INSERT INTO jobs (id, root_job_id, tenant_id, strategy, status, model, input, limits, error, finished_at) "
+    "SELECT id, id, %s, 'plan', 'completed', 'offline', 'x', '{}', %s, now() FROM (SELECT %s::uuid AS id) AS new"
+)
 FIELDS = {
     "id",
     "name",
@@ -28,6 +32,7 @@ FIELDS = {
     "is_active",
     "next_at",
     "last_job_id",
+    "last_outcome",
     "error",
     "created_at",
 }
@@ -89,6 +94,23 @@ def test_one_that_was_switched_off_says_why(api: Api, stored: list[UUID]) -> Non
     assert (off["is_active"], off["next_at"], off["error"]) == (False, None, "agent 'gardener' is retired")
 
 
+def test_it_tells_what_its_last_job_came_to(api: Api, stored: list[UUID]) -> None:
+    ended = [uuid4() for _ in range(3)]
+    for n, error in enumerate((None, '{"code": "tool_error"}')):
+        api.jobs.execute(ENDED, "default", error, ended[n])
+    api.jobs.execute("INSERT INTO tenants (id, name) VALUES ('other', 'other') ON CONFLICT DO NOTHING")
+    api.jobs.execute(ENDED, "other", None, ended[2])
+    running = UUID(api.http.post("/jobs", json={"input": "a"}).json()["id"])
+    last = [*ended, running, uuid4()]
+    for schedule, job in zip(stored, last, strict=True):
+        api.jobs.execute("UPDATE schedules SET last_job_id = %s WHERE id = %s", job, schedule)
+
+    items = {item["id"]: item for item in api.http.get("/schedules?all=true").json()["items"]}
+
+    told = [items[str(id_)]["last_outcome"] for id_ in stored]
+    assert told == ["succeeded", "partial", None, None, None], "nothing of another tenant's, of what runs or is gone"
+
+
 def test_a_removed_one_is_gone(api: Api, stored: list[UUID]) -> None:
     assert api.http.delete(f"/schedules/{stored[0]}").status_code == 204
 
@@ -116,6 +138,9 @@ def test_the_command_line_lists_and_removes_them(
     run = CliRunner().invoke
     cli = create_app()
 
+    job = uuid4()
+    api.jobs.execute(ENDED, "default", '{"code": "tool_error"}', job)
+    api.jobs.execute("UPDATE schedules SET last_job_id = %s WHERE id = %s", job, stored[4])
     listed = run(cli, ["schedules", "list"])
     everything = run(cli, ["schedules", "list", "--all", "--json"])
     deleted = run(cli, ["schedules", "delete", str(stored[3]), str(stored[4])])
@@ -123,6 +148,7 @@ def test_the_command_line_lists_and_removes_them(
 
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [str(stored[n]) for n in (4, 3, 0)]
     assert "0 9 * * 1 Europe/Berlin" in listed.stdout
+    assert ["last partial" in line for line in listed.stdout.splitlines()] == [True, False, False]
     assert len(json.loads(everything.stdout)["items"]) == 5
     assert (deleted.exit_code, len(deleted.stdout.splitlines())) == (0, 2)
     assert again.exit_code != 0

@@ -1,12 +1,15 @@
 -- Schedules: jobs that are made at a time, once or again and again.
 
 -- name: list_schedules
--- A page of a tenant's schedules, newest first; those that are over only where they are asked for.
-SELECT id, user_id, name, agent, input, cron, timezone, next_at, last_job_id, is_active, error, created_at
-FROM schedules
-WHERE tenant_id = %(tenant_id)s AND (is_active OR %(everything)s)
-  AND (%(created_at)s::timestamptz IS NULL OR (created_at, id) < (%(created_at)s::timestamptz, %(id)s::uuid))
-ORDER BY created_at DESC, id DESC LIMIT %(limit)s
+-- A page of a tenant's schedules, newest first, with what their last jobs came to; those that are over only where they are
+-- asked for.
+SELECT s.id, s.user_id, s.name, s.agent, s.input, s.cron, s.timezone, s.next_at, s.last_job_id,
+       (SELECT planq_outcome(j.status, j.error) FROM jobs j WHERE j.id = s.last_job_id AND j.tenant_id = s.tenant_id)
+           AS last_outcome, s.is_active, s.error, s.created_at
+FROM schedules s
+WHERE s.tenant_id = %(tenant_id)s AND (s.is_active OR %(everything)s)
+  AND (%(created_at)s::timestamptz IS NULL OR (s.created_at, s.id) < (%(created_at)s::timestamptz, %(id)s::uuid))
+ORDER BY s.created_at DESC, s.id DESC LIMIT %(limit)s
 
 -- name: delete_schedule
 -- Removes a schedule; the jobs that it made stay.
