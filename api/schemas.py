@@ -15,7 +15,6 @@ from planq.api.plan_schemas import GuideDocument, PlanDocument
 from planq.shared.domain.jobs.budget import LIMITS, read_budget
 from planq.shared.domain.jobs.states import (
     AskedOf,
-    Effect,
     ElicitationKind,
     ElicitationStatus,
     JobStatus,
@@ -548,34 +547,6 @@ class JobDocument(JobSummary):
     warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
     retry: RetryDocument | None
-
-
-class ForkedStep(Answer):
-    """A step of a plan that is only looked at."""
-
-    index: int
-    tool_name: str
-    effect: Effect
-
-
-class TakenOverStep(ForkedStep):
-    """A step that takes over the outcome of another."""
-
-    reused_from: Origin
-
-
-class DoubtfulStep(ForkedStep):
-    """A step that would run although the same step of the source may have taken effect, or still may."""
-
-    same_as: Origin
-
-
-class ForkPreview(Answer):
-    """What a fork would do; nothing is stored. With any `in_doubt`, part of `run`, it needs `repeat_unsafe`."""
-
-    reuse: list[TakenOverStep]
-    run: list[ForkedStep]
-    in_doubt: list[DoubtfulStep]
 
 
 class JobPage(Answer):

@@ -12,12 +12,41 @@ from planq.api.documents import fork_preview
 from planq.api.http import JsonResponse, error_responses, json_bytes
 from planq.api.recovery import asks_nothing, doubts_about, fork_of, seconds_again, verdict_of
 from planq.api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted, answer_with
-from planq.api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
+from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
 from planq.api.submission import Submitted, sender_of, store_job
 from planq.shared.domain.errors import Conflict, NotFound, capped
-from planq.shared.domain.jobs.states import JobStatus, Settlement, StepStatus
+from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
 
 control_routes = strict_router("jobs")
+
+
+class ForkedStep(Answer):
+    """A step of a plan that is only looked at."""
+
+    index: int
+    tool_name: str
+    effect: Effect
+
+
+class TakenOverStep(ForkedStep):
+    """A step that takes over the outcome of another."""
+
+    reused_from: Origin
+
+
+class DoubtfulStep(ForkedStep):
+    """A step that would run although the same step of the source may have taken effect, or still may."""
+
+    same_as: Origin
+
+
+class ForkPreview(Answer):
+    """What a fork would do; nothing is stored. With any `in_doubt`, part of `run`, it needs `repeat_unsafe`."""
+
+    reuse: list[TakenOverStep]
+    run: list[ForkedStep]
+    in_doubt: list[DoubtfulStep]
+
 
 _LOOKS = 3
 """How often a resume looks again at a job that ended between its look and its change."""

@@ -248,13 +248,13 @@ def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:
 def _database(settings: Settings) -> Finding:
     import psycopg
 
-    from planq.shared.store.schema import connect
+    from planq.shared.store.schema import server_connection
 
     try:
         if not settings.database_url:
             raise Misconfigured("DATABASE_URL is not set, and no `planq up` runs here")
         url, pooled_schema = settings.require_database(), settings.pooled_schema
-        with connect(url, pooled_schema, patience_seconds=_PATIENCE_SECONDS) as connection:
+        with server_connection(url, pooled_schema, patience_seconds=_PATIENCE_SECONDS) as connection:
             version = connection.info.parameter_status("server_version")
     except Misconfigured as error:
         return Finding("database", False, error.message, f"{_START}, or set DATABASE_URL")

@@ -50,10 +50,10 @@ def needed() -> str:
 def current(database_url: str, pooled_schema: str | None = None) -> str | None:
     """Return the database's version, None for a database without planq's tables; raises `DatabaseUnavailable`.
 
-    Raises `Misconfigured` as `connect` does. Functions without a digest give the revision alone.
+    Raises `Misconfigured` as `server_connection` does. Functions without a digest give the revision alone.
     """
     try:
-        with connect(database_url, pooled_schema) as connection:
+        with server_connection(database_url, pooled_schema) as connection:
             if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -73,7 +73,7 @@ _POOLER = (
 )
 
 
-def connect(
+def server_connection(
     database_url: str, pooled_schema: str | None = None, *, patience_seconds: int = 10
 ) -> psycopg.Connection[TupleRow]:
     """Return a connection to a server that planq can work on, by a way that it can work on; raises psycopg's errors.

@@ -42,7 +42,7 @@ from planq.shared.ports.jobs.store import ONE_ROUND
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from planq.worker.attempts.respond import Answering, Said
+from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.rounds import Offered, RoundStage, further_round
 from planq.worker.engine.chain import Carried, Chain
 from planq.worker.engine.persist import persist
@@ -148,7 +148,7 @@ class PlanStage:
         draft = interpret(reply.text, decided)
         if isinstance(draft, Direct):
             if job is not None:
-                said = Said(draft.content, Findings(is_direct=True))
+                said = AgentReply(draft.content, Findings(is_direct=True))
                 return await self._answering.finish(claim, job, planning.chain, said)
             return await self._recorder.end(claim, storable(draft.content), None, calls)
         if isinstance(draft, Malformed):

@@ -96,7 +96,7 @@ class RespondStage:
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
         if job is not None:
-            return await self._answering.finish(claim, job, chain, Said(reply.text, findings))
+            return await self._answering.finish(claim, job, chain, AgentReply(reply.text, findings))
         return await self._recorder.end(claim, storable(reply.text), None, chain.calls)
 
 
@@ -115,7 +115,7 @@ CHAINED = "chained"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AgentReply:
     """What an agent said in reply to what was found; `stop_reason` is why its loop of rounds ended, if it had one."""
 
     text: str
@@ -150,9 +150,9 @@ class Answering:
             return await self._recorder.end_or_retry(claim, failure, chain.calls)
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
-        return await self.finish(claim, job, chain, Said(reply.text, findings))
+        return await self.finish(claim, job, chain, AgentReply(reply.text, findings))
 
-    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Carried:
+    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply) -> Carried:
         """End the job with what its agent said, or open the round of its chained tool with it.
 
         What that took are the calls of the `chain`, to which a repair adds its own.
@@ -164,7 +164,9 @@ class Answering:
             return await self._recorder.end(claim, found, None, chain.calls, stop_reason=said.stop_reason)
         return await self._conclude(claim, job, chain, found, said.stop_reason)
 
-    async def checked(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Answered | str | Carried:
+    async def checked(
+        self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply
+    ) -> Answered | str | Carried:
         """Return what an agent said as its answer: a text, or with a schema an object, put right once if need be.
 
         Returns how the job has ended where nothing was left but that.
@@ -191,7 +193,7 @@ class Answering:
         return await self._conclude(claim, job, chain, Answered(claim.output), None)
 
     async def _repaired(
-        self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said, rejected: Rejected
+        self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply, rejected: Rejected
     ) -> Answered | Rejected:
         """Show the model what is wrong with its answer, once; raises `ModelFailed` where that may pass."""
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))

@@ -82,7 +82,7 @@ from planq.shared.ports import (
 )
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
-from planq.worker.attempts.respond import Answering, Said
+from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.unit import units_of
 from planq.worker.engine.chain import Carried, Chain
 from planq.worker.engine.persist import persist
@@ -340,7 +340,7 @@ class RoundStage:
                 return await self._call(work, AFTER_SOURCE, calls, FollowUp(stop_reason=stop, answer=storable(text)))
             return await self._recorder.end(claim, storable(text), None, chain.calls, stop_reason=stop)
         findings = Findings(results=_results(claim)) if claim.rounds else Findings(is_direct=True)
-        said = Said(text, findings, stop)
+        said = AgentReply(text, findings, stop)
         if not calls:
             return await self._answering.finish(claim, work.agent, chain, said)
         found = await self._answering.checked(claim, work.agent, chain, said)

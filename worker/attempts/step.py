@@ -62,7 +62,7 @@ from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import MOST, SECONDS, next_claim
-from planq.worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
+from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, output_to_store
 from planq.worker.engine.chain import Carried, Chain, after_release
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
 from planq.worker.engine.persist import persist
@@ -247,7 +247,7 @@ class StepRunner:
         stored = output_to_store(output)
         return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
 
-    async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> Outcome:
+    async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
         """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
         owner = self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim))
         calling = Calling(claim, owner, CallSecrets(claim.tenant_id, self._secrets))
@@ -264,24 +264,24 @@ class StepRunner:
             is_question = claim.kind is StepKind.ELICITATION
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
             if tool is None:
-                return Outcome(is_elsewhere=True)
+                return AttemptOutcome(is_elsewhere=True)
             held = attempt_of(head or claim)
             asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
             answer = await calling.answer(asking)
             answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):
                 calling.count(self._counts, "suspended")
-                return Outcome(suspended=answer)
+                return AttemptOutcome(suspended=answer)
             if isinstance(answer, Delegated):
                 delegated = _checked(answer, claim, tool)
                 calling.count(self._counts, "delegated")
-                return Outcome(delegated=delegated)
+                return AttemptOutcome(delegated=delegated)
             output = await self._values.ready(claim, tool, answer)
             calling.count(self._counts, "succeeded")
-            return Outcome(output=output)
+            return AttemptOutcome(output=output)
         except AskingPerson as asking:
             calling.count(self._counts, "asked")
-            return Outcome(asked=calling.secrets.hidden_in_question(asking.question))
+            return AttemptOutcome(asked=calling.secrets.hidden_in_question(asking.question))
         except (ExecutionFailed, StorageUnavailable) as failure:
             calling.count(self._counts, failure.code)
             calling.secrets.hide_in_error(failure)
@@ -290,7 +290,7 @@ class StepRunner:
                 # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
                 await self._in_flight.writes.until_stopped(attempt_of(claim))
             # Its traceback leads by way of this frame to those that carry the outcome on: a circle for the collector.
-            return Outcome(failure=failure.with_traceback(None), phase=calling.phase, poisoned=is_poisoned)
+            return AttemptOutcome(failure=failure.with_traceback(None), phase=calling.phase, poisoned=is_poisoned)
 
     async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""

@@ -225,7 +225,7 @@ def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """What an attempt came to; with a `failure` also in which `phase`. `is_elsewhere`: its tool is not here."""
 
     output: ReadyOutput | None = None

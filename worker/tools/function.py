@@ -28,7 +28,7 @@ from planq.worker.tools.declare import ToolOptions, faults_of, source_place
 from planq.worker.tools.errors import as_execution_failed, traceback_text
 from planq.worker.tools.resources import Resources
 from planq.worker.tools.services import ToolServices
-from planq.worker.tools.signature import INJECTED, Inputs, Question, read_inputs, read_output, read_question
+from planq.worker.tools.signature import INJECTED, FindOutFunction, Inputs, read_inputs, read_output, read_question
 from planq.worker.tools.threads import ToolThreads
 
 _log = logging.getLogger("planq.tools")
@@ -56,7 +56,7 @@ class FunctionTool:
         self._services = services
         self._threads = threads
         self._recovery = _recovery(options, self.place)
-        self._question: Question | None = None
+        self._question: FindOutFunction | None = None
         if options.find_out is not None:
             asked = f"{self.place}: find_out {getattr(options.find_out, '__qualname__', options.find_out)}"
             self._question = read_question(options.find_out, self._inputs, asked, self._resources)

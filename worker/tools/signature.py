@@ -166,7 +166,7 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FindOutFunction:
     """A `find_out` function: which arguments of its tool it takes, and what is injected; `name` is for messages."""
 
     function: Callable[..., Any]
@@ -182,7 +182,7 @@ class Question:
 
 def read_question(
     function: Callable[..., Any], inputs: Inputs, place: str, resources: Container[Any] = ()
-) -> Question:
+) -> FindOutFunction:
     """Return a `find_out` function of the tool with these inputs; `resources` as for `read_inputs`.
 
     Raises `Misconfigured` naming `place` when it asks for anything but the tool's own parameters and what is
@@ -211,7 +211,7 @@ def read_question(
             f"{place}: expected a return annotation with NotHappened beside the tool's output, such as "
             "`-> Receipt | NotHappened`; without it no call could be found not to have happened"
         )
-    return Question(function, frozenset(names), injected, inspect.iscoroutinefunction(function))
+    return FindOutFunction(function, frozenset(names), injected, inspect.iscoroutinefunction(function))
 
 
 def _is_injected(annotation: Any, resources: Container[Any]) -> bool:

@@ -569,9 +569,8 @@ def _is_valid(validator: Any, value: Any, schema: Any) -> bool:
 
 
 def _format(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
-    if validator.is_type(instance, "string") and not has_format(rule, instance):
-        return [ValidationError("has another format")]
-    return ()
+    is_well = not validator.is_type(instance, "string") or has_format(rule, instance)
+    return () if is_well else [ValidationError("has another format")]
 
 
 def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
@@ -585,18 +584,12 @@ def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
 
 def _are_unique(items: list[Any]) -> bool:
     # The library compares every pair when the items cannot be sorted: minutes for a large array of objects.
-    seen: set[str] = set()
-    for item in items:
-        key = json.dumps(_comparable(item), sort_keys=True)
-        if key in seen:
-            return False
-        seen.add(key)
-    return True
+    return len({json.dumps(_comparable(item), sort_keys=True) for item in items}) == len(items)
 
 
 def _comparable(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, dict):
-        return {key: _comparable(item) for key, item in value.items()}
-    return [_comparable(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    return {key: _comparable(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +23,7 @@ from planq.shared.domain.jobs.elicitations import (
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.retry import StageTries, apart
 from planq.shared.domain.jobs.states import (
     STAGES,
     AskedOf,
@@ -46,6 +48,7 @@ from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
 from planq.shared.ports.jobs.wakes import PlanWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.store.database import Row, json_text, stored_text
+from planq.shared.store.ids import new_id
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
@@ -496,3 +499,28 @@ def _quoted(text: str) -> str:
     if '"' in text:
         text = text.replace('"', '\\"')
     return f'"{text}"'
+
+
+def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the suspects of all lost workers, one for each row of what was in flight in them.
+
+    Only in the lane `io` are they many: others have few slots, or a process for each step already. What is known to
+    have frozen its worker was alone in that.
+    """
+    told: set[UUID] = set()
+    suspects = []
+    by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
+    for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
+        company = list(rows)
+        culprits = [[row] for row in company if row["is_culprit"]]
+        others = [row for row in company if not row["is_culprit"]]
+        groups = apart(others) if company[0]["lane"] == Lane.IO else apart(others, len(others))
+        for group in [*culprits, *groups]:
+            group_id = new_id()
+            for row in group:
+                place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
+                beside = 1 if row["is_culprit"] else len(company)
+                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": beside}
+                suspects.append({**place, **family, "delays": row["job_id"] not in told})
+                told.add(row["job_id"])
+    return suspects

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
 from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import STAGES, AskedOf, ElicitationKind, JobStatus, Lane, StepStatus, StopReason
+from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, Lane, StopReason
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.ports.jobs.children import ChildOutcome, Delegated
@@ -48,7 +48,6 @@ from planq.shared.store.jobs.codec import (
     elicitation_text,
     holder_to_json,
     made_to_json,
-    message_to_json,
     outcome_fields,
     stage_claim,
     stage_fence,
@@ -56,6 +55,19 @@ from planq.shared.store.jobs.codec import (
     step_to_json,
     transition_result,
     wanted_to_json,
+)
+from planq.shared.store.jobs.items import (
+    LATE,
+    NOTHING,
+    BatchItem,
+    SqlValue,
+    array,
+    end_fields,
+    in_order,
+    item_of,
+    shared_out,
+    tenant_of,
+    weight_of_success,
 )
 from planq.shared.store.turns import history, settle_turn
 
@@ -69,46 +81,8 @@ _SUCCESSES_TOGETHER = 256
 """Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
 64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
 
-_BYTES_OF_A_SUCCESS = 16 * 1024
-"""A success that is longer counts as several, so that a statement stays within a few megabytes."""
-
-_NOTHING = Take(Lane.IO, 0, False)
-
-_Value = Mapping[str, Any]
-_LATE: _Value = {"applied": False}
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One call: `text` is its JSON object without the opening brace and its number."""
-
-    job: str
-    text: str
-    take: Take = _NOTHING
-    weight: int = 1
-    tenant: str = ""
-
-
 _MOST_ASKED_ABOUT = 100
 """Steps at which a worker looks that is about to ask whether it may call its own."""
-
-
-def _end_fields(end: JobEnd) -> dict[str, Any]:
-    """Return the fields of an item of `planq_end_jobs`."""
-    fields: dict[str, Any] = {
-        "status": str(end.status),
-        "answer": end.answer,
-        "error": None if end.error is None else json_text(end.error.to_json()),
-    }
-    if end.output is not None:
-        fields["output"] = stored_text(end.output)
-    if end.chained is not None:
-        fields["chained"] = stored_text(end.chained)
-    if end.stop_reason is not None:
-        fields["stop_reason"] = str(end.stop_reason)
-    if end.messages:
-        fields["messages"] = [message_to_json(message) for message in end.messages]
-    return fields
 
 
 class PostgresJobStore:
@@ -121,15 +95,15 @@ class PostgresJobStore:
         self._seconds = stage_timeout.total_seconds()
         self._claiming = Batcher(self._claim_stages)
         self._accepting = Batcher(
-            self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_tenant_of
+            self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=tenant_of
         )
-        self._ending = Batcher(self._end_jobs, owner_of=_tenant_of)
+        self._ending = Batcher(self._end_jobs, owner_of=tenant_of)
         # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
-        self._succeeding: dict[Lane, Batcher[_Item, _Value]] = {}
-        self._failing: dict[Lane, Batcher[_Item, _Value]] = {}
+        self._succeeding: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
+        self._failing: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        value = await self._claiming.do(_item({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
+        value = await self._claiming.do(item_of({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
         return None if value is None else stage_claim(value)
 
     async def accept_plan(
@@ -143,7 +117,7 @@ class PostgresJobStore:
         follow: FollowUp = ONE_ROUND,
         take: Take | None = None,
     ) -> TransitionResult:
-        planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
+        planned = _Planned.of(steps, claim.reuse, take or NOTHING)
         fields = {
             **stage_fence(claim, calls),
             "source": source,
@@ -165,7 +139,7 @@ class PostgresJobStore:
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
-        value = await self._accepting.do(_item(fields, weight=1 + len(steps), tenant=claim.tenant_id))
+        value = await self._accepting.do(item_of(fields, weight=1 + len(steps), tenant=claim.tenant_id))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return transition_result({**value, "ready": planned.ready_after(value)})
@@ -212,7 +186,9 @@ class PostgresJobStore:
         stop_reason: StopReason | None = None,
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
-        return await self._ending.do(_item({**stage_fence(claim, calls), **_end_fields(end)}, tenant=claim.tenant_id))
+        return await self._ending.do(
+            item_of({**stage_fence(claim, calls), **end_fields(end)}, tenant=claim.tenant_id)
+        )
 
     async def keep_end(
         self,
@@ -223,12 +199,12 @@ class PostgresJobStore:
         tried: StageTries,
         calls: Sequence[ModelCall],
     ) -> bool:
-        kept = claim.kept if end is None else json_text(_end_fields(end))
+        kept = claim.kept if end is None else json_text(end_fields(end))
         return await self._retry_stage(claim, error, delay, tried, calls, kept)
 
     async def end_kept(self, claim: StageClaim) -> bool:
         return await self._ending.do(
-            _item({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, tenant=claim.tenant_id)
+            item_of({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, tenant=claim.tenant_id)
         )
 
     async def chain_tool(
@@ -363,13 +339,13 @@ class PostgresJobStore:
             return transition_result(await self._database.call("planq_finish_joined", *given))
         if unit:
             fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
-        item = _item(fields, take=take or _NOTHING, weight=1 + len(unit), tenant=claim.tenant_id)
+        item = item_of(fields, take=take or NOTHING, weight=1 + len(unit), tenant=claim.tenant_id)
         if (batcher := self._succeeding.get(item.take.lane)) is None:
             batcher = Batcher(
                 self._succeed_steps,
                 max_weight=_SUCCESSES_TOGETHER,
-                weigh=_weight_of_success,
-                owner_of=_tenant_of,
+                weigh=weight_of_success,
+                owner_of=tenant_of,
             )
             self._succeeding[item.take.lane] = batcher
         return transition_result(await batcher.do(item))
@@ -391,9 +367,9 @@ class PostgresJobStore:
             "in_doubt": in_doubt,
             "anew": anew,
         }
-        item = _item(fields, take=take or _NOTHING, tenant=claim.tenant_id)
+        item = item_of(fields, take=take or NOTHING, tenant=claim.tenant_id)
         if (batcher := self._failing.get(item.take.lane)) is None:
-            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=_tenant_of)
+            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=tenant_of)
         return transition_result(await batcher.do(item))
 
     async def ask_step(
@@ -494,37 +470,37 @@ class PostgresJobStore:
     async def release_step(self, claim: StepClaim) -> TransitionResult:
         return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
-    async def _claim_stages(self, items: Sequence[_Item]) -> Sequence[_Value | None]:
-        rows = await self._database.call_table("planq_claim_stages", _array(items), self._worker_id, self._seconds)
+    async def _claim_stages(self, items: Sequence[BatchItem]) -> Sequence[SqlValue | None]:
+        rows = await self._database.call_table("planq_claim_stages", array(items), self._worker_id, self._seconds)
         claims = {row["n"]: row["claim"] for row in rows}
         return [claims.get(n) for n in range(len(items))]
 
-    async def _accept_plans(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        return _in_order(
+    async def _accept_plans(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
+        return in_order(
             items,
-            await self._database.call_table("planq_accept_plans", _array(items), self._worker_id, self._seconds),
+            await self._database.call_table("planq_accept_plans", array(items), self._worker_id, self._seconds),
         )
 
-    async def _end_jobs(self, items: Sequence[_Item]) -> Sequence[bool]:
-        applied = {row["n"] for row in await self._database.call_table("planq_end_jobs", _array(items))}
+    async def _end_jobs(self, items: Sequence[BatchItem]) -> Sequence[bool]:
+        applied = {row["n"] for row in await self._database.call_table("planq_end_jobs", array(items))}
         return [n in applied for n in range(len(items))]
 
-    async def _fail_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        return _in_order(items, await self._finish("planq_fail_steps", items))
+    async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
+        return in_order(items, await self._finish("planq_fail_steps", items))
 
-    async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
+    async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
         has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
         if has_unit or max(Counter(item.job for item in items).values()) < _SET_FROM:
-            return _in_order(items, await self._finish("planq_succeed_steps", items))
-        outcomes = [_LATE] * len(items)
+            return in_order(items, await self._finish("planq_succeed_steps", items))
+        outcomes = [LATE] * len(items)
         for row in await self._finish("planq_succeed_many", items):
-            for n, outcome in _shared_out(items, row):
+            for n, outcome in shared_out(items, row):
                 outcomes[n] = outcome
         return outcomes
 
-    async def _finish(self, function: str, items: Sequence[_Item]) -> Sequence[Row]:
+    async def _finish(self, function: str, items: Sequence[BatchItem]) -> Sequence[Row]:
         lane = str(items[0].take.lane)
-        return await self._database.call_table(function, _array(items), lane, self._worker_id, self._seconds)
+        return await self._database.call_table(function, array(items), lane, self._worker_id, self._seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,59 +536,12 @@ class _Planned:
         ]
         return cls(json_text(shapes), len(opened), ready, taken)
 
-    def ready_after(self, accepted: _Value) -> list[_Value]:
+    def ready_after(self, accepted: SqlValue) -> list[SqlValue]:
         """Return the steps to be dispatched: what the worker could not take, and nothing beyond a window."""
         out = self.ready[: accepted.get("places")]
         taken = {claim["index"] for claim in accepted.get("taken") or ()}
         left = [step for step in out if step.index not in taken]
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
-
-
-def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1, tenant: str = "") -> _Item:
-    return _Item(fields["job"], json_text(fields)[1:], take, weight, tenant)
-
-
-def _tenant_of(item: _Item) -> str:
-    return item.tenant
-
-
-def _weight_of_success(item: _Item) -> int:
-    return item.weight + len(item.text) // _BYTES_OF_A_SUCCESS
-
-
-def _array(items: Sequence[_Item]) -> str:
-    """Return the items as the SQL functions take them: numbered, in the order of their jobs' ids."""
-    ordered = sorted(enumerate(items), key=lambda numbered: numbered[1].job)
-    return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in ordered]) + "]"
-
-
-def _in_order(items: Sequence[_Item], rows: Sequence[Row]) -> Sequence[_Value]:
-    values = {row["n"]: row["result"] for row in rows}
-    return [values.get(n, _LATE) for n in range(len(items))]
-
-
-def _shared_out(items: Sequence[_Item], row: Row) -> Iterator[tuple[int, _Value]]:
-    """Yield what each of the items gets that applied in one job: every one what it takes over, the last one the rest.
-
-    For the others it is as if they had come before: the job went on executing.
-    """
-    applied: list[int] = sorted(row["applied"])
-    claims = list(row["taken"] or ())
-    for n in applied:
-        is_last = n == applied[-1]
-        status = row["job_status"]
-        steps = items[n].take.steps
-        outcome = {
-            "applied": True,
-            "status": StepStatus.SUCCEEDED,
-            "job_status": status if is_last or status not in STAGES else JobStatus.EXECUTING,
-            "stage_attempt": row["stage_attempt"],
-            "taken": claims[:steps],
-            "ready": row["ready"] if is_last else (),
-            "stage": row["stage"] if is_last else None,
-        }
-        claims = claims[steps:]
-        yield n, outcome
 
 
 def _unit_step(step: UnitStep) -> dict[str, Any]:

@@ -6,15 +6,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import apart
 from planq.shared.domain.jobs.states import (
     STAGES,
     Effect,
@@ -49,7 +46,14 @@ from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskL
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import notify_parent
-from planq.shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
+from planq.shared.store.jobs.codec import (
+    after_answer_fields,
+    elicitation_text,
+    suspects_of,
+    transition_result,
+    tries_of,
+)
+from planq.shared.store.jobs.silence import Silence
 from planq.shared.store.lines import admit_lines, cancel_lines, fail_lost_lines, settle_lines
 from planq.shared.store.schedules import Firing
 from planq.shared.store.turns import settle_turn
@@ -387,7 +391,7 @@ class WorkerRegistry:
         lease_seconds = self._lease_seconds + self._silence.seconds
         lost = await self._database.fetch_all("lost_attempts", lease_seconds=lease_seconds)
         if lost:
-            await self._database.execute("note_suspects", suspects=as_json(_suspects(lost)))
+            await self._database.execute("note_suspects", suspects=as_json(suspects_of(lost)))
 
     async def take_back_stage(self, stage: LostStage) -> bool:
         applied: bool = await self._database.call(
@@ -573,31 +577,6 @@ def _lost_step(row: Row) -> LostStep:
     )
 
 
-def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the suspects of all lost workers, one for each row of what was in flight in them.
-
-    Only in the lane `io` are they many: others have few slots, or a process for each step already. What is known to
-    have frozen its worker was alone in that.
-    """
-    told: set[UUID] = set()
-    suspects = []
-    by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
-    for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
-        company = list(rows)
-        culprits = [[row] for row in company if row["is_culprit"]]
-        others = [row for row in company if not row["is_culprit"]]
-        groups = apart(others) if company[0]["lane"] == Lane.IO else apart(others, len(others))
-        for group in [*culprits, *groups]:
-            group_id = new_id()
-            for row in group:
-                place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
-                beside = 1 if row["is_culprit"] else len(company)
-                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": beside}
-                suspects.append({**place, **family, "delays": row["job_id"] not in told})
-                told.add(row["job_id"])
-    return suspects
-
-
 def _expired_job(row: Row) -> ExpiredJob:
     is_queued = row["status"] == JobStatus.QUEUED
     limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
@@ -611,42 +590,3 @@ def _wake(row: Row) -> Wake:
     if row["kind"] == "respond":
         return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links, row["tenant_id"])
     return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority, links, row["tenant_id"])
-
-
-_NEW_SECONDS = 2.0
-"""Twice what a worker that cannot reach the database pauses between two beats."""
-
-_EVER_SECONDS = 86_400.0
-
-
-class Silence:
-    """How long this process could not beat itself, and for how long that still counts.
-
-    After such a gap perhaps nobody could: the leases of others get as much time again before they are judged, or the
-    first worker to reach a database that was away would take everybody for dead. A process that has just begun cannot
-    know of a gap: it judges nobody before those who live have had time to beat.
-    """
-
-    def __init__(self, lease_seconds: float, clock: Callable[[], float]) -> None:
-        self._lease_seconds = lease_seconds
-        self._clock = clock
-        self._beat_at: float | None = None  # a process that has never beaten has missed none
-        self._gap_seconds = 0.0
-        self._gap_until = 0.0
-
-    def beat(self) -> None:
-        """Take note of a heartbeat that applied."""
-        now = self._clock()
-        if self._beat_at is None:
-            self._gap_seconds, self._gap_until = _EVER_SECONDS, now + min(self._lease_seconds, _NEW_SECONDS)
-        elif now - self._beat_at > self._lease_seconds:
-            self._gap_seconds, self._gap_until = now - self._beat_at, now + self._lease_seconds
-        self._beat_at = now
-
-    @property
-    def seconds(self) -> float:
-        """Return by how much to lengthen the leases of others."""
-        now = self._clock()
-        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
-            return now - self._beat_at
-        return self._gap_seconds if now < self._gap_until else 0.0

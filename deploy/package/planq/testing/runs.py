@@ -41,7 +41,7 @@ from planq.worker.tools.registry import Registry
 from planq.worker.tools.resources import Resource, Resources, resource_of
 from planq.worker.tools.services import ToolServices
 
-Tools = ModuleType | Iterable[Callable[..., Any] | Tool | ModuleType]
+OwnTools = ModuleType | Iterable[Callable[..., Any] | Tool | ModuleType]
 """Functions with `@tool`, tools of other kinds, and modules whose tools are meant."""
 
 _INLINE_BYTES = 2**31
@@ -82,7 +82,7 @@ class Surroundings(TypedDict, total=False):
     declare. `policy` is the server's for tools, `limits` are lower ones of the job.
     """
 
-    tools: Tools
+    tools: OwnTools
     answers: Answers
     model: ScriptedModel
     user: str

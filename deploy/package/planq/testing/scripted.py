@@ -23,7 +23,7 @@ from planq.shared.ports import CutOff
 Called = tuple[str, Mapping[str, Any]] | ToolCallRequest
 """A call of a tool: its name and its arguments; as a `ToolCallRequest` it is what a provider returned, as it is."""
 
-Said = str | Sequence[Called] | ExecutionFailed
+Reply = str | Sequence[Called] | ExecutionFailed
 """A text, calls of tools, or the failure of the model."""
 
 
@@ -38,9 +38,9 @@ class ScriptedModel:
     that fails. `asked` is what it was asked, and what it was shown: tools, results, or messages.
     """
 
-    planned: Said = "hello"
+    planned: Reply = "hello"
     answered: str | ExecutionFailed = "the answer"
-    turns: Sequence[Said] = ()
+    turns: Sequence[Reply] = ()
     guided: str | ExecutionFailed = "{}"
     asked: list[tuple[Ask, Any]] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class ScriptedModel:
         return _reply(self.answered, ask, Purpose.RESPOND)
 
 
-def _reply(said: Said, ask: Ask, purpose: Purpose, *, as_plan: bool = False) -> ModelReply:
+def _reply(said: Reply, ask: Ask, purpose: Purpose, *, as_plan: bool = False) -> ModelReply:
     """Return a reply, or raise the failure that it is; calls `as_plan` come through the planning tool."""
     call = ModelCall(purpose, ask.model, latency_ms=0, input_tokens=0, output_tokens=0)
     if isinstance(said, ExecutionFailed):
