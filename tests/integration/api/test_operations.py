@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import urljoin
 
 import psycopg
 import pytest
@@ -385,7 +386,7 @@ def test_the_documentation_is_there(api: Api) -> None:
     page = api.http.get("/docs").text
     addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert len(addresses) >= 2
-    for address in addresses:
+    for address in (urljoin("/docs", relative) for relative in addresses):
         assert address.startswith("/docs/"), "the page asks nobody else for its parts"
         assert api.http.get(address).status_code == 200
     document = api.http.get("/openapi.json").json()
