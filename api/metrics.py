@@ -138,6 +138,19 @@ def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[st
     return told
 
 
+class _EndCollector(Collector):
+    """How many jobs have ended, as the database has counted them; nothing while it does not answer."""
+
+    def __init__(self) -> None:
+        self.counts: Mapping[str, int] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        ended = CounterMetricFamily("planq_jobs_ended", "Jobs that have ended, by outcome.", labels=("outcome",))
+        for outcome, number in self.counts.items():
+            ended.add_metric((outcome,), number)
+        return (ended,)
+
+
 class Metrics:
     """The instruments of one application."""
 
@@ -184,7 +197,9 @@ class Metrics:
             registry=self.registry,
         )
         self._each = _WorkerCollector()
-        self.registry.register(self._each)
+        self._ended = _EndCollector()
+        for collector in (self._each, self._ended):
+            self.registry.register(collector)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note one answered request; `route` is a template, never a path."""
@@ -203,16 +218,19 @@ class Metrics:
         """Return everything in Prometheus' text format; without the database's part when it does not answer."""
         try:
             counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
+            ended = await self._registry.ended()
             workers = await self._registry.live()
             freezes = Tally(row["kind"] for row in await self._registry.freezes(FREEZES_WITHIN))
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()
+            self._ended.counts = {}
             for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
                 gauge.clear()
         else:
             self._database.set(1)
             self._each.rows = workers
+            self._ended.counts = ended
             lanes = Tally(lane for row in workers for lane in row["lanes"])
             self._count_unfinished(counts)
             for count in ("unfinished", "window"):

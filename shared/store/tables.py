@@ -26,6 +26,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Numeric,
+    Sequence,
     Text,
     Uuid,
     event,
@@ -44,6 +45,7 @@ from planq.shared.domain.jobs.states import (
     JobStatus,
     JoinPolicy,
     OnFailure,
+    Outcome,
     Priority,
     Recovery,
     Respond,
@@ -214,6 +216,10 @@ class Job(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
     started_at: datetime | None = time_column()
     finished_at: datetime | None = time_column()
+
+
+for _outcome in Outcome:
+    Sequence(f"jobs_ended_{_outcome}", metadata=SQLModel.metadata)  # counted by planq_count_end
 
 
 class PlanRow(SQLModel, table=True):

@@ -263,6 +263,10 @@ class WorkerRegistry:
         """
         return await self._database.fetch_all("count_unfinished", lease_seconds=self._lease_seconds)
 
+    async def ended(self) -> Mapping[str, int]:
+        """Return how many jobs have ended with each `Outcome` since the tables were made; the number never falls."""
+        return {row["outcome"]: row["n"] for row in await self._database.fetch_all("count_ended")}
+
     async def broken_invariants(self, limit: int = 100) -> Sequence[Row]:
         """Return rows (invariant, job_id, step_index) of what must never be; reads the whole history.
 

@@ -159,6 +159,7 @@ def test_a_database_that_is_away_is_a_503_and_comes_back_by_itself(make_api: Mak
         metrics = api.http.get("/metrics").text
         assert "planq_database_up 0.0" in metrics
         assert "planq_unfinished_jobs{" not in metrics
+        assert "planq_jobs_ended_total{" not in metrics
         connection.execute(allow.format(sql.Identifier(str(name)), sql.SQL("true")))
 
     eventually(lambda: api.http.get(f"/jobs/{job['id']}").status_code == 200, what="the database is used again")
@@ -180,7 +181,6 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     api.jobs.run_plan(job["id"], {"calls": [search()]}, {})
     api.http.get(f"/jobs/{job['id']}?wait=0.3")
     api.http.get("/nothing/at/all")
-
     lines = api.http.get("/metrics").text.splitlines()
 
     assert 'planq_http_requests_total{method="GET",route="/jobs/{job_id}",status="200"} 1.0' in lines
@@ -190,6 +190,7 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     assert 'planq_unfinished_jobs{status="executing"} 1.0' in lines
     assert 'planq_unfinished_jobs{status="queued"} 0.0' in lines
     assert 'planq_unfinished_steps{status="ready"} 1.0' in lines
+    assert 'planq_jobs_ended_total{outcome="succeeded"} 0.0' in lines
     assert 'planq_live_workers{lane="io"} 1.0' in lines
     assert 'planq_live_workers{lane="cpu"} 0.0' in lines
     assert 'planq_unfinished_deliveries{status="pending"} 0.0' in lines
@@ -197,6 +198,10 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     # Half as many once the step has been ready for longer than a wake-up may take, as it is on a slow machine.
     assert not {'planq_bulk_jobs{count="window"} 2.0', 'planq_bulk_jobs{count="window"} 1.0'}.isdisjoint(lines)
     assert "planq_waiting_clients 0.0" in lines
+    assert api.http.post(f"/jobs/{job['id']}/cancel").status_code == 200
+    lines = api.http.get("/metrics").text.splitlines()
+    assert 'planq_jobs_ended_total{outcome="cancelled"} 1.0' in lines
+    assert 'planq_unfinished_jobs{status="executing"} 0.0' in lines
 
 
 def test_tools_are_listed_as_published(api: Api) -> None:

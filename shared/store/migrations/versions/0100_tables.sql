@@ -44,6 +44,14 @@ CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK 
 
 CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
 
+CREATE SEQUENCE jobs_ended_succeeded;
+
+CREATE SEQUENCE jobs_ended_partial;
+
+CREATE SEQUENCE jobs_ended_failed;
+
+CREATE SEQUENCE jobs_ended_cancelled;
+
 CREATE TABLE agents (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,

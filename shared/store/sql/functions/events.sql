@@ -19,6 +19,21 @@ CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE
                 WHEN p_error IS NULL THEN 'succeeded' ELSE 'partial' END
 $$;
 
+-- Counts a job that ends, in the sequence of its outcome: commits do not wait for each other there, and no row is written.
+CREATE FUNCTION planq_count_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM nextval(('jobs_ended_' || planq_outcome(NEW.status, NEW.error))::regclass);
+    RETURN NULL;
+END $$;
+
+-- Deferred: what is undone has ended nothing, and nobody takes back what a sequence has counted.
+CREATE CONSTRAINT TRIGGER planq_count_end AFTER UPDATE OF status ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION planq_count_end();
+
+-- A child job may be made as one that has failed (planq_make_children).
+CREATE CONSTRAINT TRIGGER planq_count_born_ended AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_count_end();
+
 -- The data of the event of an end: the outcome, and what stands in the error. An error may hold \u0000, so it is put together
 -- as text.
 CREATE FUNCTION planq_end_told(p_status text, p_error json) RETURNS json LANGUAGE sql IMMUTABLE AS $$

@@ -122,6 +122,16 @@ WHERE t.published_at < planq_now() - interval '5 minutes'
   AND EXISTS (SELECT FROM live WHERE t.definition->>'lane' = ANY (live.lanes))
   AND NOT EXISTS (SELECT FROM live JOIN worker_tools o ON o.worker_id = live.id WHERE o.name = t.name)
 
+-- name: count_ended
+-- How many jobs have ended with each outcome since there were none (planq_count_end); a crash of the server may add some.
+SELECT 'succeeded' AS outcome, CASE WHEN is_called THEN last_value ELSE 0 END AS n FROM jobs_ended_succeeded
+UNION ALL
+SELECT 'partial', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_partial
+UNION ALL
+SELECT 'failed', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_failed
+UNION ALL
+SELECT 'cancelled', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_cancelled
+
 -- name: count_unfinished
 -- How many jobs, steps and deliveries stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are
 -- bulk, beside how many of those there may be. Counted from the indexes of what is unfinished, by what these keep.
