@@ -31,8 +31,9 @@ from planq.api.documents import job_document, job_summary, new_job_document, ste
 from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.api.submission import Submitted, submit_job
-from planq.shared.domain.errors import Conflict
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable
 from planq.shared.domain.jobs.states import JobStatus, Strategy
+from planq.shared.store.views import JobView
 
 job_routes = strict_router("jobs")
 
@@ -53,6 +54,12 @@ KeyHeader = Annotated[
         json_schema_extra={"pattern": "^[!-~]{1,255}$"},  # `check_key` says better what is wrong with one
         description="1 to 255 visible ASCII characters; repeats are then harmless.",
     ),
+]
+_PREFERRED = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
+
+PreferHeader = Annotated[
+    str | None,
+    Header(alias="Prefer", description="`wait=30` (RFC 7240) does what the query `wait` does; that one goes first."),
 ]
 TraceHeader = Annotated[
     str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
@@ -83,16 +90,59 @@ async def post_job(
     who: Who,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
+    wait: WaitQuery = 0.0,
+    prefer: PreferHeader = None,
 ) -> Response:
     """Submit a job. It is committed before the answer, and runs also if the broker is down at this moment.
 
-    `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409.
+    `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409. With
+    `wait`, 200 and the job as soon as it has ended; 202 as it stands when the time is over, or it asks a person.
     """
     sent = await request.json()
     made = await submit_job(
         services, who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
-    return await accepted(services, who, made)
+    seconds, applied = seconds_to_wait(wait, prefer)
+    if seconds <= 0:
+        return await accepted(services, who, made)
+    view = await ended_of(services, made, seconds, request)
+    if isinstance(view, Response):
+        return view
+    if view is None:
+        return await accepted(services, who, made)
+    return JsonResponse(
+        job_document(view), status_code=200 if view.has_ended else 202, headers={**located(made), **applied}
+    )
+
+
+def seconds_to_wait(wait: float, prefer: str | None) -> tuple[float, dict[str, str]]:
+    """Return how long a request that stores a job waits for its end, and the headers that say what was preferred."""
+    if wait > 0 or prefer is None or (found := _PREFERRED.search(prefer)) is None:
+        return wait, {}
+    return float(found[1]), {"Preference-Applied": f"wait={found[1]}"}
+
+
+async def ended_of(
+    services: Services, made: Submitted, seconds: float, request: Request
+) -> JobView | Response | None:
+    """Return a job that is stored as soon as it has ended, or asks a person, or as it stands after so many seconds.
+
+    None where nobody can wait for it just now: the job is stored, and a refusal would look like one of the job. A
+    response where the client has gone. Raises what a request with the caller's key is refused by, if that key ends.
+    """
+    try:
+        view = await job_when_ended(services, made.job_id, seconds, request)
+    except (HttpRefusal, DatabaseUnavailable) as error:
+        if isinstance(error, HttpRefusal) and error.status_code != 429:
+            raise
+        return None
+    return answer_to_nobody() if view is None else view
+
+
+def located(made: Submitted) -> dict[str, str]:
+    """Return the headers of an answer with a job that is stored."""
+    replayed = {} if made.submission is not None else {"Idempotency-Replayed": "true"}
+    return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
 
 
 async def get_job(
@@ -130,7 +180,8 @@ class _Submit(DirectRoute):
     async def direct(self, request: StrictRequest, services: Services) -> Response | None:
         """Store a job; a body that is no JSON or no `JobRequest` is left to the handler."""
         fields = request.headers
-        if request.scope["query_string"] or fields.get("content-type") != "application/json":
+        is_plain = not request.scope["query_string"] and "prefer" not in fields
+        if not is_plain or fields.get("content-type") != "application/json":
             return None
         try:
             raw = await request.body()  # the guard's refusal of a long one is the answer
@@ -165,7 +216,11 @@ job_routes.add_api_route(
     methods=["POST"],
     status_code=202,
     response_model=JobDocument,
-    responses={202: ACCEPTED, **error_responses(400, 404, 409, 413, 415, 429)},
+    responses={
+        200: {"description": "With `wait`: the job, which has ended.", "headers": ACCEPTED["headers"]},
+        202: ACCEPTED,
+        **error_responses(400, 404, 409, 413, 415, 429),
+    },
     route_class_override=_Submit,
 )
 job_routes.add_api_route(

@@ -38,7 +38,16 @@ from planq.api.message_flow import (
     task_status,
 )
 from planq.api.routes.control import resume_job
-from planq.api.routes.jobs import CursorQuery, KeyHeader, TraceHeader, cancel_job
+from planq.api.routes.jobs import (
+    CursorQuery,
+    KeyHeader,
+    PreferHeader,
+    TraceHeader,
+    WaitQuery,
+    cancel_job,
+    ended_of,
+    seconds_to_wait,
+)
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.api.submission import submit_job
 from planq.shared.domain.errors import Conflict, NotFound
@@ -92,10 +101,13 @@ async def post_task(
     who: Who,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
+    wait: WaitQuery = 0.0,
+    prefer: PreferHeader = None,
 ) -> Response:
     """Begin a task: a job for the goal, with the model and the strategy of the tenant's messages.
 
     It is committed before the answer. With an `Idempotency-Key`, the same body gives the same task, another a 409.
+    With `wait`, the task as soon as it has ended or asks a person, or as it stands when the time is over.
     """
     config = (await services.tenants.of(who.tenant_id)).config
     job = JobRequest(input=body.goal, strategy=config.message_strategy(), model=config.model, metadata=body.metadata)
@@ -108,10 +120,14 @@ async def post_task(
         traceparent=traceparent,
         is_task=True,
     )
-    view = await services.requests.view(who.tenant_id, made.job_id)
-    return JsonResponse(
-        task_document(view), status_code=201, headers={"Location": f"/tasks/{made.job_id}", **made.headers}
-    )
+    seconds, applied = seconds_to_wait(wait, prefer)
+    view = await ended_of(services, made, seconds, request) if seconds > 0 else None
+    if isinstance(view, Response):
+        return view
+    if view is None:
+        view = await services.requests.view(who.tenant_id, made.job_id)
+    headers = {"Location": f"/tasks/{made.job_id}", **made.headers, **applied}
+    return JsonResponse(task_document(view), status_code=201, headers=headers)
 
 
 @message_flow_routes.get("/agentic/tasks", response_model=FlowTaskPage)

@@ -114,6 +114,20 @@ def test_waits_of_a_tenant_are_bounded_over_all_processes(make_api: MakeApi) -> 
     assert there.http.get(f"/jobs/{job}?wait=30").status_code == 200, "nobody waits for a job that has ended"
 
 
+def test_a_job_that_nobody_may_wait_for_any_more_is_accepted_all_the_same(make_api: MakeApi) -> None:
+    here, there = configured(make_api, max_waits=1)
+    job = here.submit()["id"]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(here.http.get, f"/jobs/{job}?wait=30")
+        eventually(lambda: held(here, "waits") == 1)
+
+        accepted = there.http.post("/jobs?wait=30", json={"input": "x"})
+        assert (accepted.status_code, accepted.json()["status"]) == (202, "queued")
+
+        here.jobs.complete(job, notify=True)
+        assert waiting.result().json()["status"] == "completed"
+
+
 def held(api: Api, kind: str) -> int:
     rows = api.jobs.execute("SELECT coalesce(sum(held), 0) AS held FROM tenant_places WHERE kind = %s", kind)
     return int(rows[0]["held"])

@@ -202,3 +202,65 @@ def test_hundreds_wait_without_a_database_connection_each(make_api: MakeApi) -> 
 
     assert {response.json()["status"] for response in responses} == {"completed"}
     assert api.waiting() == 0
+
+
+def submit_and_wait(
+    api: Api, pool: ThreadPoolExecutor, query: str = "?wait=50", **headers: str
+) -> Future[httpx.Response]:
+    """Submit a job and wait for it in one request; returns once the API waits."""
+    before = api.waiting()
+    body = {"input": "x"}
+    sent = pool.submit(
+        lambda: httpx.post(f"{api.url}/jobs{query}", json=body, headers=headers, timeout=90, trust_env=False)
+    )
+    eventually(lambda: api.waiting() == before + 1, what="the API waits")
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [("?wait=50", {}), ("", {"Prefer": "respond-async, wait=50"}), ("", {"prefer": 'Wait="50"'})],
+)
+def test_a_job_is_submitted_and_waited_for_in_one_request(
+    make_api: MakeApi, query: str, headers: dict[str, str]
+) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    with ThreadPoolExecutor() as pool:
+        sent = submit_and_wait(api, pool, query, **headers)
+        (job,) = api.http.get("/jobs").json()["items"]
+        assert api.http.post(f"/jobs/{job['id']}/cancel").status_code == 200
+        answer = sent.result(timeout=60)
+
+    assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, job["id"], "cancelled")
+    assert answer.headers["location"] == f"/jobs/{job['id']}"
+    assert answer.headers.get("preference-applied") == ("wait=50" if headers else None)
+
+
+def test_a_job_that_has_not_ended_in_time_is_answered_as_it_stands(make_api: MakeApi) -> None:
+    api = make_api()
+
+    answer = api.http.post("/jobs?wait=0.01", json={"input": "x"}, headers={"Idempotency-Key": "one"})
+    again = api.http.post("/jobs?wait=0.01", json={"input": "x"}, headers={"Idempotency-Key": "one"})
+
+    assert (answer.status_code, answer.json()["status"], "idempotency-replayed" in answer.headers) == (
+        202,
+        "queued",
+        False,
+    )
+    assert (again.status_code, again.json()["id"]) == (202, answer.json()["id"])
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize("preferred", ["wait", "wait=", "wait=soon", "waiting=9", "wait=-1", "x=wait=3"])
+def test_a_preference_that_says_nothing_is_passed_over(make_api: MakeApi, preferred: str) -> None:
+    answer = make_api().http.post("/jobs", json={"input": "x"}, headers={"Prefer": preferred})
+
+    assert (answer.status_code, answer.headers.get("preference-applied")) == (202, None)
+
+
+def test_a_task_is_waited_for_in_one_request(make_api: MakeApi) -> None:
+    api = make_api()
+
+    answer = api.http.post("/tasks?wait=0.01", json={"goal": "x"})
+
+    assert (answer.status_code, answer.headers["location"]) == (201, f"/tasks/{answer.json()['task_id']}")
