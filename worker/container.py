@@ -108,7 +108,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
     - methods(SweepStore)
-    - {"live", "unfinished", "broken_invariants", "planners", "freezes", "differing_tools", "awaited_tools"},
+    - {"live", "unfinished", "broken_invariants", "planners", "freezes", "differing_tools", "awaited_tools", "ended"},
 }
 """What a worker process does to the world, by port: see `planq.shared.failpoints`."""
 

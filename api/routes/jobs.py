@@ -217,7 +217,11 @@ job_routes.add_api_route(
     status_code=202,
     response_model=JobDocument,
     responses={
-        200: {"description": "With `wait`: the job, which has ended.", "headers": ACCEPTED["headers"]},
+        200: {
+            "description": "With `wait`: the job, which has ended.",
+            "headers": ACCEPTED["headers"],
+            "model": JobDocument,
+        },
         202: ACCEPTED,
         **error_responses(400, 404, 409, 413, 415, 429),
     },

@@ -38,7 +38,8 @@ def is_given_up_the_second_time(stage: Stage, how: str, tool: str = "freeze") ->
         guilty = scene.submit((f"fault_{tool}", {"how": how}))
         job, (step,) = scene.ends(guilty)
 
-        first, second = freezes(scene)
+        # A busy machine may hold up a loop for as long, in which nobody is guilty.
+        first, second = (row for row in freezes(scene) if row["job_id"] is not None)
         assert (job["status"], step["status"], step["error"]["code"]) == ("completed", "failed", "froze")
         assert (step["attempt"], step["worker_losses"]) == (2, 2), "nobody beside it was suspected in its place"
         place = step["error"]["details"]["place"]

@@ -87,7 +87,7 @@ def test_what_is_no_cursor_is_said_everywhere(api: Api, path: str) -> None:
         ("GET", "/jobs?limit=1&limit=2", "limit", "more than once"),
         ("GET", "/jobs/{id}?wiat=1", "wiat", "known parameters are wait"),
         ("GET", "/jobs/{id}?wait=0&x=", "x", "known parameters are wait"),
-        ("POST", "/jobs?dry_run=true", "dry_run", "this takes none"),
+        ("POST", "/jobs?dry_run=true", "dry_run", "known parameters are wait"),
         ("POST", "/jobs/{id}/cancel?now", "now", "this takes none"),
         ("GET", "/healthz?x=1", "x", "this takes none"),
     ],
