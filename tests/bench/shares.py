@@ -202,7 +202,8 @@ async def _flood(url: str, key: str, pages_port: int, kind: str) -> None:
 
 async def _drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer a request with one byte after the other, until the client has enough of it."""
-    with suppress(ConnectionError, asyncio.IncompleteReadError):
+    # uvloop says of a client that has gone, and whose handle it has closed, that it is a RuntimeError.
+    with suppress(ConnectionError, RuntimeError, asyncio.IncompleteReadError):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000000\r\n\r\n")
         while not reader.at_eof():
