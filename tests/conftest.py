@@ -16,6 +16,7 @@ import pytest
 
 from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
+from tests.support.lacking import require
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import OTHER_SERVER, TestPostgres, server_folder
 from tests.support.stack import Stack
@@ -115,10 +116,7 @@ def valkey_url(valkey: EmbeddedValkey) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     """The session's RabbitMQ node."""
-    if lack := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(lack)
-        pytest.skip(lack)
+    require(missing())
     node = RabbitMQ(tmp_path_factory.mktemp("rq"))
     node.start()
     yield node

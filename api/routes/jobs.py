@@ -157,13 +157,11 @@ async def get_job(
 
 async def accepted(services: Services, who: Caller, made: Submitted) -> Response:
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
-    headers = {"Location": f"/jobs/{made.job_id}", **made.headers}
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)
     else:
         document = job_document(await services.requests.view(who.tenant_id, made.job_id))
-        headers["Idempotency-Replayed"] = "true"
-    return JsonResponse(document, status_code=202, headers=headers)
+    return JsonResponse(document, status_code=202, headers=located(made))
 
 
 async def answer_with(services: Services, who: Caller, job_id: UUID) -> Response:

@@ -11,8 +11,8 @@ from planq.shared.client.outcome import has_ended, outcome_of
 from planq.shared.client.wire import Json
 
 
-class JobFacts:
-    """What a job's `document` says: that of `GET /jobs/{id}`."""
+class Facts:
+    """What a `document` of the API says."""
 
     def __init__(self, document: Json) -> None:
         self.document = document
@@ -22,13 +22,21 @@ class JobFacts:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """The id under which the API knows it."""
         return str(self.document["id"])
 
     @property
     def status(self) -> str:
-        """Where it stands: `queued`, `planning`, `executing`, `input_required`, …, `completed`."""
+        """Where it stands: `queued` or `validating` at first, `completed`, `failed` or `cancelled` at last."""
         return str(self.document["status"])
+
+    def _now(self, document: Json) -> Self:
+        self.document = document
+        return self
+
+
+class JobFacts(Facts):
+    """What a job's `document` says: that of `GET /jobs/{id}`."""
 
     @property
     def outcome(self) -> str | None:
@@ -55,38 +63,14 @@ class JobFacts:
         """Its steps, each with its `status`, its `output` and its `error`."""
         return list(self.document.get("steps") or ())
 
-    def _now(self, document: Json) -> Self:
-        self.document = document
-        return self
 
-
-class BatchFacts:
+class BatchFacts(Facts):
     """What a batch's `document` says: that of `GET /batches/{id}`."""
-
-    def __init__(self, document: Json) -> None:
-        self.document = document
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.status}>"
-
-    @property
-    def id(self) -> str:
-        """The batch's id."""
-        return str(self.document["id"])
-
-    @property
-    def status(self) -> str:
-        """Where it stands: `uploading`, `validating`, `in_progress`, `completed`, …"""
-        return str(self.document["status"])
 
     @property
     def counts(self) -> dict[str, Any]:
         """How many lines stand where."""
         return dict(self.document["counts"])
-
-    def _now(self, document: Json) -> Self:
-        self.document = document
-        return self
 
 
 def api_url() -> str:

@@ -50,14 +50,12 @@ def end_fields(end: JobEnd) -> dict[str, Any]:
 
 
 def item_of(fields: Mapping[str, Any], *, take: Take = NOTHING, weight: int = 1, tenant: str = "") -> BatchItem:
+    """Return the item of a call with these fields, `job` among them; raises ValueError for what is no JSON."""
     return BatchItem(fields["job"], json_text(fields)[1:], take, weight, tenant)
 
 
-def tenant_of(item: BatchItem) -> str:
-    return item.tenant
-
-
 def weight_of_success(item: BatchItem) -> int:
+    """Return how much of a statement a success takes, by its steps and its length."""
     return item.weight + len(item.text) // _BYTES_OF_A_SUCCESS
 
 
@@ -68,6 +66,7 @@ def array(items: Sequence[BatchItem]) -> str:
 
 
 def in_order(items: Sequence[BatchItem], rows: Sequence[Row]) -> Sequence[SqlValue]:
+    """Return the answer of each item; that of one which came too late stands in no row."""
     values = {row["n"]: row["result"] for row in rows}
     return [values.get(n, LATE) for n in range(len(items))]
 

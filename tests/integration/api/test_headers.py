@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
@@ -14,6 +13,7 @@ import pytest
 
 from planq.api.__main__ import server_options
 from tests.integration.api.conftest import Api, MakeApi
+from tests.support.lacking import require
 
 FIELDS = {
     "x-content-type-options": "nosniff",
@@ -67,9 +67,7 @@ def test_refusals_streams_and_what_is_no_request_have_them_too(make_api: MakeApi
 
 
 def test_the_page_works_in_a_browser(api: Api, tmp_path: Path) -> None:
-    if shutil.which("chromium") is None:
-        lack = "Chromium is not installed (Debian's package chromium)"
-        pytest.fail(lack) if os.environ.get("CI") == "true" else pytest.skip(lack)
+    require(None if shutil.which("chromium") else "Chromium is not installed (Debian's package chromium)")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
     command += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom", f"{api.url}/docs"]

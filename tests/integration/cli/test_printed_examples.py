@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lacking import require
 from tests.support.stack import Stack
 from tests.support.tiers import rare
 
@@ -62,10 +63,7 @@ def steady(text: str) -> str:
 def test_the_walk_through_works_as_printed(
     make_stack: Callable[..., Stack], database_url: str, valkey_url: str, tmp_path: Path, page: str, least: int
 ) -> None:
-    if shutil.which("curl") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("curl is not installed")
-        pytest.skip("curl is not installed")
+    require(None if shutil.which("curl") else "curl is not installed")
     text = (ROOT / page).read_text("utf-8")
     walk = steps(text)
     tools = [name.removesuffix(".py") for name in keep_files(text, tmp_path) if name.endswith(".py")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from planq.shared.domain.database_url import in_schema
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.settings import Settings
 from planq.shared.store import migrate, schema
+from tests.support.lacking import require
 from tests.support.pgbouncer import PgBouncer, missing
 from tests.support.servers import server_folder
 from tests.support.stack import Stack
@@ -28,10 +28,7 @@ PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6 * 7"
 
 @pytest.fixture
 def pooler(database_url: str) -> Iterator[PgBouncer]:
-    if lack := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(lack)
-        pytest.skip(lack)
+    require(missing())
     with server_folder() as folder:
         # Fewer connections than planq's processes have clients: each transaction takes whichever is free.
         made = PgBouncer(folder, database_url, connections=3)
