@@ -584,7 +584,12 @@ def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
 
 def _are_unique(items: list[Any]) -> bool:
     # The library compares every pair when the items cannot be sorted: minutes for a large array of objects.
-    return len({json.dumps(_comparable(item), sort_keys=True) for item in items}) == len(items)
+    seen: set[str] = set()
+    for key in (json.dumps(_comparable(item), sort_keys=True) for item in items):
+        if key in seen:
+            return False
+        seen.add(key)
+    return True
 
 
 def _comparable(value: Any) -> Any:
