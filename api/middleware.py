@@ -31,7 +31,7 @@ IS_HEAD = "planq.is_head"
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
-at `/docs` itself. The description says nothing that docs/http-api.md does not."""
+at `/docs` itself. The description says nothing that docs/http-*.md do not."""
 
 OPEN_BELOW = "/docs/"
 """The scripts of that page lie below."""

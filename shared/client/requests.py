@@ -19,7 +19,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 class JobFields(TypedDict, total=False):
-    """What `POST /jobs` takes beside `input`; what is None is left out. docs/http-api.md says what each means."""
+    """What `POST /jobs` takes beside `input`; what is None is left out. docs/http-jobs.md says what each means."""
 
     plan: Mapping[str, Any] | None
     agent: str | None

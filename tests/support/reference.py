@@ -2,50 +2,36 @@
 
 A page is prose with blocks between two marks. What stands inside a block comes from one place in the code: settings
 from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/http.py`, the command line from typer, the
-HTTP API from its OpenAPI document.
+HTTP API from its OpenAPI document (`http_reference.py`).
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from typer.main import get_command
 
-from planq.api.access import opening_of
-from planq.api.app import create_api
 from planq.api.http import STATUS_OF
-from planq.api.middleware import OPEN_PATHS
 from planq.deploy.cli.main import create_app as create_cli
 from planq.shared.domain import errors
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.environment import variables_of
 from planq.shared.settings import Settings
+from tests.support import http_reference
+from tests.support.markdown import plain, table
 
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCK = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- made by `make docs`: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 UNITS = {"seconds": "s", "days": "days", "bytes": "bytes", "chars": "characters", "tokens": "tokens", "hosts": ""}
 
 Json = Mapping[str, Any]
-
-
-def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table; `head` names the columns, separated by commas."""
-    columns = head.split(", ")
-    lines = [columns, ["---"] * len(columns), *(map(_cell, row) for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -58,7 +44,7 @@ def settings() -> str:
         (
             (
                 ", ".join(f"`{name}`" for name in variables_of(field)),
-                _default(info.default),
+                plain(info.default),
                 UNITS.get(field.rpartition("_")[2], ""),
                 _allowed(info),
                 info.description or "",
@@ -88,14 +74,6 @@ def _json_default(value: Any) -> str:
     return "" if isinstance(value, BaseModel) else f"`{json.dumps(value)}`"
 
 
-def _default(value: Any) -> str:
-    if value in ("", None):
-        return ""
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{value:.15g}`" if isinstance(value, float) else f"`{value}`"
-
-
 def _allowed(info: Any) -> str:
     annotation = info.annotation
     if get_origin(annotation) is Literal:
@@ -119,6 +97,14 @@ def error_codes() -> str:
             for kind in raised_errors()
         ),
     )
+
+
+def statuses() -> str:
+    """Every HTTP status of a refusal, and the codes that come with it."""
+    codes: dict[int, list[str]] = {}
+    for kind in raised_errors():
+        codes.setdefault(_status(kind), []).append(f"`{kind.code}`")
+    return table("status, codes", ((str(status), ", ".join(codes[status])) for status in sorted(codes)))
 
 
 def raised_errors() -> Iterator[type[PlanqError]]:
@@ -204,146 +190,33 @@ def _shown_default(one: Any) -> str:
     default = one.default
     if default is None or default == "" or callable(default) or one.required:
         return ""
-    return _default(getattr(default, "value", default))
-
-
-# --- HTTP -------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def openapi() -> Json:
-    """Return the OpenAPI document of an API with default settings."""
-    return create_api(Settings(database_url="postgresql://none", broker_url="redis://none")).openapi()
-
-
-def endpoints() -> str:
-    """Every endpoint: what it does, its parameters, its body, and its answers."""
-    return "\n".join(
-        _endpoint(method.upper(), path, operation)
-        for path, methods in openapi()["paths"].items()
-        for method, operation in methods.items()
-    )
-
-
-def _endpoint(method: str, path: str, operation: Json) -> str:
-    parts = [f"### `{method} {path}`", inspect.cleandoc(operation["description"])]
-    rows = [
-        (f"`{one['name']}`", one["in"], _kind(one["schema"]), one.get("description", ""))
-        for one in operation.get("parameters", ())
-    ]
-    if rows:
-        parts.append(table("parameter, in, type, meaning", rows).rstrip())
-    if body := operation.get("requestBody"):
-        kinds = "; ".join(f"`{media}` {_kind(content['schema'])}" for media, content in body["content"].items())
-        parts.append(f"Body: {kinds}.")
-    parts.append(f"Answers: {'; '.join(_answers(operation['responses']))}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _answers(responses: Json) -> Iterator[str]:
-    """Yield what is answered where it is well, then the codes of refusals."""
-    refused = []
-    for code, answer in sorted(responses.items()):
-        if code >= "400" and not _is_own(answer):
-            refused.append(code)
-            continue
-        kinds = " or ".join(
-            filter(None, (_kind(one.get("schema", {})) for one in answer.get("content", {}).values()))
-        )
-        told = answer["description"].rstrip(".")
-        yield " ".join(filter(None, (code, kinds, "" if told == "Successful Response" else f"({told})")))
-    if refused:
-        yield f"refused with {', '.join(refused)}"
-
-
-def _is_own(answer: Json) -> bool:
-    return any("Problem" not in str(content) for content in answer.get("content", {}).values())
-
-
-def scopes() -> str:
-    """Every route, and which scopes open it."""
-    return table(
-        f"route, {', '.join(f'`{scope}`' for scope in KeyScope)}",
-        (
-            (f"`{method.upper()} {path}`", *(_opens(scope, method.upper(), path) for scope in KeyScope))
-            for path, methods in sorted(openapi()["paths"].items())
-            for method in sorted(methods)
-            if path not in OPEN_PATHS
-        ),
-    )
-
-
-def _opens(scope: KeyScope, method: str, path: str) -> str:
-    opening = opening_of(method, path)
-    return "part" if scope in opening.in_part else "yes" if scope in opening.scopes else ""
-
-
-def objects() -> str:
-    """Every object that goes over the wire: its fields with type and meaning."""
-    schemas = openapi()["components"]["schemas"]
-    return "\n".join(
-        _object(name, schema)
-        for name, schema in sorted(schemas.items())
-        if schema.get("properties") and not name.startswith(("HTTPValidation", "Validation_"))
-    )
-
-
-def _object(name: str, schema: Json) -> str:
-    required = set(schema.get("required", ()))
-    rows = (
-        (f"`{field}`{'' if field in required else ' (optional)'}", _kind(one) or "JSON", one.get("description", ""))
-        for field, one in schema["properties"].items()
-    )
-    about = " ".join(inspect.cleandoc(schema.get("description", "")).split())
-    return f"### {name}\n\n{about}\n\n{table('field, type, meaning', rows)}"
-
-
-def _kind(schema: Json) -> str:
-    """Return the type of a schema in a word or a few: a link for one of the objects of this page."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        if name == "Json":
-            return "JSON"
-        found = openapi()["components"]["schemas"].get(name, {})
-        return f"[{name}](#{name.lower()})" if found.get("properties") else _kind(found) or name
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key in schema:
-            kinds = list(dict.fromkeys(filter(None, map(_kind, schema[key]))))
-            return " or ".join(kind for kind in kinds if kind != "null") + (" or null" if "null" in kinds else "")
-    kind = schema.get("format") or schema.get("type", "")
-    if schema.get("type") == "array":
-        return f"array of {_kind(schema.get('items', {})) or 'JSON'}"
-    if isinstance(kind, list):
-        return " or ".join(kind)
-    bounds = [
-        f"{sign} {schema[key]:g}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if _is_small(schema, key)
-    ]
-    return f"{kind} {', '.join(bounds)}".strip()
-
-
-def _is_small(schema: Json, key: str) -> bool:
-    return key in schema and abs(schema[key]) < 2**31 - 1
+    return plain(getattr(default, "value", default))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
 
-BLOCKS: Mapping[str, Callable[[], str]] = {
+BLOCKS: Mapping[str, Callable[..., str]] = {
     "settings": settings,
     "tenant_fields": tenant_fields,
     "error_codes": error_codes,
+    "statuses": statuses,
     "commands": commands,
-    "endpoints": endpoints,
-    "scopes": scopes,
-    "objects": objects,
+    "resources": http_reference.resources,
+    "endpoints": http_reference.endpoints,
+    "scopes": http_reference.scopes,
+    "objects": http_reference.objects,
 }
-PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md", "tenants.md", "scopes.md")
+PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md", "tenants.md", "scopes.md", *http_reference.PAGES)
 
 
 def renewed(text: str) -> str:
     """Return a page with every block made anew."""
-    return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[3]}", text)
+
+    def made(found: re.Match[str]) -> str:
+        block = BLOCKS[found[2]]
+        return f"{found[1]}\n{block(found[3]) if found[3] else block()}\n{found[4]}"
+
+    return BLOCK.sub(made, text)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from planq.shared.domain.orchestration.validation import read_plan
 from planq.shared.domain.plan.document import Plan, structural_errors
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.environment import variables_of
 from planq.shared.settings import Settings
 from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT as ORCHESTRATE_SCHEMA
@@ -33,7 +34,7 @@ from planq.worker.llm.offline import plan_offline
 from planq.worker.tools.declare import options_of
 from planq.worker.tools.mcp.config import read_mcp_file
 from planq.worker.tools.registry import read_tools_file
-from tests.support import reference
+from tests.support import http_reference, reference
 from tests.support.harness import make_tool
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +246,41 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[a-z-]+\.md)\)", PAGES["README.md"]))
+    reached, look = set[str](), ["README.md"]
+    while look:
+        name = look.pop()
+        for link in re.findall(r"\]\(([\w./-]+\.md)(?:#[^)]*)?\)", PAGES.get(name, "")):
+            path = str(((ROOT / name).parent / link).resolve().relative_to(ROOT))
+            look += [path] if path not in reached else []
+            reached.add(path)
 
-    assert linked == {name for name in PAGES if name.startswith("docs/")}
+    assert {name for name in PAGES if name.startswith("docs/")} <= reached
+
+
+def test_every_route_stands_on_one_page() -> None:
+    told = [
+        found for name in http_reference.PAGES for found in re.findall(r"^### `(.*)`$", PAGES[f"docs/{name}"], re.M)
+    ]
+
+    assert sorted(told) == sorted(f"{method} {path}" for method, path, _ in http_reference.routes())
+    assert set(http_reference.places().values()) <= {"api", *http_reference.RESOURCES}
+
+
+def test_every_kind_of_event_is_explained() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "shared/store/sql").rglob("*.sql")))
+    code = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "worker").rglob("*.py")))
+    appended = re.findall(r"planq_append_event\([^,]+,[^,]+,\s*'(\w+)'", sources)
+    kinds = {*appended, *re.findall(r"store\.warn\(\w+, \"(\w+)\"", code), PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS}
+    kinds -= {"job_"}
+    told = {
+        name for row in rows(section("streams", "Which events there are")) for name in re.findall(r"`(\w+)`", row[0])
+    }
+
+    assert len(kinds) > 15
+    assert kinds - told == set()
+
+
+def test_no_page_holds_the_marks_of_a_merge() -> None:
+    marks = re.compile(r"^(<{7}|>{7}|={7}$|\|{7})", re.MULTILINE)
+
+    assert [name for name, text in PAGES.items() if marks.search(text)] == []

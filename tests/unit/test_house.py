@@ -154,7 +154,7 @@ def test_nothing_committed_names_this_machine() -> None:
 
 OUTSIDE = re.compile(
     r"[Rr]eadings(?:\.md|,? rows?| \d)|\b[Rr]ows? \d+\b|\b[Ss]pecifications? S\d|\bS[0124]\b|\bS3(?:'s|\)| name)"
-    r"|\b[Ii]ssues? #?\d+\b(?! of)|(?:design|traps|facts|style|readings)\.md|\b(?:anchors|specs)/|\.\./shared"
+    r"|\b[Ii]ssues? #?\d+\b(?! of)|\b(?:design|traps|facts|style|readings)\.md|\b(?:anchors|specs)/|\.\./shared"
 )
 """How texts cite what lies outside; trackers of other projects are cited by name: celery/celery #6220."""
 
