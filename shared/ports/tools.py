@@ -86,6 +86,19 @@ class KeepsSecrets(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a tool asks a person: `await context.ask(Question("Which room?", schema={…}))`.
+
+    `schema` is a JSON Schema of an object, which the answer satisfies; without one any object does. `default` is the
+    answer where nobody gives one in time.
+    """
+
+    message: str
+    schema: Mapping[str, Any] | None = None
+    default: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Who calls a tool, and under which key.
@@ -125,24 +138,39 @@ class ToolContext:
     reports: Reports | None = field(default=None, repr=False, compare=False)
 
     async def ask(
-        self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
+        self,
+        question: str | Question,
+        schema: Mapping[str, Any] | None = None,
+        *,
+        default: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
-        """Return what a person answers to a question, an object that satisfies `schema`.
+        """Return what a person answers to a question, an object that satisfies its schema.
 
+        A text is the message of a `Question` with this `schema` and `default`; a `Question` brings its own, and
+        raises `TypeError` beside others.
         The call is broken off here, and the step waits without a worker. Once it is answered the tool is called anew
         from its beginning, with the same arguments, and this returns at once. So ask before you act, and ask the same
         questions in the same order in every call. Nobody's answer in time is the `default`; without one the step
         fails. Raises `AnswerDeclined` or `Cancelled` where the person does not answer, with their reason.
         """
-        return self.ask_sync(message, schema, default=default)
+        return self.ask_sync(question, schema, default=default)
 
     def ask_sync(
-        self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
+        self,
+        question: str | Question,
+        schema: Mapping[str, Any] | None = None,
+        *,
+        default: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
         """Do what `ask` does, in a synchronous tool of either lane."""
         if self.people is None:
             raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
-        answer = self.people.answer_to(Elicitation(ElicitationKind.FORM, message, schema, default=default))
+        if isinstance(question, str):
+            question = Question(question, schema, default)
+        elif schema is not None or default is not None:
+            raise TypeError("a Question has a schema and a default of its own; expected none beside it")
+        put = Elicitation(ElicitationKind.FORM, question.message, question.schema, default=question.default)
+        answer = self.people.answer_to(put)
         if not answer.is_accepted:
             raise declined_error(answer)
         return answer.content or {}

@@ -418,8 +418,8 @@ class PayloadObject(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
-class Artifact(SQLModel, table=True):
-    """A tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
+class ArtifactVersion(SQLModel, table=True):
+    """A version of a tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
 
     A large one has a `payload_hash` instead. Each output under an id is a `version` of it, counted from 1; `details`
     is the wrapper's `_metadata`.

@@ -1,18 +1,19 @@
-"""The wrapper in which a tool returns an artifact, for authors of tools.
+"""What a tool returns that makes an artifact, for authors of tools.
 
     class Report(BaseModel):
         title: str
         text: str
 
     @tool(effect="idempotent")
-    async def write(topic: str, context: ToolContext) -> ToolResponse[Report]:
-        return ToolResponse.new(f"reports/{topic}", Report(title=topic, text="…"), context)
+    async def write(topic: str) -> Artifact[Report]:
+        return Artifact(f"reports/{topic}", Report(title=topic, text="…"))
 
 Later steps can refer to `$0.output.artifact_id`, `$0.output.artifact.title` and `$0.output._metadata.user_id`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -22,6 +23,26 @@ from planq.shared.domain.results.artifacts import MAX_ID, METADATA_SCHEMA, prove
 from planq.shared.ports import ToolContext
 
 A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Artifact(Generic[A]):
+    """An artifact that a tool returns: an id of the tool's choice, and a body, which is whatever a tool may return.
+
+    Each one under the same `id` (1 to 255 characters) becomes a version of that artifact, the newest by default.
+    As a return annotation, `Artifact[Report]` gives the tool's output schema. planq fills in where it comes from: the
+    output is `{"artifact_id", "artifact", "_metadata"}`. `skill_id` is the skill on whose behalf it was made, that of
+    the agent by default; `executed_at` is aware, by default now.
+    """
+
+    id: str
+    body: A
+    skill_id: str | None = None
+    executed_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not 0 < len(self.id) <= MAX_ID:
+            raise ValueError(f"an artifact's id is a text of 1 to {MAX_ID} characters; found {self.id!r:.300}")
 
 
 class ToolResponse(BaseModel, Generic[A]):

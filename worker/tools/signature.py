@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
@@ -25,16 +26,18 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from planq.shared.domain.errors import InvalidOutput, Misconfigured
+from planq.shared.domain.results.artifacts import provenance, tool_response_schema
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.ports import NotHappened, Suspended, ToolContext
+from planq.worker.tools.response import Artifact
 from planq.worker.tools.services import ToolServices
 
 INJECTED = frozenset({ToolContext, ToolServices})
 """Annotations that ask for something beside the arguments, as those of resources do."""
 
-Wrap = Literal["nothing", "text", "result", "texts"]
+Wrap = Literal["nothing", "text", "result", "texts", "artifact"]
 
 
 class _SchemaGenerator(GenerateJsonSchema):
@@ -85,6 +88,25 @@ class Output:
         Raises `InvalidOutput` when it holds what JSON cannot (NaN, undecodable bytes, a cycle, keys of one object
         that are the same text), or is no object.
         """
+        plain = self._as_json(value, tool_name)
+        if self.wrap == "text" or (self.wrap == "texts" and not isinstance(plain, dict)):
+            return {"text": _as_text(plain)}
+        if self.wrap == "result":
+            return {"result": plain}
+        if not isinstance(plain, dict) or self.wrap == "artifact":
+            promised = "an Artifact" if self.wrap == "artifact" else "a JSON object"
+            raise InvalidOutput(
+                f"{tool_name} returned a {type(value).__name__}; its output schema promises {promised}"
+            )
+        return plain
+
+    def dump_artifact(self, made: Artifact[Any], tool_name: str, context: ToolContext) -> dict[str, Any]:
+        """Return an artifact, which the call of `context` has made, in its wrapper; raises as `dump` does."""
+        body = self._as_json(made.body, tool_name)
+        metadata = provenance(context, made.executed_at or datetime.now(UTC), skill_id=made.skill_id)
+        return {"artifact_id": made.id, "artifact": body, "_metadata": metadata}
+
+    def _as_json(self, value: Any, tool_name: str) -> Any:
         try:
             plain = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
             if not _is_plain(value):
@@ -96,14 +118,6 @@ class Output:
         if is_deeper_than(plain, MAX_DEPTH):
             raise InvalidOutput(f"{tool_name} returned a value nested more than {MAX_DEPTH} levels deep")
         _check_json(plain, tool_name)
-        if self.wrap == "text" or (self.wrap == "texts" and not isinstance(plain, dict)):
-            return {"text": _as_text(plain)}
-        if self.wrap == "result":
-            return {"result": plain}
-        if not isinstance(plain, dict):
-            raise InvalidOutput(
-                f"{tool_name} returned a {type(value).__name__}; its output schema promises a JSON object"
-            )
         return plain
 
 
@@ -145,24 +159,36 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
     annotation = _without_suspended(hints.get("return", None))
     if override is not None:
         return Output(dict(override), TypeAdapter(Any), "nothing")
+    if annotation is Artifact or typing.get_origin(annotation) is Artifact:
+        (body,) = typing.get_args(annotation) or (Any,)
+        adapter, schema = _described(body, place)
+        return Output(tool_response_schema(schema), adapter, "artifact")
+    if any(one is Artifact or typing.get_origin(one) is Artifact for one in _members(annotation)):
+        raise Misconfigured(
+            f"{place}: its return annotation has an Artifact beside something else; expected it alone"
+        )
     if "return" not in hints:  # nobody knows: an object stays one, all else is its text
         return Output({"type": "object"}, TypeAdapter(Any), "texts")
-    if annotation in (bytes, bytearray, memoryview):
-        raise Misconfigured(f"{place}: its return annotation is {annotation.__name__}; {_NO_BYTES}")
     if annotation is None or annotation is type(None) or annotation is str:
         return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        mode: JsonSchemaMode = "serialization"
-        schema = _object_at_top(adapter.json_schema(schema_generator=_SchemaGenerator, mode=mode))
-    except (PydanticUserError, TypeError) as error:
-        raise Misconfigured(f"{place}: its return annotation has no JSON Schema: {error}") from error
+    adapter, schema = _described(annotation, place)
     if schema.get("type") == "object":
         return Output(schema, adapter, "nothing")
     wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
     if "$defs" in schema:
         wrapped["$defs"] = schema.pop("$defs")
     return Output(wrapped, adapter, "result")
+
+
+def _described(annotation: Any, place: str) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    if annotation in (bytes, bytearray, memoryview):
+        raise Misconfigured(f"{place}: its return annotation is {annotation.__name__}; {_NO_BYTES}")
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        mode: JsonSchemaMode = "serialization"
+        return adapter, _object_at_top(adapter.json_schema(schema_generator=_SchemaGenerator, mode=mode))
+    except (PydanticUserError, TypeError) as error:
+        raise Misconfigured(f"{place}: its return annotation has no JSON Schema: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planq.shared.client import AsyncClient, Client, JobCancelled, JobFailed, JobPartial
     from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost, PlanqError
-    from planq.shared.ports import NotHappened, PlanningRequest, Suspended, ToolContext
-    from planq.worker.tools import ToolError, ToolResponse, ToolServices, resource, tool
+    from planq.shared.ports import NotHappened, PlanningRequest, Question, Suspended, ToolContext
+    from planq.worker.tools import Artifact, ToolError, ToolResponse, ToolServices, resource, tool
 
 __all__ = [
     "AnswerDeclined",
+    "Artifact",
     "AsyncClient",
     "Cancelled",
     "Client",
@@ -23,6 +24,7 @@ __all__ = [
     "OwnershipLost",
     "PlanningRequest",
     "PlanqError",
+    "Question",
     "Suspended",
     "ToolContext",
     "ToolError",

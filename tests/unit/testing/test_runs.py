@@ -19,7 +19,7 @@ from planq.shared.domain.errors import (
     PlanInvalid,
     Transient,
 )
-from planq.testing import Question, ScriptedModel, run_agent, run_job, run_plan, tool_context
+from planq.testing import AskedQuestion, ScriptedModel, run_agent, run_job, run_plan, tool_context
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -88,7 +88,7 @@ def test_people_answer_in_order_or_by_a_function() -> None:
     assert run.outputs == [{"city": "Pisa", "for": "ann"}, {"city": "Rome", "for": "ann"}]
     assert [one.message for one in run.questions] == ["Where to?"] * 2
 
-    def by_step(asked: Question) -> dict[str, str]:
+    def by_step(asked: AskedQuestion) -> dict[str, str]:
         return {"city": f"city {asked.step}"}
 
     assert [one["city"] for one in run_plan(plan, tools=[book], answers=by_step).outputs] == ["city 0", "city 1"]

@@ -10,15 +10,14 @@ from planq.shared.domain.errors import AnswerDeclined, Cancelled
 from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.domain.questions.answering import content_defects
+from planq.shared.ports import Question
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What was asked, and by which step: a `form`, or an `approval` of a call (`details` name it)."""
+@dataclass(frozen=True)
+class AskedQuestion(Question):
+    """A question that was put, and by which step: a `form`, or an `approval` of a call (`details` name it)."""
 
-    message: str
-    schema: Mapping[str, Any] | None
-    kind: str
+    kind: str = "form"
     step: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -26,7 +25,7 @@ class Question:
 Given = Mapping[str, Any] | AnswerDeclined | Cancelled
 """A content accepts; one of the errors that a tool would get declines or cancels, with its reason."""
 
-Answers = Iterable[Given] | Callable[[Question], Given]
+Answers = Iterable[Given] | Callable[[AskedQuestion], Given]
 """Answers in the order of the questions, or a function that is asked each."""
 
 
@@ -36,11 +35,11 @@ class People:
     def __init__(self, answers: Answers) -> None:
         self._answer = answers if callable(answers) else None
         self._given = iter(()) if callable(answers) else iter(answers)
-        self.asked: list[Question] = []
+        self.asked: list[AskedQuestion] = []
 
     def answer(self, asked: Elicitation, step: int = 0) -> ElicitationAnswer | None:
         """Return the next answer, None where there is none; raises `AssertionError` for one that the API refuses."""
-        question = Question(asked.message, asked.schema, str(asked.kind), step, asked.details)
+        question = AskedQuestion(asked.message, asked.schema, asked.default, str(asked.kind), step, asked.details)
         self.asked.append(question)
         given = next(self._given, None) if self._answer is None else self._answer(question)
         if given is None:

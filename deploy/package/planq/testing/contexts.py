@@ -54,7 +54,7 @@ def tool_context(
 ) -> ToolContext:
     """Return a context for a call of a tool: `await book_room(tool_context([{"city": "Pisa"}]))`.
 
-    `answers` are what people answer to `ask`, in order, or a function of the `Question`; an `AnswerDeclined` or
+    `answers` are what people answer to `ask`, in order, or a function of the `AskedQuestion`; an `AnswerDeclined` or
     `Cancelled` among them is raised. `secrets` are what the tenant keeps, by name. Nobody takes the step over, so
     `confirm` returns, and nobody is told of `progress`. `idempotency_key` is the same each time.
     """

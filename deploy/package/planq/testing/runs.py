@@ -27,7 +27,7 @@ from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import JobStore, Payloads, PlanWake, RespondWake, StageClaim, StepWake, Tool, Wake
 from planq.shared.ports.tenants import Tenant
-from planq.testing.answers import Answers, People, Question
+from planq.testing.answers import Answers, AskedQuestion, People
 from planq.testing.contexts import JOB
 from planq.testing.memory import MemoryStore
 from planq.testing.scripted import ScriptedModel
@@ -62,7 +62,7 @@ class Run:
     error: Mapping[str, Any] | None
     steps: Sequence[Mapping[str, Any]]
     events: Sequence[tuple[str, Any]]
-    questions: Sequence[Question]
+    questions: Sequence[AskedQuestion]
     chained: Any
     stop_reason: str | None
     model: ScriptedModel
@@ -77,8 +77,8 @@ class Surroundings(TypedDict, total=False):
     """What a job meets in a test; each may be left out.
 
     `tools` are functions, tools, or modules with tools. `answers` are what people answer, in order, or a function of
-    the `Question`; `model` says what the test wants. `user` and `tenant` are those of the job, `secrets` what the
-    tenant keeps under which name. `resources` are what tools ask for by type, in the place of those that modules
+    the `AskedQuestion`; `model` says what the test wants. `user` and `tenant` are those of the job, `secrets` what
+    the tenant keeps under which name. `resources` are what tools ask for by type, in the place of those that modules
     declare. `policy` is the server's for tools, `limits` are lower ones of the job.
     """
 
