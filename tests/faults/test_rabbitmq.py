@@ -12,7 +12,10 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 import pytest
+from kombu import Connection
 
+from planq.shared.broker import names
+from planq.shared.domain.jobs.states import WakeQueue
 from tests.faults.conftest import Stage, under_way
 from tests.faults.scene import PATIENCE, SHORT_LEASE
 from tests.faults.striking import Struck, standing_at
@@ -112,6 +115,24 @@ def emptied_under_way(stage: Stage, node: RabbitMQ) -> None:
         assert "pool_callback_failed" not in log, log
 
 
+def crowded(stage: Stage, node: RabbitMQ) -> None:
+    """A worker with four slots leaves with the broker what it has no slot for.
+
+    The window of its bulk queue once lifted the one of all its queues: it took whatever waited (2026-11).
+    """
+    slots, jobs = 4, 200
+    with own_host(node) as url, stage(broker_url=url) as scene:
+        job_ids = [scene.submit(("fault_hold", {"until": "go"})) for _ in range(jobs)]
+        scene.worker(concurrency=slots)
+        scene.eventually_running("fault_hold", slots)
+        with Connection(url) as connection:
+            queue = connection.default_channel.queue_declare(names.queue(WakeQueue("io")), passive=True)
+        assert queue.message_count >= jobs - 2 * slots
+        (scene.folder / "go").touch()
+        for job_id in job_ids:
+            scene.ends(job_id)
+
+
 def restarted(stage: Stage, _: RabbitMQ) -> None:
     """Stop a whole node and start it again, while one worker is about to publish and another one to finish."""
     with TemporaryDirectory(prefix="planq-rabbitmq-") as folder:
@@ -156,6 +177,7 @@ PLAYS: dict[str, Play] = {
         for operation, point in (("publish", PUBLISH), ("finish", FINISH))
     },
     "emptied under way": emptied_under_way,
+    "crowded": crowded,
     "half-open in publish": half_open,
 }
 RARE = ("disconnected in finish", "emptied in publish", "emptied in finish")

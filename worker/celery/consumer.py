@@ -15,7 +15,7 @@ that lost its exchange.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, sleep
 from typing import Any, ClassVar
 
@@ -201,7 +201,7 @@ class WakeConsumer(Consumer):
         if isinstance(self.task_consumer.channel, Channel):
             self.task_consumer.channel.on_unreadable = self._letters.put
         else:
-            self._open_windows()
+            self._listen_to(self._windows)
         if self._healing is not None:
             self._healing.cancel()  # of the connection before
         self._healing = self.hub.call_repeatedly(_HEAL_SECONDS, self._heal)
@@ -222,17 +222,23 @@ class WakeConsumer(Consumer):
             for queue in self._own_queues:
                 if not self.task_consumer.consuming_from(queue):
                     _log.warning("consumer_was_cancelled", extra={"queue": queue})
-                    self._listen_to(queue)
+                    self._listen_to([queue])
         if self.planq_mailbox is not None:
             self.planq_mailbox.bind_again()
 
-    def _listen_to(self, queue: str) -> None:
-        """Consume from a queue, within its window where it has one (RabbitMQ)."""
-        windows = self._windows
-        if queue in windows and not isinstance(self.task_consumer.channel, Channel):
-            self.task_consumer.channel.basic_qos(0, windows[queue], False)
-        self.task_consumer.add_queue(self.app.amqp.queues[queue])
-        self.task_consumer.consume()
+    def _listen_to(self, queues: Iterable[str]) -> None:
+        """Consume from queues, on RabbitMQ within the window of each and the one of all together."""
+        channel, consumer = self.task_consumer.channel, self.task_consumer
+        has_windows = not isinstance(channel, Channel)
+        for queue in queues:
+            if has_windows:
+                channel.basic_qos(0, self._windows[queue], False)
+            consumer.add_queue(self.app.amqp.queues[queue])
+            consumer.consume()
+        if has_windows:
+            # RabbitMQ drops the window of a channel when it is told one for single consumers, so that one comes last.
+            self.qos.prev = None
+            self.qos.update()
 
     def _set_windows(self) -> None:
         """Bound how many messages of some queues this worker holds, `app.planq_windows`, and keep its reserve."""
@@ -244,17 +250,16 @@ class WakeConsumer(Consumer):
         for queue in self._windows:
             self.task_consumer.cancel_by_queue(queue)  # RabbitMQ bounds only what is consumed from then on
 
-    def _open_windows(self) -> None:
-        """Consume from the queues that have a window, within it and the one of all queues together (RabbitMQ)."""
-        for queue in self._windows:
-            self._listen_to(queue)
-
     @property
     def _windows(self) -> Mapping[str, int]:
-        """How many messages of a queue this worker holds at most (RabbitMQ): no list gets what is kept for others."""
+        """How many messages of each queue this worker holds at most (RabbitMQ): no list gets what is kept for others.
+
+        Each queue has a window. Between that of the first one and that of the channel, RabbitMQ sends one without
+        all that waits (3.10, seen 2026-11).
+        """
         reserve: Reserve | None = self.app.planq_reserve
-        lists = {} if reserve is None or not reserve.few else dict.fromkeys(self._own_queues, reserve.most)
-        return {**lists, **self.app.planq_windows}
+        most = self.max_prefetch_count if reserve is None or not reserve.few else reserve.most
+        return {**dict.fromkeys(self._own_queues, most), **self.app.planq_windows}
 
     def _flush_due(self) -> None:
         self._is_flush_due = False
