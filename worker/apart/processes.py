@@ -29,6 +29,9 @@ _LEAST_PRIORITY = 19
 """What computes for longer than any page that is well goes behind everything else from then on. It has no way back:
 it ends with this work. The time includes that of its start."""
 
+_PATIENCE = 12
+"""How many times as long as it may compute, work may take on a machine whose processors others have."""
+
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
 """What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
 
@@ -40,11 +43,16 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """The process ended over the work, or its time was over and it was killed; `is_late` tells which."""
+    """The process ended over the work, or its time was over and it was killed; `is_late` tells which.
 
-    def __init__(self, told: str, *, is_late: bool) -> None:
+    `is_starved`: it was killed before it had computed for its time, because others had the processors. Another time
+    it may come to an end.
+    """
+
+    def __init__(self, told: str, *, is_late: bool, is_starved: bool = False) -> None:
         super().__init__(told)
         self.is_late = is_late
+        self.is_starved = is_starved
 
 
 class Apart:
@@ -62,9 +70,10 @@ class Apart:
         self._waiting: deque[tuple[str, asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     async def call(self, tenant_id: str, work: str, *arguments: Any, seconds: float) -> Any:
-        """Return what the work comes to, as JSON has it; `seconds` count from when a process begins with it.
+        """Return what the work comes to, as JSON has it, if a process computes it in `seconds`.
 
-        Raises `Refused` and `Failed`. When the caller is cancelled, the process is killed.
+        By the clock it has `_PATIENCE` times as long, from when a process begins with it. Raises `Refused` and
+        `Failed`. When the caller is cancelled, the process is killed.
         """
         await self._turn(tenant_id)
         try:
@@ -215,7 +224,7 @@ class _Process:
     def ask(self, asked: _Asked) -> Any:
         """Return what the process says; raises `_Gone`, and `Failed` when the time is over."""
         asked.begin(self)
-        deadline = monotonic() + asked.seconds
+        self._begun = monotonic()
         self._computed = _computed_seconds(self._popen.pid)
         sink = self._popen.stdin
         assert sink is not None
@@ -224,10 +233,10 @@ class _Process:
             sink.flush()
         except (OSError, ValueError):
             raise _Gone from None
-        length = int.from_bytes(self._read(8, deadline, asked.seconds), "big")
-        return json.loads(self._read(length, deadline, asked.seconds))
+        length = int.from_bytes(self._read(8, asked.seconds), "big")
+        return json.loads(self._read(length, asked.seconds))
 
-    def _read(self, size: int, deadline: float, seconds: float) -> bytes:
+    def _read(self, size: int, seconds: float) -> bytes:
         source = self._popen.stdout
         assert source is not None
         read = bytearray()
@@ -235,11 +244,8 @@ class _Process:
         ready.register(source, select.POLLIN)
         while len(read) < size:
             try:
-                left = deadline - monotonic()
-                if not ready.poll(max(0.0, left if self.is_last else min(left, _LONG_SECONDS)) * 1_000):
-                    if self.is_last or left <= _LONG_SECONDS:
-                        raise Failed(f"it takes more than {seconds:g} s", is_late=True)
-                    self._look()
+                if not ready.poll(min(seconds, _LONG_SECONDS) * 1_000):
+                    self._look(seconds)
                     continue
                 piece = os.read(source.fileno(), min(size - len(read), 1 << 20))
             except (OSError, ValueError):
@@ -249,9 +255,16 @@ class _Process:
             read += piece
         return bytes(read)
 
-    def _look(self) -> None:
-        """Let it go last, if it has computed for long."""
-        if _computed_seconds(self._popen.pid) - self._computed >= _LONG_SECONDS:
+    def _look(self, seconds: float) -> None:
+        """Let it go last, if it has computed for long; raises `Failed` if its time is over, or it gets none."""
+        taken = monotonic() - self._begun
+        computed = _computed_seconds(self._popen.pid)
+        if (taken if computed is None or self._computed is None else computed - self._computed) >= seconds:
+            raise Failed(f"it takes more than {seconds:g} s", is_late=True)
+        if taken >= _PATIENCE * seconds:
+            told = f"within {taken:.0f} s it got no {seconds:g} s of a processor"
+            raise Failed(told, is_late=True, is_starved=True)
+        if not self.is_last and computed is not None and computed - (self._computed or 0.0) >= _LONG_SECONDS:
             self.is_last = True
             with contextlib.suppress(OSError):  # it has just ended
                 os.setpriority(os.PRIO_PROCESS, self._popen.pid, _LEAST_PRIORITY)
@@ -262,13 +275,13 @@ class _Process:
             self._popen.kill()
 
 
-def _computed_seconds(pid: int) -> float:
-    """Return what a process has computed; 0 where the kernel does not say."""
+def _computed_seconds(pid: int) -> float | None:
+    """Return what a process has computed; None where the kernel does not say, and the clock counts instead."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
