@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -20,6 +21,12 @@ from tests.support.lacking import require
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import OTHER_SERVER, TestPostgres, server_folder
 from tests.support.stack import Stack
+
+PATIENCE_SECONDS = 60.0
+"""What an answer over HTTP may take here. httpx has 5 s, which a machine whose cores others have fails to keep."""
+
+for _phase in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, PATIENCE_SECONDS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,6 +18,7 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import AnyWake, CutOff, PlanWake, StepWake
 from planq.shared.store.jobs.signals import CANCELLED, listen
 from planq.worker.tools import tool
+from tests.support.agents import rows
 from tests.support.children import DelegatingTool, child_plan, children_of
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
@@ -264,9 +265,10 @@ def test_a_child_that_never_ends_expires_and_its_parent_is_told(play: Play) -> N
     gate = Gate()
 
     async def scenario(harness: Harness) -> Any:
-        plan = delegating({**SLOW, "seconds": 0.2}, FAST)
+        plan = delegating({**SLOW, "seconds": 60}, FAST)
         job_id, running = await begun(harness, gate, plan, 1)
         children = await children_of(harness.database, job_id)
+        await rows(harness, "UPDATE jobs SET expires_at = now() WHERE id = %s RETURNING 1", children[0]["id"])
         while (await children_of(harness.database, job_id))[0]["status"] != "failed":
             await harness.sweeper.sweep()
         for child in harness.interrupted:
@@ -277,7 +279,7 @@ def test_a_child_that_never_ends_expires_and_its_parent_is_told(play: Play) -> N
         return await harness.requests.job("default", job_id), children
 
     (job, steps), children = play(scenario, ScriptedModel(), [DelegatingTool(), gate.tool(), make_tool(double)])
-    assert children[0]["limits"]["job_timeout_seconds"] == 0.2
+    assert children[0]["limits"]["job_timeout_seconds"] == 60
     assert (job["status"], steps[0]["output"]["statuses"]) == ("completed", ["failed", "completed"])
     assert steps[0]["output"]["codes"] == ["job_timeout", None]
     assert gate.cut_off == 1
