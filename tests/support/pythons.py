@@ -1,9 +1,7 @@
-"""`python -m tests.support.pythons`: runs the tests on every other Python that this machine has, from 3.11 on.
+"""`python -m tests.support.pythons`: tests core, engine and API on the newest Python of this machine.
 
-On the newest one all that `make test` runs, on those between the unit tests.
-
-Each gets an environment of its own with what `requirements-dev.lock` names, made once (see `pinned_env`).
-Ends with 1 when a test has failed on any of them, or one of them could not be used.
+It gets an environment of its own with what `requirements-dev.lock` names, made once (see `pinned_env`).
+Ends with 1 when a test has failed there, or it could not be used.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ LOCK = pinned_env.ROOT / "requirements-dev.lock"
 OLDEST = (3, 11)
 NEWEST_MINOR = 30
 """No name with a higher number is looked for on the PATH."""
+
+TESTS = ("tests/unit", "tests/integration/engine", "tests/integration/api")
 
 TELL = "import sys; print(sys.implementation.name, *sys.version_info[:3])"
 
@@ -72,24 +72,19 @@ def _tell(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tests, those that the arguments name or else as the module says, on every other Python."""
-    failed = []
-    others = {version: place for version, place in found(candidates()).items() if version != sys.version_info[:3]}
-    newest = max(others, default=())
-    for version, place in others.items():
-        name = ".".join(map(str, version))
-        is_whole = version == newest > sys.version_info[:3]
-        _tell(f"\n{'Tests' if is_whole else 'Unit tests'} on Python {name} ({place})")
-        try:
-            passed = run_tests(place, name, arguments or ([] if is_whole else ["tests/unit"]))
-        except subprocess.CalledProcessError as error:
-            _tell(f"no environment could be made: {error}")
-            passed = False
-        if not passed:
-            failed.append(name)
-    if failed:
-        _tell(f"Failed on Python {', '.join(failed)}")
-    return 1 if failed else 0
+    """Run the tests, those that the arguments name or else as the module says, on the newest Python but this one."""
+    pythons = found(candidates())
+    newest = max(pythons, default=sys.version_info[:3])
+    if newest <= sys.version_info[:3]:
+        _tell("No newer Python is here")
+        return 0
+    name = ".".join(map(str, newest))
+    _tell(f"\nTests on Python {name} ({pythons[newest]})")
+    try:
+        return 0 if run_tests(pythons[newest], name, arguments or TESTS) else 1
+    except subprocess.CalledProcessError as error:
+        _tell(f"no environment could be made: {error}")
+        return 1
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def test_what_fails_again_alone_fails_the_run(run: Run) -> None:
     assert done.returncode == 2
     assert done.stdout.splitlines() == [
         "checked",
-        "tested [--whole]",
-        "tested [--whole --last-failed --last-failed-no-failures=none]",
+        "tested [--whole --ignore=tests/chaos]",
+        "tested [--whole --ignore=tests/chaos --last-failed --last-failed-no-failures=none]",
     ]
 
 
@@ -69,3 +69,10 @@ def test_what_passes_alone_is_told(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "what failed beside others passed alone" in done.stderr
     assert done.stdout.splitlines()[-1] == "other tests"
+
+
+def test_what_has_no_time_left_is_named_and_fails_nothing(run: Run) -> None:
+    done = run("true", minutes=4)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["checked"]
+    assert done.stderr.count("less than five minutes were left, so this was not run: ") == 3
