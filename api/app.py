@@ -163,7 +163,7 @@ def create_api(settings: Settings) -> FastAPI:
 
 def _compose(settings: Settings, database: Database) -> Services:
     failpoints = Failpoints.load(os.environ, API_CRASH_POINTS)
-    celery = create_celery(settings.require_broker())
+    celery = create_celery(settings.require_broker(), prefix=settings.broker_prefix)
     requests = failpoints.around("requests", RequestStore(database))
     worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)

@@ -63,7 +63,7 @@ def open_windows(settings: Settings, database: Database) -> Windows:
     """
     url = settings.limits_url or settings.require_broker()
     if is_redis(url):
-        return ValkeyWindows(url, patience_seconds=_PATIENCE_SECONDS)
+        return ValkeyWindows(url, patience_seconds=_PATIENCE_SECONDS, prefix=settings.broker_prefix)
     if settings.limits_url:
         raise Misconfigured("PLANQ_LIMITS_URL: expected redis://…, rediss://… or redis+socket://…, found another URL")
     return PostgresWindows(database)

@@ -185,6 +185,12 @@ class Settings(ServerSettings):
         description="Celery's commands that workers carry out for anybody at the broker, separated by commas: "
         "`shutdown`, `pool_grow` and others. Those by which Flower and `celery inspect` look are always carried out.",
     )
+    broker_prefix: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_.:-]{0,64}$",
+        description="What the names of all keys and channels in Redis or Valkey begin with, for a server that others "
+        "use, too; the same in every process. On RabbitMQ a virtual host does that.",
+    )
     max_output_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="A larger output fails its step."
     )

@@ -64,8 +64,9 @@ def _with_letters(use: Callable[[DeadLetters], T]) -> T:
     from planq.shared.broker.dead_letters import DeadLetters
     from planq.shared.broker.depth import reply_of
 
-    url = located_settings().require_broker()
-    dead_letters = DeadLetters(create_celery(url))
+    settings = located_settings()
+    url = settings.require_broker()
+    dead_letters = DeadLetters(create_celery(url, prefix=settings.broker_prefix))
     try:
         return use(dead_letters)
     except Exception as error:  # every client library has errors of its own here; all mean that it is not there

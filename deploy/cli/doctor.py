@@ -298,7 +298,7 @@ def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[Finding]:
         return
     place = without_password(settings.broker_url)
     try:
-        waiting, dead = _messages(settings.require_broker(), lanes)
+        waiting, dead = _messages(settings.require_broker(), settings.broker_prefix, lanes)
     except Misconfigured as error:
         yield Finding("broker", False, error.message, "correct BROKER_URL")
     except BrokerUnavailable as error:
@@ -319,7 +319,7 @@ def _dead_letters(count: int) -> Finding:
     return Finding("dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice)
 
 
-def _messages(broker_url: str, lanes: Iterable[str]) -> tuple[dict[str, int], int]:
+def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[str, int], int]:
     """Return how many messages wait in each lane's queue (0 where none has declared it yet), and the dead letters.
 
     Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
@@ -331,7 +331,7 @@ def _messages(broker_url: str, lanes: Iterable[str]) -> tuple[dict[str, int], in
     from planq.shared.broker.celery_config import create_celery
     from planq.shared.broker.depth import message_count, patient_connection, reply_of, require_service, waiting_count
 
-    connection = patient_connection(create_celery(broker_url), _PATIENCE_SECONDS)
+    connection = patient_connection(create_celery(broker_url, prefix=prefix), _PATIENCE_SECONDS)
     try:
         with connection:
             require_service(connection, _PATIENCE_SECONDS)

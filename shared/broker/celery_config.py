@@ -25,8 +25,8 @@ def is_redis(broker_url: str) -> bool:
     return broker_url.startswith(("redis://", "rediss://", "redis+socket://"))
 
 
-def transport_options(broker_url: str) -> dict[str, Any]:
-    """Return the options of the broker's transport."""
+def transport_options(broker_url: str, prefix: str = "") -> dict[str, Any]:
+    """Return the options of the broker's transport; on Redis all names there begin with `prefix`."""
     if not is_redis(broker_url):
         return {"confirm_publish": True}  # a publish that the broker did not take must not look like one that it took
     return {
@@ -39,11 +39,12 @@ def transport_options(broker_url: str) -> dict[str, Any]:
         # more, and looks once an interval. kombu's own 25 s would leave a worker deaf for up to 51 s.
         "health_check_interval": 3,
         "client_name": "planq",
+        "global_keyprefix": prefix,
     }
 
 
-def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
-    """Return a Celery application for a broker; opens no connection."""
+def create_celery(broker_url: str, *, main: str = "planq", prefix: str = "") -> Celery:
+    """Return a Celery application for a broker, where its names begin with `prefix`; opens no connection."""
     app = Celery(main, broker=hardened(broker_url), backend=None, set_as_current=False)
     app.conf.update(
         task_ignore_result=True,  # results live in the database
@@ -76,7 +77,7 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         broker_pool_limit=4,
         broker_pool_acquire_timeout=5,
         broker_heartbeat=10,  # until two are missed RabbitMQ hands wake-ups to a consumer that has vanished
-        broker_transport_options=transport_options(broker_url),
+        broker_transport_options=transport_options(broker_url, prefix),
     )
     app.planq_lists = TenantLists()
     return app

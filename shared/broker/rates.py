@@ -39,8 +39,12 @@ class ValkeyWindows:
     at_once = 2
     """One call is on its way back while the next is on its way there."""
 
-    def __init__(self, url: str, *, patience_seconds: float) -> None:
-        """`url` is one that `BROKER_URL` may be; raises `Misconfigured` where redis-py cannot read it."""
+    def __init__(self, url: str, *, patience_seconds: float, prefix: str = "") -> None:
+        """`url` is one that `BROKER_URL` may be; all keys begin with `prefix`.
+
+        Raises `Misconfigured` where redis-py cannot read the URL.
+        """
+        self._prefix = prefix
         try:
             pool = BlockingConnectionPool.from_url(
                 redis_py_url(url),
@@ -62,7 +66,8 @@ class ValkeyWindows:
         keys: list[str] = []
         arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]
         for knock in knocks:
-            keys += (key_of(knock.tenant_id), key_of(knock.tenant_id, knock.channel))
+            of_both = (key_of(knock.tenant_id), key_of(knock.tenant_id, knock.channel))
+            keys += [f"{self._prefix}{key}" for key in of_both]
             arguments += (knock.rates.tenant, knock.rates.channel)
         try:
             now, *told = await self._admit(keys=keys, args=arguments)
@@ -77,7 +82,7 @@ class ValkeyWindows:
         A server may answer PING that has no memory left, takes no writes or knows another password for scripts.
         """
         try:
-            await self._admit(keys=[_PROBE, _PROBE], args=[1, 1, 1])
+            await self._admit(keys=[f"{self._prefix}{_PROBE}"] * 2, args=[1, 1, 1])
         except _LOST as error:
             raise _away(error) from error
 

@@ -53,6 +53,11 @@ _log = logging.getLogger("planq.broker")
 LONGEST_CHARS = 4_096
 """What is kept of a message that is refused."""
 
+# kombu 5.7 puts a prefix before the keys of these commands alone. One that it uses itself is missing, so that every
+# queue seemed empty; the others are planq's.
+_PREFIXED = kombu_redis.GlobalKeyPrefixMixin.PREFIXED_SIMPLE_COMMANDS
+_PREFIXED += [command for command in ("EXISTS", "LPUSHX", "LRANGE", "LTRIM") if command not in _PREFIXED]
+
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
 

@@ -36,7 +36,7 @@ _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
 
 settings = load_settings()
-app: Celery = create_celery(settings.require_broker())
+app: Celery = create_celery(settings.require_broker(), prefix=settings.broker_prefix)
 app.conf.worker_consumer = "planq.worker.celery.consumer:WakeConsumer"
 app.events.dispatcher_cls = "planq.worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)

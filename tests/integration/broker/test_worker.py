@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import redis
+from celery import Celery
 
 from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.broker import names
+from planq.shared.broker.celery_config import create_celery
+from planq.shared.broker.dead_letters import DeadLetters
+from planq.shared.broker.depth import patient_connection, waiting_count
+from planq.shared.broker.rates import redis_py_url
+from planq.shared.domain.jobs.states import WakeQueue
 from tests.support.callers import Caller
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.stack import Stack
@@ -57,6 +65,41 @@ def test_jobs_run_on_either_broker(make_stack: MakeStack, database_url: str, bro
             assert job["status"] == "completed"
             assert [step["output"] for step in steps] == [{"result": 42}] * 3
             assert [step["attempt"] for step in steps] == [1, 1, 1]
+
+
+def test_all_names_begin_with_the_prefix(make_stack: MakeStack, database_url: str, tmp_path: Path) -> None:
+    """Another project's Celery may use the same server: neither takes a message of the other's, nor counts them."""
+    prefix = "shop:"
+    valkey = EmbeddedValkey(tmp_path / "vk")
+    valkey.start()
+    try:
+        stack = make_stack(database_url, valkey.url, env={"PLANQ_BROKER_PREFIX": prefix, "PLANQ_TASK_EVENTS": "true"})
+        io = WakeQueue("io")
+        with Caller(database_url, valkey.url) as caller, redis.Redis.from_url(redis_py_url(valkey.url)) as client:
+            client.lpush(f"{prefix}{names.queue(io)}", "no message")
+            jobs = [caller.submit("", PLAN) for _ in range(20)]  # published without the prefix, and so never taken
+            alien = waiting(create_celery(valkey.url), io)
+            assert alien > 0
+            stack.run_worker("io")
+            app = create_celery(valkey.url, prefix=prefix)
+            for job_id in jobs:
+                eventually(ended(caller, job_id), 120, what="the sweep has woken the job under the prefix")
+            eventually(lambda: DeadLetters(app).list(5), 60, what="what was no message is a dead letter")
+            assert app.control.inspect(timeout=10).ping()
+            assert waiting(create_celery(valkey.url), io) == alien
+            foreign = {key for key in client.scan_iter() if not key.startswith(prefix.encode())}
+            assert all(key.startswith((b"planq.", b"_kombu.")) for key in foreign), foreign
+            assert all(channel.startswith(prefix.encode()) for channel in client.pubsub_channels())
+    finally:
+        valkey.stop()
+
+
+def waiting(app: Celery, queue: WakeQueue) -> int:
+    """How many messages wait, for an application."""
+    with patient_connection(app, 30) as connection, connection.channel() as channel:
+        count = waiting_count(connection, channel, queue)
+    assert count is not None
+    return count
 
 
 def test_a_worker_outlives_the_loss_of_its_broker(
