@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from planq.api import http
 from planq.api.access import Access
 from planq.api.batch_validation import validate_batches
+from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
 from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
@@ -62,6 +63,7 @@ from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
 from planq.shared.store.batch_control import BatchControl
 from planq.shared.store.batches import BatchStore
 from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
 from planq.shared.store.database import Database
 from planq.shared.store.elicitations import ElicitationStore
@@ -146,6 +148,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
         webhook_routes,
+        webhook_channel_routes,
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -202,6 +205,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         batch_arrived=asyncio.Event(),
         uploads=Counter(),
         webhooks=WebhookStore(database),
+        channels=ChannelStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
         unfinished=UnfinishedJobs(requests.unfinished),

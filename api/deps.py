@@ -48,6 +48,7 @@ from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
 from planq.shared.store.batch_control import BatchControl
 from planq.shared.store.batches import BatchStore
 from planq.shared.store.catalogue import Catalogue
+from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
@@ -99,6 +100,7 @@ class Services:
     batches: BatchStore
     batch_control: BatchControl
     webhooks: WebhookStore
+    channels: ChannelStore
     signing: SigningSecrets
     workers: WorkerRegistry
     batch_arrived: asyncio.Event

@@ -9,6 +9,7 @@ send).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from time import perf_counter
@@ -35,6 +36,9 @@ at `/docs` itself. The description says nothing that docs/http-*.md do not."""
 
 OPEN_BELOW = "/docs/"
 """The scripts of that page lie below."""
+
+_FROM_CHANNELS = re.compile(r"/webhooks/(telegram(/[^/]+)?|channels/[^/]+/[^/]+)")
+"""What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
@@ -79,10 +83,11 @@ class Guard:
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
         fields = _fields_of(scope)
-        if not self._access.is_required:
-            _check_host(scope)
         path = scope["path"]
-        if path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
+        is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
+        if not (self._access.is_required or is_proved_there):
+            _check_host(scope)
+        if not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
             text = None if given is None else given.decode("latin-1")
             scope[CALLER] = await self._access.caller(scope["method"], path, text)

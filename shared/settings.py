@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
+from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
 from planq.shared.domain.jobs.states import JobStatus
@@ -264,6 +265,10 @@ class Settings(ServerSettings):
     )
     webhook_concurrency: int = Field(
         default=50, ge=1, le=1_000, description="Most deliveries that one `io` worker sends at once."
+    )
+    uncertain_delivery: DoubtPolicy = Field(
+        default=DoubtPolicy.REPEAT,
+        description="What becomes of a message to a chat that may have arrived: `repeat` sends it again.",
     )
 
     # Models

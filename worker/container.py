@@ -16,13 +16,14 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from celery import Celery
 
 from planq.shared.beats import Beat
 from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Lane
@@ -71,6 +72,9 @@ from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, Orchestr
 from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
+from planq.worker.channels.contract import MessageChannel
+from planq.worker.channels.sending import ChannelSender
+from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import HostPlaces, LeastRate
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
@@ -102,7 +106,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
-    "deliveries": methods(DeliveryStore),
+    "deliveries": methods(DeliveryStore) - {"note_part", "move_thread"},
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
@@ -391,12 +395,16 @@ class LaneRuntime:
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
         timeout = timedelta(seconds=settings.webhook_timeout_seconds)
-        store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout))
+        doubt = settings.uncertain_delivery
+        store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout), doubt)
         keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
         poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random)
+        deliveries = self._failpoints.around("deliveries", store)
+        channels: dict[str, MessageChannel[Any]] = {ChannelKind.WEBHOOK: WebhookChannel(poster)}
+        sending = ChannelSender(poster, channels, deliveries, doubt)
         sender = DeliverySender(
-            self._failpoints.around("deliveries", store),
-            self._failpoints.around("poster", poster),
+            deliveries,
+            self._failpoints.around("poster", sending),
             self._tools.agent_services.counts,
             most=settings.webhook_concurrency,
         )

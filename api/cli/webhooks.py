@@ -186,5 +186,5 @@ def _delivery_row(delivery: dict[str, Any]) -> list[str]:
     error = delivery["error"]
     told = "" if error is None else f"{error['code']}: {error['message']}"
     attempts = f"attempt {delivery['attempt']}"
-    target = as_line(delivery["url"], 60)
+    target = as_line(delivery["url"] or f"channel {delivery['channel']}", 60)
     return [delivery["id"], delivery["status"], delivery["event"], attempts, target, as_line(told, 100)]

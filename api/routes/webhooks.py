@@ -97,10 +97,14 @@ class DeliverySummary(Answer):
     event: str
     status: DeliveryStatus
     endpoint_id: Id | None = Field(description="Null for a callback.")
-    url: str
+    url: str | None = Field(description="Null for a message of a conversation.")
+    channel: str | None = Field(description="Over which a message of a conversation goes; null for webhooks.")
+    conversation_id: Id | None
     job_id: Id | None
     batch_id: Id | None
     attempt: int = Field(description="How many attempts were begun.")
+    doubts: int = Field(description="After how many of them nobody knew whether it had arrived.")
+    external_id: str | None = Field(description="What the receiver calls the last part that has arrived.")
     next_attempt_at: Time | None = Field(description="While it is pending.")
     response_status: int | None = Field(description="What the receiver answered last.")
     error: ErrorDocument | None = Field(description="Why the last attempt did not succeed.")
@@ -111,7 +115,9 @@ class DeliverySummary(Answer):
 class DeliveryDocument(DeliverySummary):
     """A delivery with what is sent."""
 
-    body: str = Field(description="JSON, byte for byte as it is signed.")
+    body: str = Field(
+        description="JSON, byte for byte as it is signed; empty for a message, which its conversation keeps."
+    )
 
 
 class DeliveryPage(Answer):
@@ -269,7 +275,7 @@ def _endpoint(row: Row) -> dict[str, Any]:
 def _delivery(row: Row) -> dict[str, Any]:
     """Return a `DeliverySummary`, or with its body a `DeliveryDocument`."""
     times = {name: shown_time(row[name]) for name in ("next_attempt_at", "created_at", "finished_at")}
-    named = ("id", "endpoint_id", "job_id", "batch_id")
+    named = ("id", "endpoint_id", "conversation_id", "job_id", "batch_id")
     ids = {name: None if row[name] is None else str(row[name]) for name in named}
     return {**row, **times, **ids}
 

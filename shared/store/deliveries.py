@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.database import Database, as_json
@@ -15,19 +16,26 @@ class PostgresDeliveries:
     """See `planq.shared.ports.deliveries.DeliveryStore`; `worker_id` is who takes them.
 
     A worker without a heartbeat for a `lease` has lost what it sends, and any worker what it has not ended after
-    `hold`: longer than an attempt can take.
+    `hold`: longer than an attempt can take. What may have arrived then is sent again unless `doubt` says otherwise.
     """
 
-    def __init__(self, database: Database, worker_id: UUID, lease: timedelta, hold: timedelta) -> None:
+    def __init__(
+        self,
+        database: Database,
+        worker_id: UUID,
+        lease: timedelta,
+        hold: timedelta,
+        doubt: DoubtPolicy = DoubtPolicy.REPEAT,
+    ) -> None:
         self._database = database
         self._worker_id = worker_id
         self._lease = lease.total_seconds()
         self._hold = hold.total_seconds()
+        self._holds_doubtful = doubt is DoubtPolicy.HOLD
 
     async def claim(self, limit: int, without: Collection[str]) -> Sequence[Delivery]:
-        rows = await self._database.call_table(
-            "planq_claim_deliveries", self._worker_id, limit, list(without), self._lease, self._hold
-        )
+        given = self._worker_id, limit, list(without), self._lease, self._hold, self._holds_doubtful
+        rows = await self._database.call_table("planq_claim_deliveries", *given)
         return [Delivery(tries=row["attempt"] - row.pop("earlier"), **row) for row in rows]
 
     async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
@@ -41,5 +49,17 @@ class PostgresDeliveries:
             outcome.response_status,
             None if error is None else as_json(error.to_json()),
             outcome.is_gone,
+            outcome.is_uncertain,
+            None if outcome.pause is None else outcome.pause.total_seconds(),
+            outcome.external_id,
+            outcome.problem,
         )
         return applied
+
+    async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
+        given = delivery.id, delivery.attempt, parts, external_id
+        applied: bool = await self._database.call("planq_note_part", *given)
+        return applied
+
+    async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
+        await self._database.call("planq_move_thread", delivery.tenant_id, delivery.channel, thread, moved_to)

@@ -1,4 +1,4 @@
-"""The tables of what leaves the house: where a tenant wants to be told, and every delivery until it is forgotten."""
+"""The tables of what leaves the house: where a tenant is told, its channels, and every delivery."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import Column, ForeignKey, Index, Text, text
 from sqlmodel import Field, SQLModel
 
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
 from planq.shared.store.columns import (
     enum_column,
@@ -44,13 +45,39 @@ class EndpointRow(SQLModel, table=True):
     updated_at: datetime = time_column(nullable=False, now=True)
 
 
+class ChannelRow(SQLModel, table=True):
+    """A channel of a tenant whose replies are sent, where its `config` says; others wait to be fetched.
+
+    One that `knows_repeats` can tell by its id a message that comes twice. Who posts its messages proves it by what
+    has the digest `secret_hash`. Nothing is sent before `paused_until`. The `problem` is why it cannot be sent to.
+    """
+
+    __tablename__ = "channels"
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), primary_key=True))
+    name: str = text_column(primary_key=True)
+    kind: str = enum_column("channel_kind", ChannelKind)
+    config: Any = json_column(nullable=False)
+    knows_repeats: bool = flag_column()
+    secret_hash: str | None = text_column(nullable=True)
+    paused_until: datetime | None = time_column()
+    problem: str | None = text_column(nullable=True)
+    polled_by: UUID | None = None
+    polled_until: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    updated_at: datetime = time_column(nullable=False, now=True)
+
+
 class DeliveryRow(SQLModel, table=True):
-    """One message to one receiver: an endpoint, at its present address, or a callback, at its `target`.
+    """One message to one receiver: an endpoint, at its present address, a callback, at its `target`, or a channel.
 
     The `body` is the same in every attempt, and so is the `id`, by which the receiver knows a repeat. Of one
     `recipient` only so many are sent at once. A pending one is due at `run_at`; while one is sent that is the time at
     which its worker is not waited for any more. Of its attempts the `earlier` ones were made before somebody asked
     for it again. `external_id` is the receiver's own name for what was sent.
+
+    To a `channel` goes the message `message_id` of a conversation, or the question `elicitation_id`, whose texts
+    stand there alone; of one conversation one after the other. Of its parts so many have arrived; it was sent with
+    unknown result `doubts` times.
     """
 
     __tablename__ = "deliveries"
@@ -58,6 +85,7 @@ class DeliveryRow(SQLModel, table=True):
         Index("ix_deliveries_listing", "tenant_id", "id"),
         Index("ix_deliveries_not_sent", "tenant_id", "status", "id", postgresql_where=text(_NOT_SENT)),
         partial_index("run_at", _UNFINISHED),
+        Index("ix_deliveries_order", "conversation_id", "created_at", "id", postgresql_where=text(_UNFINISHED)),
         partial_index("worker_id", "status = 'sending'"),
         partial_index("job_id", "job_id IS NOT NULL"),
         Index("ix_deliveries_endpoint_id", "endpoint_id"),
@@ -70,6 +98,10 @@ class DeliveryRow(SQLModel, table=True):
         default=None, sa_column=Column(ForeignKey("endpoints.id", ondelete="CASCADE"), nullable=True)
     )
     target: str | None = text_column(nullable=True)
+    channel: str | None = text_column(nullable=True)
+    conversation_id: UUID | None = None
+    message_id: UUID | None = None
+    elicitation_id: UUID | None = None
     recipient: str = text_column()
     job_id: UUID | None = None
     batch_id: UUID | None = None
@@ -78,6 +110,9 @@ class DeliveryRow(SQLModel, table=True):
     status: str = enum_column("delivery_status", DeliveryStatus, default="pending")
     attempt: int = int_column()
     earlier: int = int_column()
+    knows_repeats: bool = flag_column(default=True)
+    parts: int = int_column()
+    doubts: int = int_column()
     run_at: datetime = time_column(nullable=False, now=True)
     worker_id: UUID | None = None
     external_id: str | None = text_column(nullable=True)

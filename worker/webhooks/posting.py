@@ -78,6 +78,7 @@ class Poster:
             "Content-Type": "application/json",
             "User-Agent": _USER_AGENT,
         }
+        assert delivery.target is not None  # a message goes over its channel
         transport = GuardedTransport(self._resolve, self._allowed, "the webhook")
         seconds = self._timeout.total_seconds()
         async with (

@@ -28,6 +28,9 @@ TICK_SECONDS = 1.0
 EACH = 8
 """How many of one recipient are taken at once; a claim takes no more, so that at most twice as many are under way."""
 
+CHANNEL = "channel "
+"""How the recipient of a message of a conversation begins."""
+
 _CLOSE_SECONDS = 2.0
 """Less than a supervisor waits beyond the drain of a worker: what a receiver holds up is sent again anyway."""
 
@@ -118,13 +121,15 @@ class DeliverySender:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
-        if self._is_full:
+        recipient = self._under_way.pop(task)
+        if self._is_full or recipient.startswith(CHANNEL):  # where more of its conversation may follow
             self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("delivery_not_ended", exc_info=error)  # whoever finds it overdue sends it again
 
     async def _deliver(self, delivery: Delivery) -> None:
+        if delivery.is_doubtful:
+            _log.warning("delivery_repeated", extra={"delivery": str(delivery.id), "tenant": delivery.tenant_id})
         try:
             outcome = await persist(lambda: self._poster.send(delivery))
         except DatabaseUnavailable:
@@ -137,6 +142,8 @@ class DeliverySender:
         applied = await persist(lambda: self._store.finish(delivery, outcome))
         _tell(delivery, outcome, applied=applied)
         result = "sent" if outcome.is_sent else "failed" if outcome.again is None else "again"
+        if outcome.is_uncertain and outcome.again is None:
+            result = "uncertain"
         key = ("delivery", result)
         self._counts[key] = self._counts.get(key, 0) + 1
 
@@ -154,4 +161,5 @@ def _tell(delivery: Delivery, outcome: DeliveryOutcome, *, applied: bool) -> Non
         "attempt": delivery.attempt,
         "applied": applied,
     }
-    _log.warning("delivery_failed" if outcome.again is None else "delivery_retrying", extra=fields)
+    told = "delivery_failed" if outcome.again is None else "delivery_retrying"
+    _log.warning("delivery_uncertain" if outcome.is_uncertain else told, extra=fields)

@@ -12,7 +12,8 @@ from planq.shared.domain.errors import ErrorRecord
 class DeliveryKind(StrEnum):
     """How a delivery leaves the house."""
 
-    WEBHOOK = "webhook"
+    WEBHOOK = "webhook"  # of an event, to an endpoint or a callback
+    MESSAGE = "message"  # of a conversation, to its channel
 
 
 class DeliveryStatus(StrEnum):
@@ -71,13 +72,20 @@ def pause_after(attempt: int, retry_after: timedelta | None, jitter: float) -> t
 class DeliveryOutcome:
     """What became of an attempt: it was sent, or comes `again` after a pause, or has failed for good.
 
-    `is_gone` says that the receiver wants to hear no more.
+    `is_gone` says that the receiver wants to hear no more. Of one that `is_uncertain` nobody knows whether it has
+    arrived. After it everything to its channel waits for `pause`; a `problem` is one of the whole channel. The
+    receiver calls what was sent `external_id`, and its thread `moved_to` from now on.
     """
 
     error: ErrorRecord | None = None
     again: timedelta | None = None
     response_status: int | None = None
     is_gone: bool = False
+    is_uncertain: bool = False
+    pause: timedelta | None = None
+    problem: str | None = None
+    external_id: str | None = None
+    moved_to: str | None = None
 
     @property
     def is_sent(self) -> bool:

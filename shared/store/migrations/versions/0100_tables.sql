@@ -14,7 +14,9 @@ CREATE DOMAIN message_direction AS TEXT CONSTRAINT ck_message_direction CHECK (V
 
 CREATE DOMAIN message_status AS TEXT CONSTRAINT ck_message_status CHECK (VALUE IN ('received', 'merging', 'done', 'erased'));
 
-CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN ('webhook'));
+CREATE DOMAIN channel_kind AS TEXT CONSTRAINT ck_channel_kind CHECK (VALUE IN ('webhook', 'telegram'));
+
+CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN ('webhook', 'message'));
 
 CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE IN ('pending', 'sending', 'sent', 'uncertain', 'failed'));
 
@@ -198,33 +200,6 @@ CREATE UNLOGGED TABLE rate_marks (
 
 CREATE INDEX ix_rate_marks_channel ON rate_marks (tenant_id, channel, channel_number);
 
-CREATE TABLE payloads (
-    hash BYTEA NOT NULL,
-    tenant_id TEXT NOT NULL,
-    body BYTEA,
-    location TEXT,
-    size BIGINT DEFAULT 0 NOT NULL,
-    preview JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
-);
-
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
-ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
-
-CREATE TABLE payload_objects (
-    location TEXT NOT NULL,
-    tenant_id TEXT NOT NULL,
-    is_doomed BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
-);
-
-CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
-
 CREATE TABLE workers (
     id UUID NOT NULL,
     name TEXT NOT NULL,
@@ -252,6 +227,33 @@ CREATE TABLE tools (
     published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_tools PRIMARY KEY (name)
 );
+
+CREATE TABLE payloads (
+    hash BYTEA NOT NULL,
+    tenant_id TEXT NOT NULL,
+    body BYTEA,
+    location TEXT,
+    size BIGINT DEFAULT 0 NOT NULL,
+    preview JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
+);
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE payload_objects (
+    location TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    is_doomed BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
+);
+
+CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
 
 CREATE TABLE schedules (
     id UUID NOT NULL,
@@ -385,6 +387,23 @@ CREATE TABLE endpoints (
 
 CREATE INDEX ix_endpoints_listing ON endpoints (tenant_id, id);
 
+CREATE TABLE channels (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind channel_kind NOT NULL,
+    config JSON NOT NULL,
+    knows_repeats BOOLEAN DEFAULT false NOT NULL,
+    secret_hash TEXT,
+    paused_until TIMESTAMP WITH TIME ZONE,
+    problem TEXT,
+    polled_by UUID,
+    polled_until TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_channels PRIMARY KEY (tenant_id, name),
+    CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
 CREATE TABLE passages (
     document_id UUID NOT NULL,
     position INTEGER NOT NULL,
@@ -430,6 +449,17 @@ CREATE TABLE tenant_secrets (
     CONSTRAINT pk_tenant_secrets PRIMARY KEY (tenant_id, name),
     CONSTRAINT fk_tenant_secrets_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
+
+CREATE TABLE worker_tools (
+    worker_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    CONSTRAINT pk_worker_tools PRIMARY KEY (worker_id, name),
+    CONSTRAINT fk_worker_tools_worker_id FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_worker_tools_name ON worker_tools (name);
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -539,17 +569,6 @@ CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE 
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
-CREATE TABLE worker_tools (
-    worker_id UUID NOT NULL,
-    name TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    version TEXT DEFAULT '' NOT NULL,
-    CONSTRAINT pk_worker_tools PRIMARY KEY (worker_id, name),
-    CONSTRAINT fk_worker_tools_worker_id FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_worker_tools_name ON worker_tools (name);
-
 CREATE TABLE batch_lines (
     batch_id UUID NOT NULL,
     line INTEGER NOT NULL,
@@ -626,6 +645,10 @@ CREATE TABLE deliveries (
     kind delivery_kind DEFAULT 'webhook' NOT NULL,
     endpoint_id UUID,
     target TEXT,
+    channel TEXT,
+    conversation_id UUID,
+    message_id UUID,
+    elicitation_id UUID,
     recipient TEXT NOT NULL,
     job_id UUID,
     batch_id UUID,
@@ -634,6 +657,9 @@ CREATE TABLE deliveries (
     status delivery_status DEFAULT 'pending' NOT NULL,
     attempt INTEGER DEFAULT 0 NOT NULL,
     earlier INTEGER DEFAULT 0 NOT NULL,
+    knows_repeats BOOLEAN DEFAULT true NOT NULL,
+    parts INTEGER DEFAULT 0 NOT NULL,
+    doubts INTEGER DEFAULT 0 NOT NULL,
     run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     worker_id UUID,
     external_id TEXT,
@@ -655,6 +681,8 @@ CREATE INDEX ix_deliveries_job_id ON deliveries (job_id) WHERE job_id IS NOT NUL
 CREATE INDEX ix_deliveries_listing ON deliveries (tenant_id, id);
 
 CREATE INDEX ix_deliveries_not_sent ON deliveries (tenant_id, status, id) WHERE status IN ('uncertain', 'failed');
+
+CREATE INDEX ix_deliveries_order ON deliveries (conversation_id, created_at, id) WHERE status IN ('pending', 'sending');
 
 CREATE INDEX ix_deliveries_run_at ON deliveries (run_at) WHERE status IN ('pending', 'sending');
 
@@ -685,6 +713,23 @@ CREATE TABLE tracebacks (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
     CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE suspects (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    lane TEXT NOT NULL,
+    group_id UUID NOT NULL,
+    company INTEGER DEFAULT 0 NOT NULL,
+    delays BOOLEAN DEFAULT false NOT NULL,
+    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE,
+    taken_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
+    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
 CREATE TABLE plans (
@@ -865,23 +910,6 @@ CREATE TABLE model_calls (
 );
 
 CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
-
-CREATE TABLE suspects (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    attempt INTEGER DEFAULT 0 NOT NULL,
-    lane TEXT NOT NULL,
-    group_id UUID NOT NULL,
-    company INTEGER DEFAULT 0 NOT NULL,
-    delays BOOLEAN DEFAULT false NOT NULL,
-    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    due_at TIMESTAMP WITH TIME ZONE,
-    taken_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
-    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
 
 CREATE TABLE messages (
     id BIGINT GENERATED ALWAYS AS IDENTITY,

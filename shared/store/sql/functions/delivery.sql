@@ -91,15 +91,18 @@ BEGIN
             'id', p_root, 'status', 'input_required', 'elicitation_id', p_question, 'kind', p_kind, 'asking_job_id', p_job,
             'metadata', planq_short(j.metadata)));
     END IF;
+    PERFORM planq_send_question(p_tenant, p_root, p_question);
 END $$;
 
 -- A worker takes deliveries that are due, longest due first, none of the recipients `p_except`: of these it sends enough
 -- already. Due again is what a worker has sent for `p_hold` seconds, or whose worker has no lease any more; it may have
--- arrived, and is sent again under the same id.
+-- arrived, and is sent again under the same id. Of one whose receiver would not know that for a repeat it is a doubt, and with
+-- `p_holds_doubtful` its end. Of one conversation the oldest goes first, and what follows once it has ended.
 CREATE FUNCTION planq_claim_deliveries(
-    p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8
+    p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8, p_holds_doubtful boolean
 ) RETURNS TABLE (
-    id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int
+    id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int,
+    kind text, channel text, channel_kind text, config json, parts int, is_doubtful boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -111,36 +114,58 @@ BEGIN
     v_due := ARRAY(
         SELECT d.id FROM deliveries d
         WHERE d.status IN ('pending', 'sending') AND d.run_at <= planq_now() AND d.recipient <> ALL (p_except)
+          AND NOT EXISTS (
+            SELECT FROM deliveries b
+            WHERE b.conversation_id = d.conversation_id AND b.tenant_id = d.tenant_id AND b.status IN ('pending', 'sending')
+              AND (b.created_at, b.id) < (d.created_at, d.id))
+          AND NOT EXISTS (
+            SELECT FROM channels h WHERE h.tenant_id = d.tenant_id AND h.name = d.channel AND h.paused_until > planq_now())
         ORDER BY d.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED);
     PERFORM planq_drop_deliveries(ARRAY(
         SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id = ANY (v_due) AND e.is_disabled));
+    IF p_holds_doubtful THEN
+        UPDATE deliveries d SET status = 'uncertain', doubts = d.doubts + 1, worker_id = NULL, finished_at = planq_clock(),
+            error = json_build_object('code', 'uncertain', 'message',
+                'its worker was lost while it sent this; it may have arrived', 'retryable', false, 'details', json_build_object())
+        WHERE d.id = ANY (v_due) AND d.status = 'sending' AND NOT d.knows_repeats;
+    END IF;
     RETURN QUERY
     WITH taken AS (
         UPDATE deliveries d SET status = 'sending', attempt = d.attempt + 1, worker_id = p_worker,
+            doubts = d.doubts + (o.status = 'sending' AND NOT d.knows_repeats)::int,
             run_at = planq_now() + make_interval(secs => p_hold)
-        WHERE d.id = ANY (v_due) AND d.status IN ('pending', 'sending')
-        RETURNING d.*
+        FROM deliveries o
+        WHERE d.id = ANY (v_due) AND d.status IN ('pending', 'sending') AND o.id = d.id
+        RETURNING d AS made, o.status = 'sending' AND NOT d.knows_repeats AS is_doubtful
     )
-    SELECT t.id, t.tenant_id, t.endpoint_id, coalesce(e.url, t.target), t.recipient, t.event, t.body, t.attempt, t.earlier
-    FROM taken t LEFT JOIN endpoints e ON e.id = t.endpoint_id;
+    SELECT (t.made).id, (t.made).tenant_id, (t.made).endpoint_id, coalesce(e.url, (t.made).target), (t.made).recipient,
+           (t.made).event, CASE (t.made).kind WHEN 'message' THEN coalesce(planq_message_body(t.made)::text, '') ELSE (t.made).body END,
+           (t.made).attempt, (t.made).earlier, (t.made).kind::text, (t.made).channel, h.kind::text, h.config, (t.made).parts, t.is_doubtful
+    FROM taken t
+    LEFT JOIN endpoints e ON e.id = (t.made).endpoint_id
+    LEFT JOIN channels h ON h.tenant_id = (t.made).tenant_id AND h.name = (t.made).channel;
 END $$;
 
--- An attempt at a delivery has ended: it is sent, or tried again in `p_again` seconds, or has failed. Where the receiver is
--- gone for ever (`p_gone`) its endpoint is disabled, and what waits for that fails. Returns whether it applied: a newer
--- attempt may have been made, or the endpoint removed.
+-- An attempt at a delivery has ended: it is sent, or tried again in `p_again` seconds, or has failed; where nobody knows
+-- (`p_is_uncertain`) that is a doubt, and where it is not tried again it ends so. Where the receiver is gone for ever
+-- (`p_gone`) its endpoint is disabled, and what waits for that fails; of a channel that is noted. A channel is sent nothing
+-- for `p_pause` seconds. Returns whether it applied: a newer attempt may have been made, or the endpoint removed.
 CREATE FUNCTION planq_end_delivery(
-    p_id uuid, p_attempt int, p_is_sent boolean, p_again float8, p_response_status int, p_error json, p_gone boolean
+    p_id uuid, p_attempt int, p_is_sent boolean, p_again float8, p_response_status int, p_error json, p_gone boolean,
+    p_is_uncertain boolean, p_pause float8, p_external text, p_problem text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     d record;
 BEGIN
     UPDATE deliveries SET
-        status = CASE WHEN p_is_sent THEN 'sent' WHEN p_again IS NOT NULL THEN 'pending' ELSE 'failed' END,
+        status = CASE WHEN p_is_sent THEN 'sent' WHEN p_again IS NOT NULL THEN 'pending'
+                      WHEN p_is_uncertain THEN 'uncertain' ELSE 'failed' END,
         run_at = planq_now() + make_interval(secs => coalesce(p_again, 0)), worker_id = NULL,
-        response_status = p_response_status, error = p_error,
+        response_status = p_response_status, error = p_error, external_id = coalesce(p_external, external_id),
+        doubts = doubts + p_is_uncertain::int,
         finished_at = CASE WHEN p_is_sent OR p_again IS NULL THEN planq_clock() END
     WHERE id = p_id AND status = 'sending' AND attempt = p_attempt
-    RETURNING tenant_id, endpoint_id INTO d;
+    RETURNING tenant_id, endpoint_id, channel INTO d;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -149,6 +174,12 @@ BEGIN
             disabled_reason = 'it answered 410 Gone on ' || planq_shown_time(planq_now())
         WHERE id = d.endpoint_id AND tenant_id = d.tenant_id AND NOT is_disabled;
         PERFORM planq_drop_waiting(d.tenant_id, d.endpoint_id);
+    END IF;
+    IF d.channel IS NOT NULL AND (p_pause IS NOT NULL OR p_problem IS NOT NULL OR p_is_sent) THEN
+        UPDATE channels SET problem = p_problem,
+            paused_until = coalesce(greatest(paused_until, planq_now() + make_interval(secs => p_pause)), paused_until)
+        WHERE tenant_id = d.tenant_id AND name = d.channel
+          AND (p_pause IS NOT NULL OR problem IS DISTINCT FROM p_problem);
     END IF;
     RETURN true;
 END $$;

@@ -65,7 +65,8 @@ RETURNING id
 
 -- name: list_deliveries
 -- A page of a tenant's deliveries, newest first, without what was sent.
-SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.job_id, d.batch_id, d.attempt,
+SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.channel,
+       d.conversation_id, d.job_id, d.batch_id, d.attempt, d.doubts, d.external_id,
        CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
        d.finished_at
 FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id
@@ -78,7 +79,8 @@ ORDER BY d.id DESC LIMIT %(limit)s
 
 -- name: get_delivery
 -- One delivery of a tenant, with what was sent.
-SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.job_id, d.batch_id, d.attempt,
+SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.channel,
+       d.conversation_id, d.job_id, d.batch_id, d.attempt, d.doubts, d.external_id,
        CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
        d.finished_at, d.body
 FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id

@@ -1,0 +1,86 @@
+"""The channel `webhook`: a tenant's own system posts messages and answers, signed as Standard Webhooks has it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+from standardwebhooks import Webhook, WebhookVerificationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.channels.receiving import Post, answer_for, message_of, post_of, question_of, receive
+from planq.api.deps import Services, Use, strict_router
+from planq.api.http import HttpRefusal, JsonResponse, decode_body
+from planq.api.limits import too_many
+from planq.api.schemas import AnswerRequest
+from planq.shared.domain.channels.kinds import ChannelKind
+from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+
+webhook_channel_routes = strict_router("channels")
+
+_ANSWER = frozenset({"question_id", "action", "content", "reason", "from"})
+
+
+@webhook_channel_routes.post("/webhooks/channels/{tenant}/{channel}", include_in_schema=False)
+async def post_to_channel(tenant: str, channel: str, request: Request, services: Use) -> Response:
+    """Take a message, or the answer to a question, that is signed by the tenant's secret of callbacks.
+
+    Any that is not, or of a channel that is not there, is refused alike: 403. `webhook-id` names the message where it
+    has no `source_message_id`, so that what is posted again is the same message.
+    """
+    body = await request.body()
+    post = await _proved(services, tenant, channel, body, request)
+    document = decode_body(body)
+    if not isinstance(document, dict):
+        raise InvalidRequest("expected a JSON object: a message, or the answer to a question")
+    if "question_id" in document:
+        return await _answered(services, post, document)
+    verdict = await services.limits.check(post.tenant.id, channel, post.tenant.config)
+    if not verdict.is_allowed:
+        raise too_many(verdict)
+    named = {"source_message_id": capped(request.headers["webhook-id"], 128)}
+    received = await receive(services, post, message_of(post, {**named, **document}))
+    told = {"job_id": str(received.job_id), "conversation_id": str(received.conversation_id)}
+    return JsonResponse({"status": str(received.outcome), **told}, status_code=202)
+
+
+async def _proved(services: Services, tenant: str, channel: str, body: bytes, request: Request) -> Post:
+    found = await services.channels.find(tenant, channel)
+    if found is not None and found.kind is ChannelKind.WEBHOOK:
+        for secret in await services.signing.of(tenant, None):
+            try:
+                Webhook(secret).verify(body, dict(request.headers))
+            except (WebhookVerificationError, ValueError):
+                continue  # signed by an older one, or by nobody
+            return await post_of(services, tenant, channel)
+    raise HttpRefusal(
+        403,
+        "not_proved",
+        "expected the headers webhook-id, webhook-timestamp and webhook-signature, made in the last 5 minutes with "
+        "the secret of callbacks of a tenant that has this channel; `planq endpoints callback-secret` shows it",
+    )
+
+
+async def _answered(services: Services, post: Post, document: dict[str, Any]) -> Response:
+    try:
+        question_id = UUID(str(document["question_id"]))
+    except ValueError:
+        raise NotFound(f"there is no elicitation {capped(str(document['question_id']), 80)!r}") from None
+    if unknown := sorted(document.keys() - _ANSWER):
+        raise InvalidRequest(
+            f"expected no other fields than {', '.join(sorted(_ANSWER))}, found {capped(unknown[0], 80)!r}"
+        )
+    person = document.get("from")
+    given = {name: document[name] for name in ("action", "content", "reason") if name in document}
+    try:
+        request = AnswerRequest.model_validate(
+            {**given, "by": person.get("external_id") if isinstance(person, dict) else None, "channel": post.channel}
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidRequest(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    row = await question_of(services, post, question_id)
+    await answer_for(services, post, row, request)
+    return JsonResponse({"status": "answered", "question_id": str(question_id)}, status_code=202)

@@ -1,0 +1,107 @@
+"""`planq channels`: which channels of a tenant have their replies sent, and where; it speaks to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from planq.api.cli.connection import AsJson, located_settings
+from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.outcome import reported
+from planq.deploy.cli.database import with_database
+from planq.deploy.cli.tenants import TenantId
+from planq.shared.domain.channels.kinds import ChannelKind
+from planq.shared.domain.errors import InvalidRequest, capped
+
+if TYPE_CHECKING:
+    from planq.shared.store.channels import ChannelStore
+    from planq.shared.store.database import Database
+
+T = TypeVar("T")
+
+Name = Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel of the tenant's configuration.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    told = "Channels whose replies are sent: connect, list, disconnect."
+    group = typer.Typer(name="channels", help=told, no_args_is_help=True)
+    group.command("connect")(connect_channel)
+    group.command("list")(list_channels)
+    group.command("disconnect")(disconnect_channel)
+    app.add_typer(group)
+
+
+def connect_channel(
+    tenant_id: TenantId,
+    name: Name,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where what conversations say is posted, signed.")],
+    as_json: AsJson = False,
+) -> None:
+    """Post what is said on a channel to an address. docs/channels.md says what is posted, and how to answer."""
+    from planq.shared.domain.webhooks.endpoints import checked_url
+    from planq.shared.store.channels import ChannelStore
+
+    async def connect(database: Database) -> None:
+        await check_channel(database, tenant_id, name)
+        await ChannelStore(database).connect(tenant_id, name, ChannelKind.WEBHOOK, {"url": url})
+
+    with reported(as_json=as_json):
+        checked_url(url, "URL", located_settings().webhook_hosts)
+        with_database(connect)
+    if as_json:
+        print_json({"tenant_id": tenant_id, "name": name, "url": url})
+    else:
+        out.print(f"what is said on the channel {name} of the tenant {tenant_id} is posted to {url}")
+
+
+def list_channels(tenant_id: TenantId, as_json: AsJson = False) -> None:
+    """List the channels of a tenant that are sent to, and what keeps planq from doing so."""
+    with reported(as_json=as_json):
+        found = with_channels(lambda channels: channels.list(tenant_id))
+    if as_json:
+        print_json({"items": [one.to_json() for one in found]})
+        return
+    print_columns(
+        [
+            [
+                one.name,
+                one.kind,
+                as_line(str(one.config.get("url") or one.config.get("username") or ""), 60),
+                as_line(one.problem or "", 100),
+            ]
+            for one in found
+        ]
+    )
+
+
+def disconnect_channel(tenant_id: TenantId, name: Name, as_json: AsJson = False) -> None:
+    """Send nothing to a channel any more; what waits for it fails."""
+    with reported(as_json=as_json):
+        with_channels(lambda channels: channels.disconnect(tenant_id, name))
+    if as_json:
+        print_json({"tenant_id": tenant_id, "name": name})
+    else:
+        out.print(f"nothing is sent to the channel {name} of the tenant {tenant_id} any more")
+
+
+async def check_channel(database: Database, tenant_id: str, name: str) -> None:
+    """Raise `NotFound` for a tenant that is not there, and `InvalidRequest` for a channel that it does not have."""
+    from planq.shared.domain.tenants.config import read_tenant_config
+    from planq.shared.store.tenants import TenantStore
+
+    known = read_tenant_config((await TenantStore(database).get(tenant_id)).config).channels
+    if name not in known:
+        raise InvalidRequest(
+            f"CHANNEL: expected one of {', '.join(known)}, found {capped(name, 63)!r}; planq tenants set {tenant_id} "
+            "'channels=[…]' names others"
+        )
+
+
+def with_channels(use: Callable[[ChannelStore], Awaitable[T]]) -> T:
+    """Run `use` on the database's channels; raises as `with_database` does."""
+    from planq.shared.store.channels import ChannelStore
+
+    return with_database(lambda database: use(ChannelStore(database)))

@@ -1,0 +1,86 @@
+"""Channels whose replies are sent: how a tenant's are connected, and found when somebody posts there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from planq.shared.domain.channels.kinds import KNOWS_REPEATS, ChannelKind
+from planq.shared.domain.errors import NotFound, storable
+from planq.shared.store.database import Database, as_json, shown_time
+from planq.shared.store.tenants import no_tenant
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChannel:
+    """A channel that is sent to; the `problem` is why it cannot be, at the moment."""
+
+    name: str
+    kind: ChannelKind
+    config: Mapping[str, Any]
+    secret_hash: str | None
+    paused_until: datetime | None
+    problem: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is shown of it."""
+        named = ("paused_until", "created_at", "updated_at")
+        times = {name: None if (at := getattr(self, name)) is None else shown_time(at) for name in named}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "config": dict(self.config),
+            "problem": self.problem,
+            **times,
+        }
+
+
+class ChannelStore:
+    """The channels of all tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def connect(
+        self,
+        tenant_id: str,
+        name: str,
+        kind: ChannelKind,
+        config: Mapping[str, Any],
+        secret_hash: str | None = None,
+    ) -> None:
+        """Send what is said on a channel from now on, in the place of what was known of it; raises `NotFound`."""
+        stored = await self._database.execute(
+            "connect_channel",
+            tenant_id=tenant_id,
+            name=name,
+            kind=str(kind),
+            config=as_json(config),
+            knows_repeats=kind in KNOWS_REPEATS,
+            secret_hash=secret_hash,
+        )
+        if not stored:
+            raise no_tenant(tenant_id)
+
+    async def list(self, tenant_id: str) -> Sequence[StoredChannel]:
+        """Return the channels of a tenant that are sent to, by name."""
+        return [_stored(row) for row in await self._database.fetch_all("list_channels", tenant_id=tenant_id)]
+
+    async def find(self, tenant_id: str, name: str) -> StoredChannel | None:
+        """Return a channel of a tenant, None where it is not sent to, or there is no such tenant."""
+        given = {"tenant_id": storable(tenant_id), "name": storable(name)}  # they come from addresses
+        row = await self._database.fetch_one("get_channel", **given)
+        return None if row is None else _stored(row)
+
+    async def disconnect(self, tenant_id: str, name: str) -> None:
+        """Send nothing to a channel any more: what waits fails. Raises `NotFound`."""
+        if not await self._database.execute("disconnect_channel", tenant_id=tenant_id, name=name):
+            raise NotFound(f"the tenant {tenant_id!r} sends to no channel {name[:80]!r}")
+
+
+def _stored(row: Mapping[str, Any]) -> StoredChannel:
+    return StoredChannel(**{**row, "kind": ChannelKind(row["kind"])})

@@ -1,0 +1,89 @@
+-- Channel: what a conversation says is written down to be sent in the commit that says it, and leaves in its order.
+--
+--   planq_send_messages   an outbound message of a channel that is sent to becomes a delivery, by a trigger
+--   planq_send_question   so does what a step of a turn asks
+--   planq_message_body    what is sent, read from the conversation at each attempt: it may have been erased
+--   planq_note_part       a part of a message has arrived
+--   planq_move_thread     the channel knows a thread by another name from now on
+
+-- MessageWritten: to be sent where its channel is one that is sent to.
+CREATE FUNCTION planq_send_messages() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, message_id,
+                            elicitation_id, job_id, event, body, run_at, created_at)
+    SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
+           NEW.conversation_id, NEW.id, (NEW.metadata->>'elicitation_id')::uuid, NEW.job_id, 'conversation.message', '',
+           planq_clock(), planq_clock()
+    FROM channels h WHERE h.tenant_id = NEW.tenant_id AND h.name = NEW.channel;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER planq_messages_out AFTER INSERT ON conversation_messages FOR EACH ROW
+WHEN (NEW.direction = 'outbound') EXECUTE FUNCTION planq_send_messages();
+
+-- QuestionAsked by a step of the tree of the job `p_root`: to be sent where that is a turn, over a channel that is sent to.
+CREATE FUNCTION planq_send_question(p_tenant text, p_root uuid, p_question uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO deliveries (id, tenant_id, kind, channel, recipient, knows_repeats, conversation_id, elicitation_id, job_id,
+                            event, body, run_at, created_at)
+    SELECT planq_new_id(), h.tenant_id, 'message', h.name, planq_channel_recipient(h.tenant_id, h.name), h.knows_repeats,
+           c.id, p_question, j.id, 'conversation.question', '', planq_clock(), planq_clock()
+    FROM jobs j
+    JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = p_tenant
+    JOIN channels h ON h.tenant_id = p_tenant AND h.name = c.channel
+    WHERE j.id = p_root AND j.tenant_id = p_tenant;
+END $$;
+
+-- Whose a message is that is sent: all of one channel share the places at it.
+CREATE FUNCTION planq_channel_recipient(p_tenant text, p_channel text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'channel ' || p_tenant || ' ' || p_channel
+$$;
+
+-- What a delivery of a message says, as JSON; null where its conversation does not say it any more. The error code of a turn
+-- without an answer is for who sends it to put into words.
+CREATE FUNCTION planq_message_body(d deliveries) RETURNS json LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT json_build_object(
+            'id', d.id, 'created_at', planq_shown_time(d.created_at), 'conversation_id', c.id, 'channel', c.channel, 'thread', c.thread, 'job_id', d.job_id,
+            'message_id', m.id, 'text', coalesce(m.text, q.message), 'metadata', m.metadata,
+            'to', coalesce(nullif(i.user_id, ''), m.user_id, ''),
+            'in_reply_to', CASE WHEN i.sequence IS NOT NULL THEN
+                json_build_object('id', i.id, 'source_message_id', i.source_id, 'metadata', i.metadata) END,
+            'question', CASE WHEN q.id IS NOT NULL THEN json_build_object(
+                'id', q.id, 'kind', q.kind, 'status', q.status, 'message', q.message, 'schema', q.schema, 'url', q.url) END)
+        FROM conversations c
+        LEFT JOIN conversation_messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id AND m.status <> 'erased'
+        LEFT JOIN elicitations q ON q.tenant_id = d.tenant_id AND q.id = d.elicitation_id
+        LEFT JOIN LATERAL (
+            SELECT o.sequence, o.id, o.source_id, o.metadata, o.user_id FROM conversation_messages o
+            WHERE o.job_id = d.job_id AND o.tenant_id = d.tenant_id AND o.direction = 'inbound' AND o.status <> 'erased'
+            ORDER BY o.sequence DESC LIMIT 1
+        ) i ON true
+        WHERE c.id = d.conversation_id AND c.tenant_id = d.tenant_id AND coalesce(m.id, CASE WHEN d.message_id IS NULL THEN q.id END) IS NOT NULL);
+END $$;
+
+-- PartSent: so many parts of a message have arrived, the last of them as `p_external`. Fenced by the attempt; says whether it
+-- applied.
+CREATE FUNCTION planq_note_part(p_id uuid, p_attempt int, p_parts int, p_external text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE deliveries SET parts = p_parts, external_id = p_external
+    WHERE id = p_id AND status = 'sending' AND attempt = p_attempt AND parts < p_parts;
+    RETURN FOUND;
+END $$;
+
+-- ThreadMoved: the channel knows the thread `p_from`, and those below it, by another name from now on. One that is there
+-- under the new name stays as it is, and so does the old one. Returns how many threads moved.
+CREATE FUNCTION planq_move_thread(p_tenant text, p_channel text, p_from text, p_to text) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    UPDATE conversations c SET thread = p_to || substr(c.thread, length(p_from) + 1)
+    WHERE c.tenant_id = p_tenant AND c.channel = p_channel AND (c.thread = p_from OR starts_with(c.thread, p_from || '/'))
+      AND NOT EXISTS (
+        SELECT FROM conversations o WHERE o.tenant_id = p_tenant AND o.channel = p_channel
+          AND o.thread = p_to || substr(c.thread, length(p_from) + 1));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;

@@ -1,0 +1,24 @@
+-- Channels: those of a tenant whose replies are sent.
+
+-- name: connect_channel
+-- Stores a channel in the place of one of its name; no row where there is no such tenant.
+INSERT INTO channels (tenant_id, name, kind, config, knows_repeats, secret_hash, created_at, updated_at)
+SELECT t.id, %(name)s, %(kind)s, %(config)s::json, %(knows_repeats)s, %(secret_hash)s, planq_now(), planq_now()
+FROM tenants t WHERE t.id = %(tenant_id)s
+ON CONFLICT (tenant_id, name) DO UPDATE SET kind = excluded.kind, config = excluded.config,
+    knows_repeats = excluded.knows_repeats, secret_hash = excluded.secret_hash, problem = NULL, paused_until = NULL,
+    updated_at = planq_now()
+
+-- name: list_channels
+-- The channels of a tenant that are sent to, by name.
+SELECT name, kind, config, secret_hash, paused_until, problem, created_at, updated_at FROM channels
+WHERE tenant_id = %(tenant_id)s ORDER BY name
+
+-- name: get_channel
+-- One channel of a tenant.
+SELECT name, kind, config, secret_hash, paused_until, problem, created_at, updated_at FROM channels
+WHERE tenant_id = %(tenant_id)s AND name = %(name)s
+
+-- name: disconnect_channel
+-- Nothing is sent to a channel any more.
+DELETE FROM channels WHERE tenant_id = %(tenant_id)s AND name = %(name)s

@@ -1,0 +1,1 @@
+"""Sends what conversations say over their channels: `sending` for all of them, one module for each kind."""

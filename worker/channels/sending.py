@@ -1,0 +1,76 @@
+"""One attempt at whatever leaves the house: a webhook, or what a conversation says, part by part over its channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from planq.shared.domain.channels.kinds import DoubtPolicy
+from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.errors import ErrorRecord
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
+from planq.shared.ports.deliveries import Delivery, DeliveryStore
+from planq.worker.channels.contract import MessageChannel, Outgoing
+from planq.worker.engine.persist import persist
+from planq.worker.webhooks.sender import SendsDeliveries
+
+_ERASED = ErrorRecord("erased", "its conversation does not say this any more: it was erased before it was sent")
+_DISCONNECTED = ErrorRecord("channel_disconnected", "its channel is sent to no more; connect it, and send this again")
+
+
+class ChannelSender:
+    """Sends webhooks by one sender, and messages by the channel of their kind."""
+
+    def __init__(
+        self,
+        webhooks: SendsDeliveries,
+        channels: Mapping[str, MessageChannel[Any]],
+        store: DeliveryStore,
+        doubt: DoubtPolicy,
+    ) -> None:
+        self._webhooks = webhooks
+        self._channels = channels
+        self._store = store
+        self._doubt = doubt
+
+    async def send(self, delivery: Delivery) -> DeliveryOutcome:
+        """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`."""
+        if delivery.kind == DeliveryKind.WEBHOOK:
+            return await self._webhooks.send(delivery)
+        if not delivery.body:
+            return DeliveryOutcome(_ERASED)
+        if delivery.channel_kind is None or delivery.config is None:
+            return DeliveryOutcome(_DISCONNECTED)
+        return await self._send_parts(outgoing(delivery), self._channels[delivery.channel_kind])
+
+    async def _send_parts(self, said: Outgoing, channel: MessageChannel[Any]) -> DeliveryOutcome:
+        delivery = said.delivery
+        parts = channel.render(said)
+        outcome = DeliveryOutcome()
+        for number in range(delivery.parts, len(parts)):
+            outcome = await channel.send(said, parts[number])
+            if not outcome.is_sent:
+                break
+            # Written down at once: whoever repeats what is left begins after it.
+            external, count = outcome.external_id, number + 1
+            if count < len(parts):
+                await persist(lambda count=count, external=external: self._store.note_part(delivery, count, external))  # type: ignore[misc]
+        if (moved_to := outcome.moved_to) is not None:
+            await persist(lambda: self._store.move_thread(delivery, said.thread, moved_to))
+            return replace(outcome, again=timedelta())
+        is_held = outcome.is_uncertain and self._doubt is DoubtPolicy.HOLD
+        return replace(outcome, again=None) if is_held else outcome
+
+
+def outgoing(delivery: Delivery) -> Outgoing:
+    """Return what a delivery's conversation says."""
+    document = orjson.loads(delivery.body)
+    question = document["question"]
+    is_open = question is not None and question["status"] == ElicitationStatus.OPEN
+    text = said(document["text"] or "", document["metadata"])
+    return Outgoing(delivery, document, text, document["thread"], question if is_open else None)

@@ -1,0 +1,39 @@
+"""The channel `webhook`: a tenant's own address gets what its conversations say, signed as webhooks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
+from planq.worker.channels.contract import Outgoing
+from planq.worker.webhooks.sender import SendsDeliveries
+
+_NAMED = ("conversation_id", "channel", "thread", "job_id", "message_id", "to")
+
+
+class WebhookChannel:
+    """Posts each message as one part, by the `poster` of webhooks: the secret of callbacks signs it."""
+
+    def __init__(self, poster: SendsDeliveries) -> None:
+        self._poster = poster
+
+    def render(self, said: Outgoing) -> Sequence[str]:
+        """Return the one body."""
+        of = said.document
+        reply = of["in_reply_to"]
+        data = {
+            **{name: of[name] for name in _NAMED},
+            "text": said.text,
+            "error_code": (of["metadata"] or {}).get("error_code"),
+            "in_reply_to": None if reply is None else reply["source_message_id"],
+            "question": said.question,
+        }
+        body = {"type": said.delivery.event, "timestamp": of["created_at"], "data": data}
+        return [orjson.dumps(body).decode()]
+
+    async def send(self, said: Outgoing, part: str) -> DeliveryOutcome:
+        """Post it to the channel's address; tried again as webhooks are: the receiver knows a repeat by its id."""
+        return await self._poster.send(replace(said.delivery, body=part, target=said.config["url"]))
