@@ -64,6 +64,7 @@ class Problem(BaseModel):
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What was expected, what was found, what to do.")
     code: str = Field(description="A stable name of the kind of problem, for programs.")
+    retryable: bool = Field(default=False, description="Whether the same request may succeed later.")
     instance: str | None = Field(default=None, description="The id under which a fault was logged.")
     errors: list[dict[str, Any]] | None = Field(default=None, description="The first defects, where there are some.")
     errors_left_out: int | None = Field(default=None, description="How many more there are; absent for none.")
@@ -106,20 +107,29 @@ def problem(
     errors: Sequence[Mapping[str, Any]] | None = None,
     instance: str | None = None,
     members: Mapping[str, Any] | None = None,
+    is_retryable: bool | None = None,
 ) -> dict[str, Any]:
-    """Return problem details as a JSON object; `members` are further ones and never replace these."""
+    """Return problem details as a JSON object; `members` are further ones and never replace these.
+
+    Where nobody says whether the same request may succeed later, the status does.
+    """
     shown: dict[str, Any] = {
         "type": "about:blank",  # RFC 9457 §4.2.1: the title is then that of the status
         "title": _title_of(status),
         "status": status,
         "detail": detail,
         "code": code,
+        "retryable": status in _PASSING if is_retryable is None else is_retryable,
     }
     if instance is not None:
         shown["instance"] = instance
     if errors is not None:
         shown["errors"] = list(errors)
     return {**(members or {}), **shown}
+
+
+_PASSING = (429, 503)
+"""Statuses that say: ask again later."""
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -369,7 +379,10 @@ def error_response(error: PlanqError | HTTPException) -> Response:
     if found is not None:
         details |= left_out(len(found))
         found = shown_defects(found)
-    return _response(problem(status, error.code, error.message, errors=found, members=details), headers)
+    return _response(
+        problem(status, error.code, error.message, errors=found, members=details, is_retryable=error.retryable),
+        headers,
+    )
 
 
 def shown_defects(defects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ def test_details_are_members_that_never_replace_the_standard_ones() -> None:
         "status": 422,
         "detail": "expected a",
         "code": "invalid_request",
+        "retryable": False,
         "candidates": ["a"],
     }
 
