@@ -1,4 +1,4 @@
-"""What goes into a wheel beside the packages: the handbook that the sample job searches, the README and the docs."""
+"""What goes into a wheel beside the packages: the manual, which is the README and the docs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from setuptools.command.build_py import build_py
 SOURCES = ("README.md", "docs/*.md")
 
 
-class BuildWithHandbook(build_py):
-    """Builds the packages with a copy of the handbook; an editable install reads the project's own files."""
+class BuildWithManual(build_py):
+    """Builds the packages with a copy of the manual; an editable install reads the project's own files."""
 
     def run(self) -> None:
-        """Copy the packages, and the handbook into the folder `deploy/handbook`."""
+        """Copy the packages, and the manual to where `planq.shared.manual` looks for it."""
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "planq", "deploy", "handbook")
+            target = Path(self.build_lib, "planq", "shared", "manual", "pages")
             target.mkdir(parents=True, exist_ok=True)
             for pattern in SOURCES:
                 for path in Path().glob(pattern):

@@ -27,7 +27,18 @@ from planq.api.cli import (
 )
 from planq.api.cli.console import out
 from planq.api.cli.outcome import exit_code, report
-from planq.deploy.cli import channels, dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
+from planq.deploy.cli import (
+    channels,
+    dead_letters,
+    doctor,
+    keys,
+    knowledge,
+    manual,
+    processes,
+    retention,
+    secrets,
+    tenants,
+)
 from planq.deploy.local import sample, up
 from planq.shared.domain.errors import PlanqError
 
@@ -55,6 +66,7 @@ GROUPS = (
     secrets,
     processes,
     sample,
+    manual,
 )
 
 

@@ -1,14 +1,14 @@
-"""`planq sample`: loads the project's own documents and runs one job over them, to show what planq does."""
+"""`planq sample`: loads a small handbook and runs one job over them, to show what planq does."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from planq.api.cli.connection import Url, connect
 from planq.api.cli.console import err, out
 
 SAMPLE_INPUT = (
@@ -23,21 +23,18 @@ def add_to(app: typer.Typer) -> None:
     app.command()(sample)
 
 
-def sample(
-    url: Annotated[str, typer.Option(envvar="PLANQ_URL", help="The API's URL.")] = "http://127.0.0.1:8000",
-) -> None:
-    """Load the project's README and docs as the handbook and run the sample job."""
+def sample(url: Url = None) -> None:
+    """Load a small handbook and run the sample job on it."""
     _load_handbook()
     succeeded = run_sample(url, os.environ.get("PLANQ_API_KEY") or _first_key())
     raise typer.Exit(0 if succeeded else 1)
 
 
-def run_sample(url: str, api_key: str | None) -> bool:
+def run_sample(url: str | None, api_key: str | None) -> bool:
     """Submit the sample job, print its plan, steps and answer, and say whether it succeeded."""
-    from planq.api.cli.client import CommandClient
     from planq.api.cli.progress import follow_job, print_outcome
 
-    with CommandClient(url, api_key) as client:
+    with connect(url, api_key) as client:
         out.print(f"sample job: {SAMPLE_INPUT}")
         job = client.submit({"input": SAMPLE_INPUT, "metadata": {"sample": True}})
         out.print(f"job {job['id']}")
@@ -46,23 +43,14 @@ def run_sample(url: str, api_key: str | None) -> bool:
     return bool(job["outcome"] == "succeeded")
 
 
-def handbook_paths() -> list[Path]:
-    """Return the project's README and docs folder, of a clone, or the copy of both that a wheel brings."""
-    from planq.deploy.local.parts import PROJECT
-
-    beside = [path for path in (PROJECT / "README.md", PROJECT / "docs") if path.exists()]
-    installed = PROJECT / "deploy" / "handbook"
-    return [installed] if installed.exists() else beside
+HANDBOOK = Path(__file__).resolve().parents[1] / "samples" / "handbook"
+"""What the sample job searches: a few short texts of its own, in a clone and in a wheel alike."""
 
 
 def _load_handbook() -> None:
     from planq.deploy.local.parts import PLANQ
 
-    paths = handbook_paths()
-    if not paths:
-        err.print("neither README.md nor a handbook is here, so the sample searches whatever was loaded before")
-        return
-    command = [*PLANQ, "knowledge", "load", *map(str, paths)]
+    command = [*PLANQ, "knowledge", "load", str(HANDBOOK), "--prefix", "handbook/"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if done.returncode != 0:
         err.print(f"the handbook could not be loaded: {done.stderr.strip() or done.stdout.strip()}", style="red")

@@ -18,6 +18,7 @@ from planq.api.routes.executions import ExecutionRequest
 from planq.api.schemas import JobRequest, ValidationRequest
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.models.exchange import Ask
 from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
 from planq.shared.domain.orchestration.plan import OrchestrationPlan
@@ -278,6 +279,25 @@ def test_every_kind_of_event_is_explained() -> None:
 
     assert len(kinds) > 15
     assert kinds - told == set()
+
+
+def test_every_code_of_a_refusal_is_explained() -> None:
+    code = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "api").rglob("*.py")))
+    refused = re.findall(r"(?:HttpRefusal|_refused)\(\s*(?:[\w.]+,\s*)?\"(\w+)\"", code)
+    sources = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "shared/store/sql").rglob("*.sql")))
+    lines = re.findall(r"'code', '(\w+)'", sources)
+    told = {name for row in rows(page("errors")) for name in re.findall(r"`(\w+)`", row[0])}
+
+    assert len(refused) > 10
+    assert {*refused, *lines} - told == set()
+
+
+def test_limits_in_prose_are_those_of_the_code() -> None:
+    limits, bound = Limits(), section("loops", "How long a loop may run")
+
+    assert f"{limits.loop_timeout_seconds:g} s (15 minutes) over all its rounds" in bound
+    assert f"`react` and `guided` {limits.plan_timeout_seconds:g} s" in bound
+    assert f"at most {limits.max_rounds} rounds" in bound
 
 
 def test_no_page_holds_the_marks_of_a_merge() -> None:

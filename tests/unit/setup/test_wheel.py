@@ -42,15 +42,22 @@ def test_a_wheel_has_one_package_and_every_file_of_it(wheel: Path) -> None:
     assert not any("package/planq" in name for name in names)
 
 
-def test_a_wheel_brings_the_handbook_that_the_sample_job_searches(wheel: Path, installed: Path) -> None:
+def test_a_wheel_brings_the_manual_and_the_handbook_that_the_sample_job_searches(
+    wheel: Path, installed: Path
+) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    documents = {f"planq/deploy/handbook/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    found = {name for name in names if name.startswith("planq/deploy/handbook/")}
-    assert documents | {"planq/deploy/handbook/README.md"} == found
+    documents = {f"planq/shared/manual/pages/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    found = {name for name in names if name.startswith("planq/shared/manual/pages/")}
+    assert documents | {"planq/shared/manual/pages/README.md"} == found
 
-    asks = "from planq.deploy.local.sample import handbook_paths; print(*handbook_paths())"
+    asks = "from planq.deploy.local.sample import HANDBOOK; print(*HANDBOOK.iterdir())"
     told = run(["-c", asks], cwd=installed, installed=installed)
-    assert told.stdout.split() == [str(installed / "planq/deploy/handbook")]
+    assert told.stdout.split() == [str(installed / "planq/deploy/samples/handbook/planq.md")]
+
+    shown = run(
+        ["-P", "-m", "planq.deploy.cli.main", "docs", "stuck", "in", "queued"], cwd=installed, installed=installed
+    )
+    assert shown.stdout.startswith("docs/troubleshooting.md#a-job-is-stuck-in-queued")
 
 
 @pytest.fixture

@@ -1,0 +1,8 @@
+"""The manual: README and the pages of docs/, as a clone or a wheel has them, and a search over their sections."""
+
+from __future__ import annotations
+
+from planq.shared.manual.pages import manual_pages
+from planq.shared.manual.ranking import ManualHit, ManualSection, search_pages, sections_of
+
+__all__ = ["ManualHit", "ManualSection", "manual_pages", "search_pages", "sections_of"]

@@ -1,0 +1,142 @@
+"""Finds the sections of the manual that answer a question, by the words that they share (BM25, Robertson 1994).
+
+Pure: pages come in as texts. A word of a heading counts more than one of the text below it, and a word that few
+sections have more than one that many have.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_SATURATION, _BY_LENGTH = 1.2, 0.6
+"""How soon a further occurrence of a word counts no more, and how much a long section loses by its length."""
+
+_IN_HEADING, _IN_TITLE = 4, 2
+"""How often a word counts that stands in the heading of its section, or in the title of its page."""
+
+_OF_HEADING = 1.5
+"""What a heading is worth that says nothing but what was asked; one of which it is a part is worth that part."""
+
+_BY_NATURE: Sequence[tuple[str, float]] = (
+    (r"docs/(decisions|comparison|benchmarks)\.md", 0.5),
+    (r"docs/(http-(?!api)\w+|cli|settings|scopes|architecture)\.md", 0.7),
+    (r"docs/troubleshooting\.md", 1.2),
+)
+"""What a page is for: who asks how to do something wants a way before a list of fields or a reason."""
+
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and any are as at be by can do does for from have how i if in is it me my not of on one or planq so "
+        "that the their them there they this to was what when where which who why will with you your",
+    )
+)
+_EXCERPT_CHARS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class ManualSection:
+    """A part of a page under one heading, up to the next heading."""
+
+    page: str
+    title: str
+    heading: str
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManualHit:
+    """A section that a search found: where it stands, and the part of it that fits best."""
+
+    place: str
+    title: str
+    excerpt: str
+    score: float
+
+
+def search_pages(pages: Mapping[str, str], words: str, *, limit: int = 5) -> list[ManualHit]:
+    """Return the sections that fit the words best, the best one first; none where no section has any of them."""
+    sections = [section for name, text in pages.items() for section in sections_of(name, text)]
+    asked = list(dict.fromkeys(terms(words)))
+    counted = [_counted(section) for section in sections]
+    rarity = {term: _rarity(sum(term in one for one in counted), len(counted)) for term in asked}
+    usual = sum(one.total() for one in counted) / max(len(counted), 1)
+    scored = []
+    for section, counts in zip(sections, counted, strict=True):
+        length = _SATURATION * (1 - _BY_LENGTH + _BY_LENGTH * counts.total() / usual)
+        score = sum(rarity[term] * counts[term] * (_SATURATION + 1) / (counts[term] + length) for term in asked)
+        named = set(terms(section.heading))
+        score += sum(rarity[term] * _OF_HEADING / len(named) for term in asked if term in named)
+        if score > 0:
+            scored.append((score * _weight(section.page), section))
+    scored.sort(key=lambda one: -one[0])
+    return [_shown(section, score, asked) for score, section in scored[:limit]]
+
+
+def sections_of(name: str, text: str) -> Iterable[ManualSection]:
+    """Yield the sections of a page in their order; headings within blocks of code are none."""
+    title, heading, lines, is_code = "", "", list[str](), False
+    for line in text.splitlines():
+        is_code ^= line.startswith("```")
+        found = None if is_code else re.match(r"#{1,4} (.+)", line)
+        if found is None:
+            lines.append(line)
+            continue
+        if heading:
+            yield _section(name, title, heading, lines)
+        heading, lines = found[1], []
+        title = title or heading
+    if heading:
+        yield _section(name, title, heading, lines)
+
+
+def _section(name: str, title: str, heading: str, lines: Sequence[str]) -> ManualSection:
+    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return ManualSection(name, title, heading.replace("`", ""), anchor, "\n".join(lines).strip())
+
+
+def terms(text: str) -> list[str]:
+    """Return the words of a text that a search looks for, each without the ending that its forms differ in."""
+    return [_stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _COMMON]
+
+
+def _stem(word: str) -> str:
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", "")):
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and not (ending == "s" and word.endswith("ss")):
+            return word.removesuffix(ending) + instead
+    return word
+
+
+def _counted(section: ManualSection) -> Counter[str]:
+    counts = Counter(terms(section.text))
+    for text, times in ((section.heading, _IN_HEADING), (section.title, _IN_TITLE)):
+        for term in terms(text):
+            counts[term] += times
+    return counts
+
+
+def _rarity(having: int, of: int) -> float:
+    return math.log(1 + (of - having + 0.5) / (having + 0.5))
+
+
+def _weight(page: str) -> float:
+    return next((weight for pattern, weight in _BY_NATURE if re.fullmatch(pattern, page)), 1.0)
+
+
+def _shown(section: ManualSection, score: float, asked: Iterable[str]) -> ManualHit:
+    title = section.title if section.heading == section.title else f"{section.title}: {section.heading}"
+    place = section.page if section.heading == section.title else f"{section.page}#{section.anchor}"
+    return ManualHit(place, title, _excerpt(section.text, frozenset(asked)), score)
+
+
+def _excerpt(text: str, asked: frozenset[str]) -> str:
+    """Return the paragraph or line of a table that has most of the words, cut to a few lines."""
+    parts = [part for part in re.split(r"\n\s*\n|\n(?=[|-] ?)", text) if part.strip(" |-\n") and "<!--" not in part]
+    best = max(parts, key=lambda part: len(asked & set(terms(part))), default="")
+    plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", best).replace("|", " ").replace("`", "").split())
+    return plain if len(plain) <= _EXCERPT_CHARS else plain[: _EXCERPT_CHARS - 1].rsplit(" ", 1)[0] + " …"
