@@ -43,6 +43,10 @@ gives so much within the limit; no turn of a loop that is well takes a tenth of 
 _BUSY_SHARE = 0.1
 """Of the limit: a thread that has computed for so long is the one that holds up the others."""
 
+_WANTED_SHARE = 0.5
+"""Of the time without a beat: a thread that has computed or waited for a processor for so long holds up the others,
+where the machine is so busy that none computes for long."""
+
 _RECORD_SECONDS = 5.0
 """What the note may take."""
 
@@ -72,21 +76,23 @@ def main() -> int:
 
 
 class _Times:
-    """What the threads of a process have computed and waited for a processor, in seconds, by thread."""
+    """What the threads of a process have computed and waited for a processor, in seconds, and how often each ran."""
 
     def __init__(self, pid: int) -> None:
         """Without a process of this number, or where the kernel does not count: of no thread."""
         self.computed: dict[int, float] = {}
         self.waited: dict[int, float] = {}
+        self.turns: dict[int, int] = {}
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/task"):
                 with (
                     contextlib.suppress(OSError, ValueError),
                     open(f"/proc/{pid}/task/{name}/schedstat", "rb") as file,
                 ):
-                    computed, waited, _ = file.read().split()
+                    computed, waited, turns = file.read().split()
                     self.computed[int(name)] = int(computed) / 1e9
                     self.waited[int(name)] = int(waited) / 1e9
+                    self.turns[int(name)] = int(turns)
 
     def longest_wait_since(self, before: _Times) -> float:
         """Return the longest time that one thread has waited for a processor."""
@@ -178,11 +184,21 @@ class Watched:
         return max(self._runnable_seconds / slot.limit_seconds, min(share, has_computed))
 
     def culprit(self, slot: Slot) -> int:
-        """Return the thread that holds up the loop: the one that computes, where one does, else the loop's own."""
+        """Return the thread that holds up the loop: the one that computes, where one does, else the loop's own.
+
+        Where the machine gives no thread much, it is the one that wanted a processor most of the time, if the loop's
+        own has run since: who waits for the interpreter looks for it every few milliseconds, who stands still does
+        not.
+        """
         since = self._since()
         busiest = max(since, key=since.__getitem__, default=slot.thread)
-        is_busy = since.get(busiest, 0.0) >= _BUSY_SHARE * slot.limit_seconds
-        return busiest if is_busy else slot.thread
+        if since.get(busiest, 0.0) >= _BUSY_SHARE * slot.limit_seconds:
+            return busiest
+        first, last = self._first, self._last
+        wanted = {thread: at - first.waited.get(thread, at) + since[thread] for thread, at in last.waited.items()}
+        keenest = max(wanted, key=wanted.__getitem__, default=slot.thread)
+        has_run = last.turns.get(slot.thread, 0) > first.turns.get(slot.thread, 0)
+        return keenest if has_run and wanted[keenest] >= _WANTED_SHARE * self.late_seconds else slot.thread
 
     def _since(self) -> dict[int, float]:
         """Return what each thread has computed since the beat was first missed."""

@@ -227,6 +227,27 @@ def test_what_waits_for_a_processor_is_not_frozen_and_what_computes_without_a_be
 
 
 @pytest.mark.parametrize(
+    ("computed", "waited", "turns", "culprit"),
+    [(0.2, 0.0, 1, 2), (0.01, 0.9, 5, 2), (0.01, 0.9, 0, 1), (0.01, 0.1, 5, 1)],
+    ids=["it computes", "it wants to, on a busy machine", "the loop stands still by itself", "nobody computes"],
+)
+def test_who_holds_up_a_loop_is_the_thread_that_computes_or_would(
+    monkeypatch: pytest.MonkeyPatch, computed: float, waited: float, turns: int, culprit: int
+) -> None:
+    """On a busy machine a freeze was laid to nobody: the thread that held the interpreter had computed little."""
+    watched, times = Watched(), _Times(0)
+    monkeypatch.setattr(guard, "_Times", lambda _: copy.deepcopy(times))
+    slot = Slot(0, os.getpid(), 0, 1, 10.0, 1, "0" * 32)
+    for second in range(14):
+        times.computed = {1: 0.001 * second * turns, 2: computed * second}
+        times.waited = {1: 0.1 * second, 2: waited * second}
+        times.turns = {1: turns * second, 2: second}
+        watched.look(slot, 1.0)
+
+    assert watched.culprit(slot) == culprit
+
+
+@pytest.mark.parametrize(
     ("gap", "waited", "is_credited"),
     [(1.2, 0.0, 1.2), (3600.0, 0.0, 2.0), (3600.0, 0.5, 2.5), (9.0, 8.0, 9.0)],
     ids=["as a rule", "asleep", "asleep, then busy", "without a processor"],
