@@ -57,6 +57,11 @@ class TaskRequest(RequestBody):
     goal: str = Field(description="What is to be done.", json_schema_extra={"pattern": SAYS_SOMETHING})
     plan_id: None = Field(None, description="A task makes its own plan: null, or left out.")
     conversation_id: None = Field(None, description="What belongs to a conversation comes in as a message: null.")
+    agent: str | None = Field(
+        None,
+        description="The agent that does it, `name` or `name@version`; else that of the channel `api` or the tenant. "
+        "`metadata.agent` means the same.",
+    )
     metadata: Metadata = None
 
 

@@ -36,6 +36,7 @@ from planq.api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResp
 from planq.api.message_flow import task_document
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
 from planq.api.submission import check_key, check_object, trace_id
+from planq.api.turn_agents import AGENT_HEADER, named_agent, received_for_agent
 from planq.shared.domain import errors
 from planq.shared.domain.conversations.failure import told
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
@@ -153,6 +154,7 @@ def checked_message(
     none.
     """
     config = tenant.config
+    named = named_agent(message.agent, headers.get(AGENT_HEADER), message.metadata)
     key = check_key(headers.get("idempotency-key"))
     text = checked_text(message, tenant.id, config)
     metadata = message.metadata or None
@@ -184,6 +186,8 @@ def checked_message(
         debounce_most_ms=config.debounce_most_ms,
         cancels_questions=config.question_policy == "cancel",
         suspected=injection_kinds(text),
+        named_agent=named,
+        default_agent=config.agent_of(message.channel),
     )
 
 
@@ -211,9 +215,9 @@ async def receive_message(services: Services, inbound: Inbound) -> Received:
     """Store a message; publish what has to begin, announce what has ended.
 
     Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for a
-    source id or an idempotency key of another message.
+    source id or an idempotency key of another message; and as `received_for_agent` for its agent.
     """
-    received = await services.conversations.receive(inbound)
+    received = await received_for_agent(services, inbound)
     announce_ended(services, received.ended)
     if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
         services.waiters.submitted(received.job_id, inbound.submission.tenant_id)

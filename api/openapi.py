@@ -58,6 +58,7 @@ _NAMES = {
     "patch_endpoint": "change_endpoint",
     "patch_tenant": "change_tenant",
     "post_batch": "submit_batch",
+    "post_conversation": "begin_conversation",
     "post_endpoint": "create_endpoint",
     "post_execution": "execute_agent",
     "post_execution_async": "submit_execution",

@@ -203,7 +203,9 @@ class JobRequest(RequestBody):
     user: User = None
     metadata: Metadata = None
     limits: LimitsRequest | None = Field(None, description="Bounds lower than the server's own.")
-    agent: str | None = Field(None, description="The agent that does it, in its newest version, which the job keeps.")
+    agent: str | None = Field(
+        None, description="The agent that does it: in its newest version, which the job keeps, or as `name@version`."
+    )
     action: str | None = Field(None, description="One of the agent's actions; `input` may then be left out.")
     with_: dict[str, Any] | None = Field(
         None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."

@@ -23,6 +23,7 @@ from planq.api.limits import job_headers, too_many, too_many_jobs
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
+from planq.shared.domain.agents.naming import read_named_agent
 from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
@@ -57,7 +58,7 @@ _MANY_DEFECTS = 100
 """Beside so many structural defects of a plan nobody reads what else is wrong with it."""
 
 _MAX_NAMED = 100
-_CHANNEL_OF_TASKS = "api"
+CHANNEL_OF_TASKS = "api"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 # W3C Trace Context, Level 1, section 3.2: version, trace-id, parent-id, flags; zero ids and version ff are invalid.
@@ -84,8 +85,11 @@ async def submit_job(
     idempotency_key: str | None,
     traceparent: str | None,
     is_task: bool = False,
+    strategy: Strategy = Strategy.PLAN,
 ) -> Submitted:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
+
+    An agent whose document names no strategy, asked by a request that names none, has `strategy`.
 
     Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with the plan's first defects, `NotFound` for an agent that is
     not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used, and
@@ -94,14 +98,20 @@ async def submit_job(
     given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
         return Submitted(earlier)
-    submission = await checked_submission(services, tenant_id, body, given)
+    submission = await checked_submission(services, tenant_id, body, given, strategy)
     return await store_job(services, replace(submission, is_task=is_task))
 
 
 async def checked_submission(
-    services: Services, tenant_id: str, body: JobRequest, given: Mapping[str, Any]
+    services: Services,
+    tenant_id: str,
+    body: JobRequest,
+    given: Mapping[str, Any],
+    strategy: Strategy = Strategy.PLAN,
 ) -> Submission:
     """Return the job that a request becomes, with the fields `given` beside it; nothing is stored.
+
+    `strategy` is that of an agent where neither it nor the request names one.
 
     Raises as `submit_job` does for what is wrong with the request.
     """
@@ -112,9 +122,17 @@ async def checked_submission(
     else:
         submission = await _checked_by_tools(services, tenant, body, given)
     if agent is not None:
-        submission = await _assigned(services, submission, body, agent)
+        submission = await _assigned(services, submission, body, agent, strategy)
+    return await ready(services, submission)
+
+
+async def ready(services: Services, submission: Submission) -> Submission:
+    """Return a job with the text of the skill that its loop block names as prompt.
+
+    Raises `InvalidRequest` for a skill that is none, and for a planner that no worker alive has.
+    """
     await _check_planner(services, submission)
-    return replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
+    return replace(submission, loop=await with_prompt(services.skills, submission.tenant_id, submission.loop))
 
 
 async def _check_planner(services: Services, submission: Submission) -> None:
@@ -146,7 +164,7 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
 async def _let_in(services: Services, submission: Submission) -> Mapping[str, str]:
     tenant = await services.tenants.of(submission.tenant_id)
     if submission.is_task:
-        verdict = await services.limits.check(tenant.id, _CHANNEL_OF_TASKS, tenant.config)
+        verdict = await services.limits.check(tenant.id, CHANNEL_OF_TASKS, tenant.config)
         if not verdict.is_allowed:
             raise too_many(verdict)
         return verdict.headers()
@@ -457,15 +475,28 @@ def _agent_of(request: JobRequest) -> str | None:
     return request.agent
 
 
-async def _assigned(services: Services, submission: Submission, request: JobRequest, name: str) -> Submission:
-    """Return the job as the newest version of an agent does it; raises `NotFound` for one that is not there."""
-    agent = await pin_agent(services.agents, services.skills, submission.tenant_id, name)
-    work = (submission, request, agent, services.settings)
+async def _assigned(
+    services: Services, submission: Submission, request: JobRequest, text: str, strategy: Strategy
+) -> Submission:
+    """Return the job as an agent does it, in its newest version or the one named.
+
+    Raises `NotFound` for one that is not there.
+    """
+    named = read_named_agent(text)
+    agent = await pin_agent(services.agents, services.skills, submission.tenant_id, named.name, named.version)
+    work = (submission, request, named.name, agent, services.settings, strategy)
     # The agent's schema may take seconds to check, which others would wait for.
     return _pinned(*work) if request.with_ is None else await off_loop(_pinned, *work)
 
 
-def _pinned(submission: Submission, request: JobRequest, agent: PinnedAgent, settings: Settings) -> Submission:
+def _pinned(
+    submission: Submission,
+    request: JobRequest,
+    name: str,
+    agent: PinnedAgent,
+    settings: Settings,
+    default: Strategy,
+) -> Submission:
     """Pin the agent's version and those of its skills, and choose its model.
 
     Raises `InvalidArguments` for an action that the agent does not have and a `with` that breaks the action's input
@@ -474,21 +505,37 @@ def _pinned(submission: Submission, request: JobRequest, agent: PinnedAgent, set
     check_object("with", request.with_, settings.max_input_bytes)
     if found := [*unstorable_texts(request.with_), *input_defects(agent.document, request.action, request.with_)]:
         raise input_refused(agent.document, found)
-    strategy = agent.strategy() if request.strategy is None else Strategy(request.strategy)
-    own = agent.document.loop_block()
+    strategy = agent.strategy(default) if request.strategy is None else Strategy(request.strategy)
     asked = None if submission.loop is None else parse_block(submission.loop)
     if asked is not None and strategy is Strategy.PLAN and (needless := _without_rounds(asked)):
         raise block_refused(needless)
+    model = agent.model_or(submission.model) if request.model is None else submission.model
+    made = for_agent(submission, name, agent, strategy=strategy, model=model, asked=asked)
+    return replace(made, action=request.action, with_=request.with_)
+
+
+def for_agent(
+    submission: Submission,
+    name: str,
+    agent: PinnedAgent,
+    *,
+    strategy: Strategy,
+    model: str,
+    asked: LoopBlock | None = None,
+) -> Submission:
+    """Return a job as an agent's, with the agent's loop block, which `asked` narrows.
+
+    Raises `InvalidRequest` for a skill that is not there.
+    """
+    own = agent.document.loop_block()
     block = merged(own, asked)
     return replace(
         submission,
         strategy=strategy,
         loop=None if block is None else block.to_json(),
         limits=submission.limits if own is None else own.lowered(submission.limits),
-        agent=request.agent,
+        agent=name,
         agent_version=agent.version,
         skill_versions=agent.skill_versions(),
-        action=request.action,
-        with_=request.with_,
-        model=agent.model_or(submission.model) if request.model is None else submission.model,
+        model=model,
     )

@@ -1,4 +1,4 @@
-"""Conversations: list, look, their messages; set the policy, close, erase."""
+"""Conversations: begin, list, look, their messages; set the policy and the agent, close, erase."""
 
 from __future__ import annotations
 
@@ -26,9 +26,14 @@ from planq.api.deps import (
 from planq.api.documents import shown_id
 from planq.api.http import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, JobPath
-from planq.api.schemas import MAX_PAGE, Answer, Id, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
+from planq.api.turn_agents import AgentHeader, named_agent
+from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.inbound import unknown_channel
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
+from planq.shared.domain.errors import Conflict, InvalidRequest, capped
+from planq.shared.store.agents import pin_agent
 from planq.shared.store.database import Row, shown_time
 from planq.shared.vocabulary import count_tokens
 
@@ -40,6 +45,8 @@ ConversationPath = Annotated[
 
 
 _NO_NUL = r"^[^\x00]*$"
+_Policy = Literal["queue", "reject", "interrupt", "merge"] | None
+_Agent = Annotated[str | None, Field(min_length=1, max_length=139, pattern=_NO_NUL)]
 
 
 class ConversationDocument(Answer):
@@ -52,6 +59,13 @@ class ConversationDocument(Answer):
         description="What becomes of a message that comes while a turn is active; null as the tenant's says."
     )
     is_closed: bool = Field(description="A closed one takes no messages.")
+    agent: str | None = Field(
+        description="The agent of its turns, unless a message names another one; null: that of its channel or tenant."
+    )
+    follow_agent: bool = Field(description="Its turns have the newest versions of agents.")
+    agent_versions: dict[str, int] = Field(
+        description="By agent the version with which its turns began, and which they keep."
+    )
     active_job_id: Id | None = Field(description="The turn that has begun; others wait for its end.")
     messages_in: int
     messages_out: int
@@ -115,10 +129,68 @@ class ConversationChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    policy: Literal["queue", "reject", "interrupt", "merge"] | None = Field(
-        default=None, description="Null: as the tenant's configuration says."
-    )
+    policy: _Policy = Field(default=None, description="Null: as the tenant's configuration says.")
+    agent: _Agent = Field(default=None, description="`name` or `name@version`; null: as channel or tenant says.")
+    follow_agent: bool = Field(default=False, description="Let its turns have the newest versions of agents.")
     is_closed: bool = Field(default=False, description="A closed one takes no messages.")
+
+
+class ConversationRequest(RequestBody):
+    """A conversation that begins without a message."""
+
+    channel: str = Field(default="api", max_length=63, description="One of the tenant's channels.")
+    thread: Annotated[str | None, Field(min_length=1, max_length=128, pattern=_NO_NUL)] = Field(
+        default=None, description="The channel's name of it; its own id where there is none."
+    )
+    policy: _Policy = Field(default=None, description="Null: as the tenant's configuration says.")
+    agent: _Agent = Field(
+        default=None,
+        description="The agent of its turns, `name` or `name@version`; null: as channel or tenant says. "
+        "`metadata.agent` means the same.",
+    )
+    follow_agent: bool = Field(default=False, description="Let its turns have the newest versions of agents.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Read for `agent`, and not kept.")
+
+
+@conversation_routes.post(
+    "/conversations",
+    status_code=201,
+    response_model=ConversationDocument,
+    responses=error_responses(400, 404, 409, 413, 415),
+)
+async def post_conversation(
+    body: ConversationRequest, services: Use, who: Who, x_agent_schema_name: AgentHeader = None
+) -> Response:
+    """Begin a conversation without a message, as the thread of a channel or with its own id as thread."""
+    config = (await services.tenants.of(who.tenant_id)).config
+    if body.channel not in config.channels:
+        told = f"channel: {unknown_channel(body.channel, config.channels)}"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "channel", "message": told}])
+    agent = named_agent(body.agent, x_agent_schema_name, body.metadata)
+    await _check_agent(services, who, agent, body.follow_agent)
+    policy = None if body.policy is None else Policy(body.policy)
+    made = await services.conversations.begin(
+        who.tenant_id, body.channel, body.thread, policy=policy, agent=agent, follows_agent=body.follow_agent
+    )
+    if made is None:
+        raise Conflict(
+            f"the channel {body.channel} has a conversation with the thread {capped(body.thread or '', 80)!r}; "
+            "expected another thread, or `PATCH` of that conversation: GET /conversations?channel=…&thread=… finds it"
+        )
+    answer = await _shown(services, who, made)
+    answer.status_code = 201
+    answer.headers["Location"] = f"/conversations/{made}"
+    return answer
+
+
+async def _check_agent(services: Services, who: Who, agent: NamedAgent | None, follows: bool) -> None:
+    """Raise `NotFound` for an agent that no turn could have, `InvalidRequest` for a version beside `follow_agent`."""
+    if agent is None:
+        return
+    await pin_agent(services.agents, services.skills, who.tenant_id, agent.name, agent.version)
+    if follows and agent.version is not None:
+        told = f"follow_agent: the newest version is followed; expected an agent without a version, found {agent}"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "follow_agent", "message": told}])
 
 
 @conversation_routes.get("/conversations", response_model=ConversationPage)
@@ -184,14 +256,25 @@ async def get_messages(
 async def change_conversation(
     conversation_id: ConversationPath, body: ConversationChange, services: Use, who: Who
 ) -> Response:
-    """Set what becomes of a message that comes while a turn is active, or close or open the conversation.
+    """Set what becomes of a message that comes while a turn is active, the agent, or close or open the conversation.
 
-    Closing lets what has begun or waits go on to its end.
+    Closing lets what has begun or waits go on to its end. Turns that have begun or wait keep their agent.
     """
     found = conversation_id_of(conversation_id)
     given = body.model_dump(include=body.model_fields_set)
-    now = {**await services.conversations.one(who.tenant_id, found), **given}
-    await services.conversations.change(who.tenant_id, found, policy=now["policy"], is_closed=now["is_closed"])
+    row = await services.conversations.one(who.tenant_id, found)
+    now = {**row, "follow_agent": row["follows_agent"], **given}
+    agent = None if now["agent"] is None else read_named_agent(now["agent"])
+    if "agent" in given:
+        await _check_agent(services, who, agent, now["follow_agent"])
+    await services.conversations.change(
+        who.tenant_id,
+        found,
+        policy=now["policy"],
+        is_closed=now["is_closed"],
+        agent=agent,
+        follows_agent=now["follow_agent"],
+    )
     return await _shown(services, who, found)
 
 
@@ -229,6 +312,7 @@ def _conversation(row: Row) -> dict[str, Any]:
         "thread",
         "policy",
         "is_closed",
+        "agent",
         "messages_in",
         "messages_out",
         "input_tokens",
@@ -238,6 +322,8 @@ def _conversation(row: Row) -> dict[str, Any]:
     return {
         "id": str(row["id"]),
         **{name: row[name] for name in copied},
+        "follow_agent": row["follows_agent"],
+        "agent_versions": row["agent_versions"] or {},
         "active_job_id": None if active is None else str(active),
         "cost_usd": None if cost is None else float(cost),
         **{name: shown_time(row[name]) for name in ("last_inbound_at", "last_outbound_at", "created_at")},

@@ -49,7 +49,8 @@ from planq.api.routes.jobs import (
     seconds_to_wait,
 )
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import submit_job
+from planq.api.submission import CHANNEL_OF_TASKS, submit_job
+from planq.api.turn_agents import AgentHeader, named_agent
 from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.store.database import Row
@@ -92,7 +93,7 @@ async def refine_plan(plan_id: _PlanPath, body: RefineRequest, services: Use, wh
 
 
 @message_flow_routes.post(
-    "/tasks", status_code=201, response_model=FlowTask, responses=error_responses(400, 409, 413, 415, 429)
+    "/tasks", status_code=201, response_model=FlowTask, responses=error_responses(400, 404, 409, 413, 415, 429)
 )
 async def post_task(
     request: Request,
@@ -103,14 +104,20 @@ async def post_task(
     traceparent: TraceHeader = None,
     wait: WaitQuery = 0.0,
     prefer: PreferHeader = None,
+    x_agent_schema_name: AgentHeader = None,
 ) -> Response:
-    """Begin a task: a job for the goal, with the model and the strategy of the tenant's messages.
+    """Begin a task: a job for the goal, with the model, the strategy and the agent of the tenant's messages.
 
     It is committed before the answer. With an `Idempotency-Key`, the same body gives the same task, another a 409.
     With `wait`, the task as soon as it has ended or asks a person, or as it stands when the time is over.
     """
     config = (await services.tenants.of(who.tenant_id)).config
-    job = JobRequest(input=body.goal, strategy=config.message_strategy(), model=config.model, metadata=body.metadata)
+    agent = named_agent(body.agent, x_agent_schema_name, body.metadata) or config.agent_of(CHANNEL_OF_TASKS)
+    job = JobRequest(input=body.goal, metadata=body.metadata)
+    if agent is None:
+        job = job.model_copy(update={"strategy": config.message_strategy(), "model": config.model})
+    else:
+        job = job.model_copy(update={"agent": str(agent)})
     made = await submit_job(
         services,
         who.tenant_id,
@@ -119,6 +126,7 @@ async def post_task(
         idempotency_key=idempotency_key,
         traceparent=traceparent,
         is_task=True,
+        strategy=config.message_strategy(),
     )
     seconds, applied = seconds_to_wait(wait, prefer)
     view = await ended_of(services, made, seconds, request) if seconds > 0 else None

@@ -26,6 +26,7 @@ from planq.api.messages import (
     stored_message,
 )
 from planq.api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
+from planq.api.turn_agents import AgentHeader
 from planq.shared.domain.errors import PlanqError
 from planq.shared.store.conversations import Arrival
 
@@ -50,6 +51,7 @@ async def post_message(
     ] = False,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
+    x_agent_schema_name: AgentHeader = None,
 ) -> Response:
     """Take a message in, work on it, and answer with the reply.
 

@@ -144,9 +144,9 @@ class PinnedAgent:
             )
         return [self.skills[name] for name in self.document.skills]
 
-    def strategy(self) -> Strategy:
-        """Return the strategy that the document names, else `plan`."""
-        return Strategy(self.document.strategy or Strategy.PLAN)
+    def strategy(self, default: Strategy = Strategy.PLAN) -> Strategy:
+        """Return the strategy that the document names, else `default`."""
+        return Strategy(self.document.strategy or default)
 
     def loop(self, above: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
         """Return the document's loop block as it is stored with a job; raises `InvalidRequest` for a broken one.
@@ -167,9 +167,22 @@ class PinnedAgent:
         return model
 
 
-async def pin_agent(agents: DocumentStore, skills: DocumentStore, tenant_id: str, name: str) -> PinnedAgent:
-    """Return the newest version in use of an agent; raises `NotFound` where there is none."""
-    stored = await agents.get(tenant_id, name)
+async def pin_agent(
+    agents: DocumentStore,
+    skills: DocumentStore,
+    tenant_id: str,
+    name: str,
+    version: int | None = None,
+    *,
+    may_be_retired: bool = False,
+) -> PinnedAgent:
+    """Return a version of an agent, without one the newest in use; raises `NotFound` where there is none.
+
+    What is retired is named by nobody anew; it may be where a conversation has begun with it.
+    """
+    stored = await agents.get(tenant_id, name, version)
+    if stored.retired_at is not None and not may_be_retired:
+        raise NotFound(f"agent {capped(name, 80)!r} is retired, its version {version} too; name another agent")
     document = read_agent(strict_json.loads(stored.content))
     return PinnedAgent(stored.version, document, await skills.newest(tenant_id, document.skills))
 

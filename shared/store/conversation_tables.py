@@ -30,7 +30,8 @@ class ConversationRow(SQLModel, table=True):
     Messages are numbered up to `last_sequence`, turns, in the order in which they began, up to `last_turn`. Without a
     `policy` the tenant's holds. One that a message without a thread began has its own id as `thread`. By
     `first_source_id`, that message's source id, the message finds it when it comes again. `missed_question_id` is
-    what the last message did not fit that the active turn asks, until that was put again.
+    what the last message did not fit that the active turn asks, until that was put again. Its turns are those of its
+    `agent`, unless a message names another one: in the version that it keeps, or the newest where it `follows_agent`.
     """
 
     __tablename__ = "conversations"
@@ -53,6 +54,8 @@ class ConversationRow(SQLModel, table=True):
     first_source_id: str | None = text_column(nullable=True)
     policy: str | None = enum_column("conversation_policy", Policy, nullable=True)
     is_closed: bool = flag_column()
+    agent: str | None = text_column(nullable=True)
+    follows_agent: bool = flag_column()
     active_job_id: UUID | None = None
     missed_question_id: UUID | None = None
     last_sequence: int = bigint_column()
@@ -65,6 +68,19 @@ class ConversationRow(SQLModel, table=True):
     last_inbound_at: datetime | None = time_column()
     last_outbound_at: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)
+
+
+class ConversationAgentRow(SQLModel, table=True):
+    """The version of an agent that a conversation keeps: the one with which the agent's first turn in it began."""
+
+    __tablename__ = "conversation_agents"
+    __table_args__ = (Index("ix_conversation_agents_version", "tenant_id", "agent", "version"),)
+    conversation_id: UUID = Field(
+        sa_column=Column(ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True)
+    )
+    agent: str = text_column(primary_key=True)
+    tenant_id: str = text_column()
+    version: int
 
 
 class ConversationMessageRow(SQLModel, table=True):

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
 from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
@@ -37,6 +38,8 @@ class Inbound:
     conversation's own. With `debounce_ms` its job waits that long for further messages, which are added to it, at
     most `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
     Where it answers no question of the turn that it would wait for, it `cancels_questions` of it, or is kept waiting.
+    The agent that it names itself is `named_agent`, that of its channel or tenant `default_agent`; its submission is
+    made for the nearest of these and of the conversation's own.
     """
 
     submission: Submission
@@ -54,6 +57,19 @@ class Inbound:
     debounce_most_ms: int = 0
     suspected: Sequence[str] = ()
     cancels_questions: bool = False
+    named_agent: NamedAgent | None = None
+    default_agent: NamedAgent | None = None
+
+
+class OtherAgent(Exception):
+    """A message is for another agent, or another version, than its submission was made for; nothing is stored.
+
+    `agent` is the one, None for none; with a version it is the one that the conversation keeps.
+    """
+
+    def __init__(self, agent: NamedAgent | None) -> None:
+        super().__init__(agent)
+        self.agent = agent
 
 
 class Arrival(StrEnum):
@@ -135,8 +151,9 @@ class ConversationStore:
 
         Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
         it is with the same key. Without a thread that is the conversation that the message began when it came first.
-        Raises `Conflict` where what came first is another message, `Erased` where it was erased, and `ValueError` for
-        a submission with a key.
+        Raises `Conflict` where what came first is another message, `Erased` where it was erased, `OtherAgent` where
+        the submission is made for another agent than its conversation has, and `ValueError` for a submission with a
+        key.
         """
         if inbound.submission.idempotency_key is not None:
             raise ValueError("an idempotency key is the message's; its submission has none")
@@ -230,11 +247,55 @@ class ConversationStore:
         """Return the rows of a job, oldest first: those of its turn, and its chained tool's until that is settled."""
         return await self._database.fetch_all("list_job_messages", tenant_id=tenant_id, job_id=job_id)
 
-    async def change(self, tenant_id: str, conversation_id: UUID, *, policy: Policy | None, is_closed: bool) -> None:
-        """Set a conversation's own policy, None for the tenant's, and whether it takes messages."""
-        named = None if policy is None else str(policy)
+    async def begin(
+        self,
+        tenant_id: str,
+        channel: str,
+        thread: str | None,
+        *,
+        policy: Policy | None,
+        agent: NamedAgent | None,
+        follows_agent: bool,
+    ) -> UUID | None:
+        """Store a conversation without a message, under its own id where it has no thread; None where it is there.
+
+        A version of the `agent` is the one that it keeps.
+        """
+        made = new_id()
+        row = await self._database.fetch_one(
+            "begin_conversation",
+            id=made,
+            tenant_id=tenant_id,
+            channel=channel,
+            thread=str(made) if thread is None else storable(thread),
+            policy=None if policy is None else str(policy),
+            follows_agent=follows_agent,
+            **_agent_fields(agent),
+        )
+        return None if row is None else made
+
+    async def change(
+        self,
+        tenant_id: str,
+        conversation_id: UUID,
+        *,
+        policy: Policy | None,
+        is_closed: bool,
+        agent: NamedAgent | None,
+        follows_agent: bool,
+    ) -> None:
+        """Set a conversation's own policy and agent, None for the tenant's, and whether it takes messages.
+
+        A version of the `agent` is the one that it keeps from now on.
+        """
         await self._database.execute(
-            "change_conversation", tenant_id=tenant_id, id=conversation_id, policy=named, is_closed=is_closed
+            "change_conversation",
+            tenant_id=tenant_id,
+            id=conversation_id,
+            policy=None if policy is None else str(policy),
+            is_closed=is_closed,
+            follows_agent=follows_agent,
+            **_agent_fields(agent),
         )
 
     async def erase(self, tenant_id: str, conversation_id: UUID) -> Sequence[UUID]:
@@ -279,6 +340,12 @@ class ConversationStore:
         return await self._database.fetch_one("reply_of_job", tenant_id=tenant_id, job_id=job_id)
 
 
+def _agent_fields(agent: NamedAgent | None) -> dict[str, Any]:
+    if agent is None:
+        return {"agent": None, "version": None}
+    return {"agent": storable(agent.name), "version": agent.version}
+
+
 def _message(inbound: Inbound) -> dict[str, Any]:
     return {
         "id": str(new_id()),
@@ -298,6 +365,11 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "debounce_most_seconds": inbound.debounce_most_ms / 1000,
         "may_answer": True,
         "suspected": list(inbound.suspected) or None,
+        "agent": inbound.submission.agent,
+        "agent_version": inbound.submission.agent_version,
+        "named_agent": None if (named := inbound.named_agent) is None else storable(named.name),
+        "names_version": named is not None and named.version is not None,
+        "default_agent": None if inbound.default_agent is None else inbound.default_agent.name,
     }
 
 
@@ -320,6 +392,8 @@ def _mismatch(differs: Sequence[str]) -> Conflict:
 
 
 def _received(value: Mapping[str, Any]) -> Received:
+    if value["outcome"] == "agent":
+        raise OtherAgent(None if value["agent"] is None else NamedAgent(value["agent"], value["version"]))
     told, conversation_id = value["outcome"], UUID(value["conversation_id"])
     if told == Arrival.DUPLICATE and value["is_erased"]:
         raise erased(conversation_id)

@@ -7,6 +7,7 @@ A channel's adapter and `POST /messages/inbound` make the same message of what t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -81,6 +82,11 @@ class CanonicalMessage(_Part):
         None, description="The channel's name of the message: what comes twice in one conversation is answered once."
     )
     content: Content
+    agent: _Name | None = Field(
+        None,
+        description="The agent that it is for, `name` or `name@version`; else that of its conversation, channel or "
+        "tenant. `metadata.agent` means the same.",
+    )
     metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 kB.")
     id: _Name | None = Field(None, description="Stands for `source_message_id` where there is none.")
     conversation_id: _Name | None = Field(
@@ -120,8 +126,7 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
     text = sanitized(message.content.text)
     defects = []
     if message.channel not in config.channels:
-        known = ", ".join(config.channels)
-        defects.append(("channel", f"unknown channel {capped(message.channel, 63)!r}; known channels are {known}"))
+        defects.append(("channel", unknown_channel(message.channel, config.channels)))
     if not text.strip():
         found = "only white space or control characters" if message.content.text else "an empty one"
         defects.append(("content.text", f"expected a text that says something, found {found}"))
@@ -130,6 +135,11 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
         errors = [{"in": "body", "field": field, "message": told} for field, told in defects]
         raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in defects), errors=errors)
     return text
+
+
+def unknown_channel(channel: str, known: Sequence[str]) -> str:
+    """Return what is wrong with a channel that the tenant does not have."""
+    return f"unknown channel {capped(channel, 63)!r}; known channels are {', '.join(known)}"
 
 
 def _thread_defects(external: Any) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from planq.shared.domain.agents.naming import NAMED_AGENT, NamedAgent, read_named_agent
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.jobs.budget import read_budget
@@ -25,6 +26,7 @@ from planq.shared.domain.values.pointers import to_pointer
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
 _MODEL = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": MODEL_PATTERN})]
 _CHANNEL = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+_AGENT = Annotated[str, Field(max_length=139, pattern=rf"^{NAMED_AGENT}$")]
 _DAYS = Annotated[float, Field(gt=0, le=36_500)]
 
 MAX_NAMES = 1_000
@@ -102,6 +104,13 @@ class TenantConfig(BaseModel):
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
         default=["api", "web", "telegram"], description="The channels over which messages may come."
     )
+    agent: _AGENT | None = Field(
+        default=None, description="The agent of its messages and tasks, `name` or `name@version`; null: none."
+    )
+    channel_agents: Annotated[dict[_CHANNEL, _AGENT], Field(max_length=100)] = Field(
+        default={},
+        description="By channel the agent of its messages, in the place of `agent`; tasks are of `api`.",
+    )
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=100, description="Messages and tasks within 60 seconds."
     )
@@ -178,6 +187,8 @@ class TenantConfig(BaseModel):
             read_tool_policy(self.tool_policy)
         except ValueError as error:
             raise ValueError(f"tool_policy: {error}") from None
+        if unknown := [channel for channel in self.channel_agents if channel not in self.channels]:
+            raise ValueError(f"channel_agents: {unknown[0]!r} is none of the channels {', '.join(self.channels)}")
         for name in filter(None, [self.model, self.planner_model, *self.fallback_models]):
             try:
                 check_model_name(name, allow_cassette=False)
@@ -189,6 +200,11 @@ class TenantConfig(BaseModel):
     def policy(self) -> Policy:
         """What becomes of a message that arrives while a job of its conversation has not ended."""
         return Policy(self.conversation_policy)
+
+    def agent_of(self, channel: str) -> NamedAgent | None:
+        """Return the agent of what comes over a channel, unless a conversation or a message has another one."""
+        named = self.channel_agents.get(channel, self.agent)
+        return None if named is None else read_named_agent(named)
 
     def message_strategy(self) -> Strategy:
         """Return the strategy of a message's job (docs/decisions.md, D28)."""

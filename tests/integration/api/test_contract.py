@@ -61,6 +61,7 @@ OPERATIONS = [
     ("GET", "/jobs/{job_id}/elicitations"),
     ("GET", "/jobs/{job_id}/messages"),
     ("GET", "/conversations"),
+    ("POST", "/conversations"),
     ("GET", "/conversations/{conversation_id}"),
     ("GET", "/conversations/{conversation_id}/messages"),
     ("GET", "/conversations/{conversation_id}/events"),
@@ -174,6 +175,7 @@ BEYOND_SCHEMAS = (
     *("prompt: ", "budget"),  # of a tenant
     "channel: unknown channel ",  # which the tenant has
     *("metadata: ", "defaults: "),  # JSON in the query
+    "metadata.agent: ",  # what somebody else's metadata may hold
     "expected a line for each request",  # not only blank ones
     *("callback_url: ", "url: ", "events: "),  # which addresses are public
     *("after: there is no event ", "Last-Event-ID: there is no event "),  # how far the log goes

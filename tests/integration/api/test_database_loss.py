@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "POST /tasks": {"goal": "a"},
     "POST /plans/{plan_id}/refine": {"current_step": 1},
     "PATCH /conversations/{conversation_id}": {"policy": "queue"},
+    "POST /conversations": {"channel": "api"},
     "POST /agents/{agent_id}/executions": {"prompt": "a"},
     "POST /agents/{agent_id}/executions/async": {"prompt": "a"},
     "POST /endpoints": {"url": "https://example.com/hook", "events": ["job.*"]},

@@ -192,3 +192,22 @@ def test_a_message_to_a_conversation_that_is_just_being_removed_begins_a_new_one
     assert (received.outcome, received.begins, received.sequence) == (Arrival.ACCEPTED, True, 1)
     kept = connection.execute("SELECT conversation_id, text FROM conversation_messages").fetchall()
     assert kept == [(received.conversation_id, "again")]
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_version_that_a_conversation_keeps_stays_with_it(connection: psycopg.Connection[Any], run: Run) -> None:
+    connection.execute(
+        """WITH c AS (
+               INSERT INTO conversations (id, tenant_id, channel, thread)
+               VALUES (%s, 'default', 'api', 't') RETURNING id
+           )
+           INSERT INTO conversation_agents (conversation_id, agent, tenant_id, version)
+           SELECT id, 'poet', 'default', 1 FROM c""",
+        [new_id()],
+    )
+
+    run({VERSIONS: 10})
+    assert ("poet", [1, 4]) in versions(connection)
+    connection.execute("DELETE FROM conversations")
+    assert run({VERSIONS: 10}) == [(VERSIONS, 1)]
+    assert ("poet", [4]) in versions(connection)

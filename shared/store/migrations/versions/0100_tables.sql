@@ -349,6 +349,8 @@ CREATE TABLE conversations (
     first_source_id TEXT,
     policy conversation_policy,
     is_closed BOOLEAN DEFAULT false NOT NULL,
+    agent TEXT,
+    follows_agent BOOLEAN DEFAULT false NOT NULL,
     active_job_id UUID,
     missed_question_id UUID,
     last_sequence BIGINT DEFAULT 0 NOT NULL,
@@ -600,6 +602,17 @@ CREATE INDEX ix_batch_lines_settled ON batch_lines (batch_id, settled) WHERE set
 CREATE INDEX ix_batch_lines_waiting ON batch_lines (batch_id, line) WHERE status = 'valid';
 
 CREATE UNIQUE INDEX uq_batch_lines_custom_id ON batch_lines (batch_id, custom_id) WHERE custom_id IS NOT NULL;
+
+CREATE TABLE conversation_agents (
+    conversation_id UUID NOT NULL,
+    agent TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT pk_conversation_agents PRIMARY KEY (conversation_id, agent),
+    CONSTRAINT fk_conversation_agents_conversation_id FOREIGN KEY(conversation_id) REFERENCES conversations (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_conversation_agents_version ON conversation_agents (tenant_id, agent, version);
 
 CREATE TABLE conversation_messages (
     conversation_id UUID NOT NULL,

@@ -3,6 +3,7 @@
 -- planq_receive_messages  messages of several conversations in one commit: planq_lock_conversations
 --   planq_receive_message   stores an inbound message with its job, or adds it to a job that is there
 -- planq_answer_by_message stores one that answers what a step of the active turn has asked
+--   planq_other_agent       the agent of the turn, where the message was checked for another one
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
 --   planq_extend_job        adds a message to the input of a job that has not begun
 --   planq_miss_question     notes one that fits nothing of that; after a second one the question is put again
@@ -56,8 +57,8 @@ END $$;
 
 -- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
 -- conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken], policy, missed}; `rejected` and `closed`
--- have stored nothing, and neither has `asking`: a person is asked, which this may answer. `missed` is the open question of
--- the active turn behind which the message waits.
+-- have stored nothing, and neither have `asking`: a person is asked, which this may answer, and `agent`: the job is to be made for
+-- another one (planq_other_agent). `missed` is the open question of the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -80,6 +81,10 @@ BEGIN
         RETURN v_known;
     END IF;
     IF v_at IS NULL THEN
+        v_known := planq_other_agent(c, m);
+        IF v_known IS NOT NULL THEN
+            RETURN v_known;
+        END IF;
         INSERT INTO conversations AS n (id, tenant_id, channel, thread, first_source_id)
         VALUES (m.conversation_id, m.tenant_id, m.channel, coalesce(m.thread, m.conversation_id::text),
                 CASE WHEN m.thread IS NULL THEN m.source_id END)
@@ -95,6 +100,10 @@ BEGIN
         IF v_known IS NOT NULL THEN
             RETURN v_known;
         END IF;
+        v_known := planq_other_agent(c, m);
+        IF v_known IS NOT NULL THEN
+            RETURN v_known;
+        END IF;
         -- A turn that has just ended is over, although nobody has written that down.
         v_settled := CASE WHEN c.active_job_id IS NOT NULL THEN planq_settle_turn(c.active_job_id) END;
         IF (v_settled->>'applied')::boolean THEN
@@ -102,7 +111,7 @@ BEGIN
             SELECT * INTO c FROM conversations WHERE id = c.id;
         END IF;
     END IF;
-    a := planq_place_message(c, m.policy, m.debounce_seconds, m.debounce_most_seconds, m.may_answer, p_job->>'input');
+    a := planq_place_message(c, m, p_job->>'input');
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
         PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END);
     END IF;
@@ -206,6 +215,37 @@ BEGIN
         'question', (SELECT json_build_object('id', id, 'status', status) FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id));
 END $$;
 
+-- Tells which agent a message of the conversation `c` is for, where its job was made for another one or another version:
+-- {outcome: 'agent', agent, version}, the version null for the newest in use. The nearest names it: the message, the
+-- conversation, its channel or tenant. The conversation keeps the version with which an agent has begun in it.
+CREATE FUNCTION planq_other_agent(c conversations, m planq_message) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_agent CONSTANT text := coalesce(m.named_agent, c.agent, m.default_agent);
+    v_version int;
+BEGIN
+    IF v_agent IS NULL AND m.agent IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF NOT (m.names_version OR coalesce(c.follows_agent, true)) THEN
+        SELECT version INTO v_version FROM conversation_agents
+        WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND agent = v_agent;
+    END IF;
+    RETURN CASE WHEN v_agent IS DISTINCT FROM m.agent OR v_version <> m.agent_version
+        THEN json_build_object('outcome', 'agent', 'conversation_id', c.id, 'agent', v_agent, 'version', v_version) END;
+END $$;
+
+-- Keeps the version of the agent that a message has a turn with: the first one, or the last where the conversation follows.
+CREATE FUNCTION planq_keep_agent(p_conversation uuid, m planq_message) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF m.agent IS NOT NULL THEN
+        INSERT INTO conversation_agents AS k (conversation_id, agent, tenant_id, version)
+        VALUES (p_conversation, m.agent, m.tenant_id, m.agent_version)
+        ON CONFLICT (conversation_id, agent) DO UPDATE SET version = EXCLUDED.version
+        WHERE k.version <> EXCLUDED.version AND NOT m.names_version
+          AND (SELECT follows_agent FROM conversations WHERE id = p_conversation AND tenant_id = m.tenant_id);
+    END IF;
+END $$;
+
 -- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation, and has looked whether it
 -- knows the source id. Of an idempotency key that comes in two conversations at once one message is stored: the transaction
 -- of the second is undone, and finds it when it is repeated.
@@ -223,6 +263,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the message has just come in another conversation, too' USING ERRCODE = 'serialization_failure';
     END IF;
+    PERFORM planq_keep_agent(c.id, m);
     UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
         last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn), missed_question_id = NULL,
         active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
@@ -278,12 +319,11 @@ BEGIN
 END $$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
--- gathered, or while it would merge with a job that has not begun, is added to that job's input here.
-CREATE FUNCTION planq_place_message(
-    c conversations, p_policy text, p_debounce float8, p_most float8, p_may_answer boolean, p_input text
-) RETURNS planq_arrival LANGUAGE plpgsql AS $$
+-- gathered, or while it would merge with a job that has not begun, is added to that job's input here. No turn of one agent
+-- takes in a message for another one, and a message that names another agent than the one that asks is no answer.
+CREATE FUNCTION planq_place_message(c conversations, m planq_message, p_input text) RETURNS planq_arrival LANGUAGE plpgsql AS $$
 DECLARE
-    v_policy CONSTANT text := coalesce(c.policy, p_policy);
+    v_policy CONSTANT text := coalesce(c.policy, m.policy);
     a planq_arrival;
     v_last uuid;
 BEGIN
@@ -294,29 +334,38 @@ BEGIN
     IF a.begins OR c.is_closed THEN
         RETURN a;
     END IF;
-    IF p_may_answer AND EXISTS (
+    IF m.may_answer AND (m.named_agent IS NULL OR planq_is_of_agent(c.active_job_id, m)) AND EXISTS (
         SELECT FROM elicitations WHERE root_job_id = c.active_job_id AND status = 'open'
     ) THEN
         a.outcome := 'asking';
         a.job := c.active_job_id;
         RETURN a;
     END IF;
-    IF p_debounce > 0 OR v_policy = 'merge' THEN
+    IF m.debounce_seconds > 0 OR v_policy = 'merge' THEN
         SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
-        IF FOUND AND planq_extend_job(v_last, p_input, p_debounce, p_most) THEN
-            a.outcome := CASE WHEN p_debounce > 0 THEN 'gathered' ELSE 'merged' END;
+        IF FOUND AND planq_is_of_agent(v_last, m)
+           AND planq_extend_job(v_last, p_input, m.debounce_seconds, m.debounce_most_seconds) THEN
+            a.outcome := CASE WHEN m.debounce_seconds > 0 THEN 'gathered' ELSE 'merged' END;
             a.job := v_last;
             a.interrupts := false;
             RETURN a;
         END IF;
         a.turn := NULL;
     END IF;
-    IF v_policy = 'merge' AND a.outcome = 'accepted' THEN
+    IF v_policy = 'merge' AND a.outcome = 'accepted' AND planq_is_of_agent(c.active_job_id, m) THEN
         a.outcome := 'merged';
         a.job := c.active_job_id;
         SELECT round INTO a.round FROM jobs WHERE id = c.active_job_id FOR NO KEY UPDATE;
     END IF;
     RETURN a;
+END $$;
+
+-- Whether a job is one of the agent, in the version, that a message is for.
+CREATE FUNCTION planq_is_of_agent(p_job uuid, m planq_message) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM jobs WHERE id = p_job AND tenant_id = m.tenant_id
+          AND agent_name IS NOT DISTINCT FROM m.agent AND agent_version IS NOT DISTINCT FROM m.agent_version);
 END $$;
 
 -- The turns of a conversation that nobody has begun, with the place of the first message of each, and its turn. They are found

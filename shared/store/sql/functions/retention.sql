@@ -25,8 +25,8 @@ CREATE FUNCTION planq_purgeable_jobs(
     ORDER BY d.id LIMIT p_limit
 $$;
 
--- Versions of a tenant's agents and skills after which another one was stored before `p_since`, and which no job pins; at
--- most `p_limit` of either. The newest version of a name always stays: its number is given once.
+-- Versions of a tenant's agents and skills after which another one was stored before `p_since`, and which no job pins, nor
+-- a conversation keeps; at most `p_limit` of either. The newest version of a name always stays: its number is given once.
 -- Who pins takes the newest version, but for a fork, whose source stays until it is a job itself. The lines of a batch, and a
 -- message that merges, pin for jobs that are still to be made: what a later version replaced after the oldest of these was
 -- stored stays as well.
@@ -66,6 +66,8 @@ RETURNS TABLE (kind text, name text, version int) LANGUAGE sql STABLE AS $$
     (SELECT 'agent', a.name, a.version FROM agents_left a
      WHERE NOT EXISTS (
          SELECT FROM jobs j WHERE j.tenant_id = p_tenant AND j.agent_name = a.name AND coalesce(j.agent_version, 0) = a.version)
+       AND NOT EXISTS (
+         SELECT FROM conversation_agents k WHERE k.tenant_id = p_tenant AND k.agent = a.name AND k.version = a.version)
      LIMIT p_limit)
     UNION ALL
     (SELECT 'skill', s.name, s.version FROM skills_left s

@@ -27,8 +27,10 @@ WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' 
 ORDER BY planq_may_answer(e, j.user_id, false) DESC, e.id LIMIT 1
 
 -- name: list_conversations
--- Conversations of a tenant, newest first.
-SELECT * FROM conversations
+-- Conversations of a tenant, newest first, with the versions of agents that they keep, by name.
+SELECT c.*, (SELECT json_object_agg(k.agent, k.version ORDER BY k.agent) FROM conversation_agents k
+             WHERE k.conversation_id = c.id AND k.tenant_id = c.tenant_id) AS agent_versions
+FROM conversations c
 WHERE tenant_id = %(tenant_id)s
   AND (%(channel)s::text IS NULL OR channel = %(channel)s)
   AND (%(thread)s::text IS NULL OR thread = %(thread)s)
@@ -36,12 +38,34 @@ WHERE tenant_id = %(tenant_id)s
 ORDER BY id DESC LIMIT %(limit)s
 
 -- name: get_conversation
--- One conversation.
-SELECT * FROM conversations WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+-- One conversation, with the versions of agents that it keeps, by name.
+SELECT c.*, (SELECT json_object_agg(k.agent, k.version ORDER BY k.agent) FROM conversation_agents k
+             WHERE k.conversation_id = c.id AND k.tenant_id = c.tenant_id) AS agent_versions
+FROM conversations c WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+
+-- name: begin_conversation
+-- Stores a conversation without a message, and the version of its agent that it keeps where one is named; no row where the
+-- channel has the thread.
+WITH made AS (
+    INSERT INTO conversations (id, tenant_id, channel, thread, policy, agent, follows_agent)
+    VALUES (%(id)s, %(tenant_id)s, %(channel)s, %(thread)s, %(policy)s, %(agent)s, %(follows_agent)s)
+    ON CONFLICT DO NOTHING RETURNING id
+), kept AS (
+    INSERT INTO conversation_agents (conversation_id, agent, tenant_id, version)
+    SELECT id, %(agent)s::text, %(tenant_id)s, %(version)s::int FROM made WHERE %(version)s::int IS NOT NULL
+)
+SELECT id FROM made
 
 -- name: change_conversation
--- Sets a conversation's own policy, and whether it takes messages.
-UPDATE conversations SET policy = %(policy)s, is_closed = %(is_closed)s
+-- Sets a conversation's own policy and agent, the version of it that it keeps where one is named, and whether it takes
+-- messages.
+WITH kept AS (
+    INSERT INTO conversation_agents AS k (conversation_id, agent, tenant_id, version)
+    SELECT c.id, %(agent)s::text, c.tenant_id, %(version)s::int FROM conversations c
+    WHERE c.tenant_id = %(tenant_id)s AND c.id = %(id)s AND %(version)s::int IS NOT NULL
+    ON CONFLICT (conversation_id, agent) DO UPDATE SET version = EXCLUDED.version
+)
+UPDATE conversations SET policy = %(policy)s, is_closed = %(is_closed)s, agent = %(agent)s, follows_agent = %(follows_agent)s
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s
 
 -- name: list_conversation_messages
