@@ -27,7 +27,7 @@ from tests.bench.context import Context
 from tests.bench.figures import Figure
 
 MEASUREMENTS = {
-    **dict.fromkeys(("B1", "B2", "B3", "B4"), "tests.bench.hot_path"),
+    **dict.fromkeys(("B1", "B1b", "B2", "B3", "B4"), "tests.bench.hot_path"),
     "B5": "tests.bench.waiting",
     "B6": "tests.bench.fan_in",
     "B7": "tests.bench.growth",
@@ -44,7 +44,8 @@ MEASUREMENTS = {
     "B18": "tests.bench.flood",
     "B19": "tests.bench.batch_run",
     "B20": "tests.bench.batch_intake",
-    "B21": "tests.bench.poison",
+    "B21": "tests.bench.timers",
+    "B22": "tests.bench.poison",
     "B25": "tests.bench.hostile",
     "B26": "tests.bench.shares",
     "B27": "tests.bench.history.measuring",

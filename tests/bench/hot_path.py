@@ -1,8 +1,9 @@
 """B1 to B4: planq and its peers do the same work, in turns, on the same database and broker servers.
 
-B1 one job, from the request to the answer. B2 many such jobs at once. B3 a fan-out of waiting steps and its join. B4
-a long chain. A repetition is one turn of everybody, and begins with another subject each time; a first one does not
-count. Two limits take their turns too: a commit of one row, and a Celery message of a task that does nothing.
+B1 one job, from the request to the answer; B1b with a plan of the caller's, in one request. B2 many such jobs at
+once. B3 a fan-out of waiting steps and its join. B4 a long chain. A repetition is one turn of everybody, and begins
+with another subject each time; a first one does not count. Two limits take their turns too: a commit of one row, and
+a Celery message of a task that does nothing.
 """
 
 from __future__ import annotations
@@ -78,6 +79,17 @@ def workloads(context: Context) -> list[Workload]:
             lambda seconds, _: seconds * MS,
             (Bound(0.8, "Celery"),),
             (Bound(0.5, "Celery"),),
+            (COMMIT, MESSAGE),
+        ),
+        Workload(
+            "B1b",
+            "B1b the same as a caller's plan, one request",
+            "ms",
+            1,
+            pick(40, 20),
+            lambda seconds, _: seconds * MS,
+            (Bound(0.5, "Celery"),),
+            (Bound(0.3, "Celery"),),
             (COMMIT, MESSAGE),
         ),
         Workload(

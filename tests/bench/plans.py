@@ -25,6 +25,17 @@ def asking(steps: int) -> Body:
     return {"input": ", then ".join(f'call {PREFIX}_noop with {{"value": {value}}}' for value in values)}
 
 
+def brought(steps: int) -> Body:
+    """Return the chain of `asking` as a plan of the caller's, which ends with the output of its last step."""
+    calls = [_call("noop", value=f"${index - 1}.output.value" if index else 1) for index in range(steps)]
+    return {**_body(calls), "respond": "output"}
+
+
+def sleeping(seconds: float) -> Body:
+    """Return one step that waits without a worker, and nothing after it."""
+    return {**_body([{"tool_name": "wait", "arguments": {"seconds": seconds}}]), "respond": "output"}
+
+
 def turns(count: int) -> Body:
     """Return a request in words for `react`: `count` calls, each with the value that the one before it returned."""
     values = ["1", *(f'"${index}.output.value"' for index in range(count - 1))]

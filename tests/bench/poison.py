@@ -1,4 +1,4 @@
-"""B21: twenty conversations, then the same beside a message whose request makes the model answer 500.
+"""B22: twenty conversations, then the same beside a message whose request makes the model answer 500.
 
 What one in twenty of the healthy messages waits for its answer is measured in both, in turns, and every one has to be
 answered. The poisoned turn is tried again all the while, as one of its tenant.
@@ -47,7 +47,7 @@ def measure(context: Context) -> list[Figure]:
             alone, beside = run(alternating(stack.url, tenant, context.repeats, count))
     return [
         Figure(
-            f"B21 p95 of {CONVERSATIONS} conversations, one message is poisoned",
+            f"B22 p95 of {CONVERSATIONS} conversations, one message is poisoned",
             MS * statistics.median(beside),
             "ms",
             limits={"alone": MS * statistics.median(alone)},

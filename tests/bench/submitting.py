@@ -59,6 +59,12 @@ async def one(client: Client, _: int) -> None:
     await _check(client, plans.asking(TOOLS), TOOLS)
 
 
+async def brought(client: Client, _: int) -> None:
+    """Send a job with its plan, and have its end in the answer to the same request."""
+    answer = await client.post("/jobs?wait=30", plans.brought(TOOLS))
+    expect_completed(answer.json(), TOOLS)
+
+
 async def many(client: Client, jobs: int) -> None:
     """Send all jobs, then wait for every one's answer."""
     body = plans.asking(TOOLS)
@@ -96,7 +102,7 @@ async def turns(client: Client, count: int) -> None:
         raise RuntimeError(f"expected {count} rounds and an answer, found {str(job)[:500]}")
 
 
-WORK: dict[str, Work] = {"B1": one, "B2": many, "B3": fan, "B4": long, "B14": turns}
+WORK: dict[str, Work] = {"B1": one, "B1b": brought, "B2": many, "B3": fan, "B4": long, "B14": turns}
 
 
 async def _check(client: Client, body: plans.Body, steps: int) -> None:

@@ -66,7 +66,7 @@ def main() -> None:
     """Wait for both workers, then follow orders."""
     result_of(step.delay(1))
     result_of(join.apply_async(([],), queue=FAN_QUEUE))
-    serve({"B1": one, "B2": many, "B3": fan, "B4": long, "message": message})
+    serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long, "message": message})
 
 
 if __name__ == "__main__":

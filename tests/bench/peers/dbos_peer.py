@@ -97,7 +97,7 @@ def main() -> None:
         list(pool.map(share, [jobs // PROCESSES] * PROCESSES))
 
     try:
-        serve({"B1": one, "B2": many, "B3": fan, "B4": long})
+        serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long})
     finally:
         DBOS.destroy()
 

@@ -168,7 +168,7 @@ def main() -> None:
     def many(jobs: int) -> None:
         list(pool.map(share, [jobs // PROCESSES] * PROCESSES))
 
-    serve({"B1": one, "B2": many, "B3": fan, "B4": long, "B14": converse})
+    serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long, "B14": converse})
 
 
 if __name__ == "__main__":

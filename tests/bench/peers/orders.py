@@ -3,10 +3,10 @@
     {"workload": "B1", "size": 1, "times": 30}   ->   {"seconds": [0.0123, …]}
     anything that fails                          ->   {"error": "…"}
 
-The workloads: `B1` one job of five steps; `B2` `size` such jobs at once; `B3` `size` steps of 50 ms beside one
-another and a join over them; `B4` a chain of `size` steps; `B14` an agent whose model calls one tool in each of
-`size` turns and then answers; `message`, where there is one, a step alone. Only the standard library is used: this
-runs where planq is not installed.
+The workloads: `B1` and `B1b` one job of five steps; `B2` `size` such jobs at once; `B3` `size` steps of 50 ms
+beside one another and a join over them; `B4` a chain of `size` steps; `B14` an agent whose model calls one tool in
+each of `size` turns and then answers; `message`, where there is one, a step alone. Only the standard library is
+used: this runs where planq is not installed.
 """
 
 from __future__ import annotations
