@@ -81,6 +81,7 @@ from planq.shared.store.streams import StreamStore
 from planq.shared.store.tenants import TenantDirectory, TenantStore
 from planq.shared.store.webhooks import WebhookStore
 from planq.shared.telemetry.logs import hide
+from planq.shared.timers import NearTimers
 
 _log = logging.getLogger("planq.api")
 
@@ -187,6 +188,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
+        timers=NearTimers(),
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),
         waiters=waiters,
@@ -249,6 +251,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         for companion in companions:
             companion.cancel()
         await asyncio.gather(*companions, return_exceptions=True)
+        await services.timers.close()
         await services.known_keys.flush()
         await services.places.close()
         await services.ended.flush()

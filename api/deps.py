@@ -62,6 +62,7 @@ from planq.shared.store.streams import StreamStore
 from planq.shared.store.tenants import TenantDirectory, TenantStore
 from planq.shared.store.views import JobView
 from planq.shared.store.webhooks import WebhookStore
+from planq.shared.timers import NearTimers
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ class Services:
     catalogue: Catalogue
     payloads: PayloadStore
     publisher: CeleryPublisher
+    timers: NearTimers
     ended: Notifier
     cancelled: Notifier
     waiters: Waiters

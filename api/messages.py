@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 from uuid import UUID
@@ -222,6 +223,9 @@ async def receive_message(services: Services, inbound: Inbound) -> Received:
     if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
         services.waiters.submitted(received.job_id, inbound.submission.tenant_id)
     services.publisher.publish_soon(received.wakes)
+    if received.later is not None:
+        seconds, wake = received.later
+        services.timers.set(seconds, partial(services.publisher.publish, [wake]))
     if received.outcome is Arrival.REJECTED:
         raise _rejected(received)
     return received

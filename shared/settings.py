@@ -151,7 +151,8 @@ class Settings(ServerSettings):
     sweep_seconds: float = Field(
         default=0.5,
         gt=0,
-        description="Between two sweeps: the precision of timers and retries; a job's own time ends within 0.1 s "
+        description="Between two sweeps: the precision of timers and retries that are further away than five seconds "
+        "or whose process has gone; a job's own time ends within 0.1 s "
         "once a worker has begun it, else at the next sweep.",
     )
     tool_wait_seconds: float = Field(

@@ -67,10 +67,12 @@ from planq.shared.store.signing import SigningSecrets
 from planq.shared.store.tenants import TenantDirectory
 from planq.shared.store.texts import PostgresTexts
 from planq.shared.telemetry.logs import hide
+from planq.shared.timers import NearTimers
 from planq.shared.vocabulary import count_tokens
 from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
+from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
@@ -308,6 +310,7 @@ class LaneRuntime:
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         self._sender: DeliverySender | None = None
+        self._timers = NearTimers()
         self.workers = 1  # of this lane, as the heartbeat thread has counted them
         self.dispatcher: Dispatcher | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -356,6 +359,7 @@ class LaneRuntime:
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         guarded = self._in_flight.guard(store)
         tools = Catalogue(partial(list_tools, self._database), self._tenants)
+        publisher = self._failpoints.around("publisher", self._publisher)
         executor = Attempts(
             self._attempt_settings(),
             store=guarded,
@@ -373,12 +377,16 @@ class LaneRuntime:
             own_planners=self._tools.planners,
             backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
             secrets=secrets.get,
+            # The loop of a process that carries out one step after the other stands still between them.
+            alarms=None
+            if self._identity.has_processes
+            else Alarms(guarded, publisher, self._timers.set, lambda: self.workers),
         )
         self.dispatcher = Dispatcher(
             self._dispatcher_settings(),
             store=guarded,
             executor=executor,
-            publisher=self._failpoints.around("publisher", self._publisher),
+            publisher=publisher,
             tracker=self._tracker,
             in_flight=self._in_flight,
             workers=lambda: self.workers,
@@ -480,6 +488,7 @@ class LaneRuntime:
         """Close what `open` opened; idempotent."""
         if self.beat is not None:
             self.beat.stop()
+        await self._timers.close()
         if self._mcp is not None:
             await self._mcp.aclose()
         if self._sender is not None:

@@ -97,7 +97,8 @@ class Received:
 
     `job_id` is the job that answers it, the earlier one for a duplicate; nothing was stored of one that is rejected.
     The caller publishes `wakes`, and announces the jobs in `ended`, which were cancelled for it. It `answered` a
-    question, or answers none and waits behind the one it `missed`.
+    question, or answers none and waits behind the one it `missed`. `later` is the wake-up of a job that waits for
+    further messages, and in how many seconds it is due.
     """
 
     outcome: Arrival
@@ -111,6 +112,7 @@ class Received:
     is_closed: bool = False
     answered: AnsweredQuestion | None = None
     missed: UUID | None = None
+    later: tuple[float, Wake] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +401,7 @@ def _received(value: Mapping[str, Any]) -> Received:
         raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
         raise _mismatch(value["differs"])
-    wakes: list[Wake] = [
-        PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"]) for begun in value["begun"]
-    ]
+    wakes: list[Wake] = [_plan_wake(begun) for begun in value["begun"]]
     if told in ("rejected", "closed"):
         is_closed = told == "closed"
         return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)
@@ -409,6 +409,7 @@ def _received(value: Mapping[str, Any]) -> Received:
     if told == Arrival.ANSWERED:
         wakes += asked_of(value["answered"]).wakes
     asked = value.get("question")
+    later = value.get("later")
     return Received(
         Arrival(told),
         conversation_id,
@@ -420,4 +421,9 @@ def _received(value: Mapping[str, Any]) -> Received:
         wakes=tuple(wakes),
         answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), ElicitationStatus(asked["status"])),
         missed=None if value.get("missed") is None else UUID(value["missed"]),
+        later=None if later is None else (later["seconds"], _plan_wake(later)),
     )
+
+
+def _plan_wake(begun: Mapping[str, Any]) -> PlanWake:
+    return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])

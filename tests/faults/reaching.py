@@ -45,6 +45,14 @@ def mixed(scene: Scene, point: str) -> None:
     scene.mixed_comes_out_right(job_id)
 
 
+def waiting(scene: Scene, point: str) -> None:
+    """A timer that is further away than those which a process sets itself: a sweeper fires it."""
+    job_id = scene.submit(("wait", {"seconds": 6.0}), ("fault_note", {"text": "a"}))
+    scene.died_at(point)
+    scene.worker()
+    scene.completes(job_id, "<a>")
+
+
 def wide(scene: Scene, point: str) -> None:
     """More steps at once than a worker has room for: what is left over comes in messages for several."""
     job_id = scene.submit(*[("fault_note", {"text": "a"})] * 40)
@@ -458,6 +466,7 @@ REACH: dict[str, Recipe] = {
     "store.children": kin,
     "store.child_ended": kin,
     "store.suspend_step": mixed,
+    "store.fire_timer": mixed,
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
     "store.approvals": approved,
@@ -498,7 +507,8 @@ REACH: dict[str, Recipe] = {
     "store.claim_suspects": lost_again_in_its_own_process,
     "worker_registry.abandon": process_killed,
     "worker_registry.forget": stopped_idle,
-    **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),
+    **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer"), waiting),
+    **dict.fromkeys(("sweep.look", "sweep.tidy"), mixed),
     **dict.fromkeys(("sweep.peers", "sweep.with_jobs"), mixed),
     "sweep.end_lease": lost_in_a_step,
     "sweep.lost_steps": lost_in_a_step,

@@ -27,6 +27,7 @@ from planq.shared.ports import (
     TurnPlanner,
 )
 from planq.shared.ports.orchestrations import Conclusions
+from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
 from planq.worker.attempts.plan import PlanStage
@@ -86,14 +87,16 @@ class Attempts:
         counts: Counter[tuple[str, ...]] | None = None,
         own_planners: OwnPlanners | None = None,
         secrets: SecretsOf = no_secrets,
+        alarms: Alarms | None = None,
     ) -> None:
         """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
 
         `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
         `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
-        of tools are counted in `counts`. `secrets` are what tenants keep for their tools.
+        of tools are counted in `counts`. `secrets` are what tenants keep for their tools. Without `alarms` a sweeper
+        has to find what becomes due.
         """
-        self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw)
+        self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms)
         budget = Budget(store, self._recorder, prices)
         answering = Answering(store, catalogue, responder, self._recorder, budget)
         rounds = RoundStage(
@@ -120,6 +123,7 @@ class Attempts:
             counts=counts,
             has_processes=settings.has_processes,
             secrets=secrets,
+            alarms=alarms,
         )
 
     async def carry_out(self, claim: Claim, chain: Chain) -> Carried:

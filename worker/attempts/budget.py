@@ -31,6 +31,7 @@ from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Mode
 from planq.shared.domain.plan.errors import plan_refused
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import CutOff, JobEnd, JobStore, Message, Prices, StageClaim, TransitionResult
+from planq.worker.attempts.alarms import Alarms
 from planq.worker.engine.chain import Carried
 from planq.worker.engine.persist import persist
 
@@ -123,8 +124,10 @@ class ModelCallRecorder:
         store: JobStore,
         patience: timedelta = timedelta(0),
         draw: Callable[[], float] = random.random,
+        alarms: Alarms | None = None,
     ) -> None:
         """`patience` is how long a stage is tried again whose model fails; `draw` returns numbers from [0, 1)."""
+        self._alarms = alarms
         self._store = store
         self._patience = patience
         self._draw = draw
@@ -273,6 +276,8 @@ class ModelCallRecorder:
         _log.warning(
             "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}
         )
+        if applied and self._alarms is not None:
+            self._alarms.after_retry(claim, delay)
         return Carried.by(claim, TransitionResult(applied), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

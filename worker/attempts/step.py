@@ -58,6 +58,7 @@ from planq.shared.ports.jobs.wakes import StepWake
 from planq.shared.ports.tenants import Tenants
 from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Reports
 from planq.shared.telemetry.logs import attempt_fields
+from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
@@ -93,8 +94,10 @@ class StepRunner:
         counts: Counter[tuple[str, ...]] | None = None,
         has_processes: bool = False,
         secrets: SecretsOf = no_secrets,
+        alarms: Alarms | None = None,
     ) -> None:
         self._secrets = secrets
+        self._alarms = alarms
         self._has_processes = has_processes
         self._approvals = Approvals(store, policy or {}, tenants)
         self._counts = Counter() if counts is None else counts
@@ -117,6 +120,8 @@ class StepRunner:
         if outcome.suspended is not None:
             waiting = outcome.suspended
             applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
+            if applied and self._alarms is not None:
+                self._alarms.after_wait(claim, waiting.delay)
             return Carried.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
@@ -213,6 +218,8 @@ class StepRunner:
             await persist(lambda: self._store.keep_traceback(claim, text))
         result = await persist(lambda: self._store_next(claim, next_, chain))
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
+        if isinstance(next_, RunAgain) and result.status is StepStatus.READY and self._alarms is not None:
+            self._alarms.after_retry(claim, next_.delay)
         carried = Carried.by(claim, result, error=next_.error, poisoned=poisoned)
         return carried if result.applied else await self._tell_late(carried, claim, next_.error)
 

@@ -376,6 +376,7 @@ class GuardedStore:
         self.suspend_step = work.concludes(store.suspend_step)
         self.delegate_step = work.concludes(store.delegate_step)
         self.ask_step = work.concludes(store.ask_step)
+        self.fire_timer = store.fire_timer
         self.hand_on_steps = store.hand_on_steps
         self.report_progress = store.report_progress
         self.release_stage = store.release_stage

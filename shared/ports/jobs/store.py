@@ -443,6 +443,10 @@ class JobStore(Protocol):
         """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it applied."""
         ...
 
+    async def fire_timer(self, claim: StepClaim) -> TransitionResult:
+        """End the wait of a step that was suspended by this attempt; not applied where its time has not come."""
+        ...
+
     async def delegate_step(self, claim: StepClaim, /, delegated: Delegated) -> TransitionResult:
         """Store the child jobs and let the step wait for them without a worker, in one commit.
 

@@ -423,6 +423,9 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
         return applied
 
+    async def fire_timer(self, claim: StepClaim) -> TransitionResult:
+        return transition_result(await self._database.call("planq_fire_timer", *_fence(claim)))
+
     async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> TransitionResult:
         value = await self._database.call(
             "planq_delegate_step",

@@ -19,6 +19,7 @@ from planq.shared.store.agents import DocumentStore
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
+from tests.integration.engine.test_sweeps_in_time import told
 from tests.support.harness import LEASE, Harness, ScriptedModel
 
 Play = Callable[..., Any]
@@ -98,6 +99,17 @@ def test_a_reminder_becomes_one_job_when_its_time_has_come(play: Play, read: Rea
     assert [e["kind"] for e in read("SELECT kind FROM events WHERE job_id = %s", job["id"])] == ["job_submitted"]
     (schedule,) = read("SELECT * FROM schedules")
     assert (schedule["is_active"], schedule["next_at"], schedule["last_job_id"]) == (False, None, job["id"])
+
+
+def test_the_sweeper_knows_when_the_next_one_is_due(play: Play) -> None:
+    async def scenario(harness: Harness) -> tuple[list[float], list[float]]:
+        await furnish(harness)
+        await remind(harness, delay_seconds=3600)
+        return await told(harness, 7200), await told(harness, 1)
+
+    soon, too_far = play(scenario, ScriptedModel())
+    assert [0 < due <= 3600 for due in soon] == [True]
+    assert too_far == []
 
 
 def test_a_reminder_has_the_loop_of_the_job_that_asked_and_an_agent_its_own(play: Play, read: Read) -> None:

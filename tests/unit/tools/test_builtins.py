@@ -127,6 +127,10 @@ def test_wait_is_a_timer_that_holds_no_worker(registry: Registry, context: ToolC
     assert output == Suspended(timedelta(seconds=90), {"waited_seconds": 90})
 
 
+def test_a_wait_of_nothing_needs_no_timer(registry: Registry, context: ToolContext) -> None:
+    assert call(registry, "wait", {"seconds": 0}, context) == {"waited_seconds": 0}
+
+
 @pytest.mark.parametrize("seconds", [-1, 86_401, "soon"])
 def test_wait_is_bounded(registry: Registry, context: ToolContext, seconds: Any) -> None:
     tool = registry.find("wait")

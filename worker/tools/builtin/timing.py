@@ -45,7 +45,8 @@ async def wait(
     seconds: Annotated[float, Field(description="How long to wait, in seconds.", ge=0, le=_LONGEST_WAIT_SECONDS)],
 ) -> Waited | Suspended:
     """Wait for a number of seconds (at most a day) before the steps after this one; no worker is held meanwhile."""
-    return Suspended(timedelta(seconds=seconds), Waited(waited_seconds=seconds))
+    waited = Waited(waited_seconds=seconds)
+    return Suspended(timedelta(seconds=seconds), waited) if seconds else waited
 
 
 @tool(effect=Effect.READ, timeout_seconds=10, repeatable=True)

@@ -525,6 +525,9 @@ class MemoryStore:
         self._tell("step_waiting", round=claim.ref.round, index=claim.ref.index)
         return (await self.succeed_step(claim, output, None)).applied
 
+    async def fire_timer(self, claim: StepClaim) -> TransitionResult:
+        return TransitionResult(applied=False)  # no wait takes time
+
     async def keep_traceback(self, claim: StepClaim, text: str) -> bool:
         return True
 

@@ -56,7 +56,8 @@ BEGIN
 END $$;
 
 -- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
--- conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken], policy, missed}; `rejected` and `closed`
+-- conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken], later: {id, agent, seconds} of one
+-- that waits for further messages, policy, missed}; `rejected` and `closed`
 -- have stored nothing, and neither have `asking`: a person is asked, which this may answer, and `agent`: the job is to be made for
 -- another one (planq_other_agent). `missed` is the open question of the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
@@ -143,6 +144,11 @@ BEGIN
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
         'begun', coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) FROM jobs o
                            WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json),
+        'later', CASE WHEN m.debounce_seconds > 0 THEN (
+            SELECT json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id,
+                                     'seconds', extract(epoch FROM o.run_at - planq_now())) FROM jobs o
+            WHERE o.id = coalesce(a.job, v_job) AND o.tenant_id = m.tenant_id AND o.status = 'queued'
+              AND o.run_at > planq_now() AND o.run_at < planq_never()) END,
         'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
 END $$;
 

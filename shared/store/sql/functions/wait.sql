@@ -38,13 +38,13 @@ BEGIN
 END $$;
 
 -- The timer of a waiting step has run out: it succeeds with the output it was suspended with. Returns as
--- planq_finish_step does.
+-- planq_finish_step does, which finds no step of nothing: its time may not have come yet, for a pause moves it.
 CREATE FUNCTION planq_fire_timer(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i planq_outcome;
 BEGIN
     SELECT job_id, round, index, p_attempt, output INTO i.job, i.round, i.index, i.attempt, i.output
-    FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index;
+    FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'waiting' AND wake_at <= planq_now();
     RETURN planq_finish_step(i);
 END $$;
 

@@ -1,8 +1,8 @@
 -- name: sweep_look
 -- What a sweep has to do: a row for each part of it, one for each queue with unclaimed work, and one for each lane with
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
--- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
--- sooner than %(ahead_seconds)s.
+-- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, or a schedule is
+-- due, where that is sooner than %(ahead_seconds)s.
 -- An end that nobody has followed up is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
@@ -123,5 +123,8 @@ SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
         WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL
           AND deadline > planq_now() AND deadline < planq_now() + make_interval(secs => %(ahead_seconds)s)
           AND paused_at IS NULL
+    ), (
+        SELECT min(next_at) FROM schedules
+        WHERE is_active AND next_at > planq_now() AND next_at < planq_now() + make_interval(secs => %(ahead_seconds)s)
     )) AS at
 ) next WHERE next.at IS NOT NULL

@@ -1,0 +1,93 @@
+"""Timers of a process: those that are near act, the others are left to the sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.timers import NearTimers
+
+PATIENCE_SECONDS = 60.0
+
+
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_those_that_are_near_act_in_the_order_of_their_times() -> None:
+    acted: list[str] = []
+
+    async def scenario() -> None:
+        timers, is_over = NearTimers(), asyncio.Event()
+        timers.set(0.2, _noting(acted, "second", is_over.set))
+        timers.set(0.0, _noting(acted, "first"))
+        await is_over.wait()
+
+    play(scenario)
+    assert acted == ["first", "second"]
+
+
+def test_one_that_is_too_far_away_and_one_too_many_are_left_to_the_sweep() -> None:
+    acted: list[str] = []
+
+    async def scenario() -> None:
+        timers, is_over = NearTimers(within_seconds=0.5, most=1), asyncio.Event()
+        timers.set(0.6, _noting(acted, "too far"))
+        timers.set(0.0, _noting(acted, "near", is_over.set))
+        timers.set(0.0, _noting(acted, "one too many"))
+        await is_over.wait()
+        await timers.close()
+
+    play(scenario)
+    assert acted == ["near"]
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"), [(DatabaseUnavailable("away"), []), (RuntimeError("a defect"), ["timer_failed"])]
+)
+def test_what_fails_disturbs_no_other(error: Exception, logged: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    acted: list[str] = []
+
+    async def fail() -> None:
+        raise error
+
+    async def scenario() -> None:
+        timers, is_over = NearTimers(), asyncio.Event()
+        timers.set(0.0, fail)
+        timers.set(0.01, _noting(acted, "the other", is_over.set))
+        await is_over.wait()
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
+    assert acted == ["the other"]
+    assert [record.message for record in caplog.records if record.name == "planq.timers"] == logged
+
+
+def test_closing_forgets_what_is_to_come() -> None:
+    acted: list[str] = []
+
+    async def scenario() -> None:
+        timers = NearTimers()
+        timers.set(5.0, _noting(acted, "never"))
+        await timers.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    play(scenario)
+    assert acted == []
+
+
+def _noting(acted: list[str], what: str, then: Callable[[], None] = lambda: None) -> Callable[[], Awaitable[None]]:
+    async def act() -> None:
+        acted.append(what)
+        then()
+
+    return act

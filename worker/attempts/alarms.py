@@ -1,0 +1,47 @@
+"""What an attempt leaves to time: the end of a step's wait, the next try of a step or a stage.
+
+The sweeper finds both. An alarm lets them happen at their time, as long as this process lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+from planq.shared.ports import JobStore, StepClaim, Wake
+from planq.shared.ports.jobs.wakes import Publisher
+from planq.worker.engine.chain import after_step, in_messages, links_after, wake_of
+from planq.worker.engine.in_flight import Claim
+
+SetTimer = Callable[[float, Callable[[], Awaitable[object]]], None]
+"""Calls something in so many seconds, or leaves that to the sweeper (`planq.shared.timers`)."""
+
+
+class Alarms:
+    """Of one process; those of a process that has gone are the sweeper's."""
+
+    def __init__(
+        self, store: JobStore, publisher: Publisher, set_timer: SetTimer, workers: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`workers` says how many workers of the lane live, as far as is known."""
+        self._store = store
+        self._publisher = publisher
+        self._set_timer = set_timer
+        self._workers = workers
+
+    def after_wait(self, claim: StepClaim, delay: timedelta) -> None:
+        """End the wait of a step that has just been suspended, and wake what follows it."""
+        self._set_timer(delay.total_seconds(), partial(self._end_wait, claim))
+
+    def after_retry(self, claim: Claim, delay: timedelta) -> None:
+        """Wake the next try of a claim that has just come to nothing."""
+        again = wake_of(replace(claim, attempt=claim.attempt + 1), links_after(claim, 1))
+        self._set_timer(delay.total_seconds(), partial(self._publish, [again]))
+
+    async def _end_wait(self, claim: StepClaim) -> None:
+        await self._publish(after_step(claim.ref, await self._store.fire_timer(claim), claim))
+
+    async def _publish(self, wakes: Sequence[Wake]) -> None:
+        await self._publisher.publish(in_messages(wakes, self._workers()))
