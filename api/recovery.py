@@ -200,7 +200,7 @@ async def fork_of(
     budget = None if request.limits is None else request.limits.checked_budget()
     raw = job["plan_body"] if request.plan is None else request.plan
     names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
-    plan = await valid_plan(raw, names, tools, max_steps=limits.max_plan_steps)
+    plan = await valid_plan(raw, names, tools, limits)
     if request.from_step is not None and request.from_step >= len(plan.calls):
         raise InvalidRequest(
             f"from_step: expected the index of a step of the new plan, 0 to {len(plan.calls) - 1}; "

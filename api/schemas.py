@@ -573,7 +573,8 @@ class PlacedPlanError(PlanErrorDocument):
 class ValidationResult(Answer):
     """Whether a plan could run, and everything that is wrong with it.
 
-    `dropped` steps come after a question or an `abort` of typed steps: such a plan is planned anew after it.
+    `dropped` steps come after a question or an `abort` of typed steps: a model's plan is made anew after it, a
+    caller's is refused.
     """
 
     valid: bool

@@ -29,10 +29,12 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
 from planq.shared.domain.models.exchange import CONTEXT
 from planq.shared.domain.models.names import check_model_name
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
 from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
+from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form, readable_part_of
+from planq.shared.domain.plan.forms import PlanForm, ReadPlan, form_of, read_any_form, readable_part_of
 from planq.shared.domain.plan.validation import further_errors, validate_plan
 from planq.shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
 from planq.shared.domain.rounds.evaluate import rule_defects
@@ -121,6 +123,8 @@ async def checked_submission(
         submission = await _checked(tenant, body, {}, services.settings, given)
     else:
         submission = await _checked_by_tools(services, tenant, body, given)
+    if unknown := await unknown_agents(services, tenant_id, body.plan):
+        raise _refused_plan(unknown)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent, strategy)
     return await ready(services, submission)
@@ -258,7 +262,7 @@ async def _checked(
         block = await off_loop(_block, *work) if is_long else _block(*work)
     plan = None
     if request.plan is not None:
-        checked = await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps)
+        checked = await valid_plan(request.plan, names, tools, limits)
         plan = JsonText(checked.model_dump_json(exclude_none=True).encode())
     return Submission(
         id=new_id(),
@@ -372,28 +376,51 @@ def check_object(field: str, value: Mapping[str, Any] | None, limit: int) -> Non
 
 
 async def valid_plan(
-    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], *, max_steps: int
+    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], limits: Limits
 ) -> Plan:
     """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
 
-    Raises `PlanInvalid` with the first of its defects. A plan for agents is none of a job's, and nothing of
-    a plan is dropped.
+    A plan for agents becomes the one call that carries it out. Raises `PlanInvalid` with the first of its defects;
+    nothing of a plan is dropped.
     """
-    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=max_steps)
+    agents = OrchestrateLimits.of(limits)
+    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=limits.max_plan_steps, agents=agents)
     if isinstance(checked, ReadPlan):
-        checked = _unfit_for_a_job(checked) or checked
+        checked = unfit_for_a_job(checked) or checked
     if isinstance(checked, ReadPlan):
-        return checked.plan
-    hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
-    refusal = PlanInvalid(format_plan_errors(checked) + hint, [one.to_json() for one in checked[:MAX_DEFECTS]])
-    refusal.details |= left_out(len(checked))
-    raise refusal
+        return _orchestrated(raw) if checked.form is PlanForm.ORCHESTRATION else checked.plan
+    raise _refused_plan(checked, "" if tools else "\nNo worker has published a tool yet; is one running?")
 
 
-def _unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
-    if document.form is PlanForm.ORCHESTRATION:
-        told = "this is a plan for agents; give it to cp__agent_orchestrate, as the argument plan of a call"
-        return [invalid_plan(told, "/steps")]
+def _refused_plan(found: Sequence[PlanError], hint: str = "") -> PlanInvalid:
+    refusal = PlanInvalid(format_plan_errors(found) + hint, [one.to_json() for one in found[:MAX_DEFECTS]])
+    refusal.details |= left_out(len(found))
+    return refusal
+
+
+def _orchestrated(raw: Mapping[str, Any]) -> Plan:
+    """Return the plan of a job that carries out a plan for agents."""
+    asked = {name: raw[name] for name in ("on_failure",) if raw.get(name) is not None}
+    return parse_plan({"calls": [{"tool_name": ORCHESTRATE, "arguments": {"plan": dict(raw)}}], **asked})
+
+
+async def unknown_agents(services: Services, tenant_id: str, raw: Any) -> list[PlanError]:
+    """Return a defect for each call of an agent that nobody has stored, by a plan for agents; none of other plans."""
+    plan = read_orchestration(raw) if form_of(raw) is PlanForm.ORCHESTRATION else None
+    if not isinstance(plan, OrchestrationPlan):
+        return []
+    named = {call.agent_id for step in plan.steps for call in step.calls}
+    stored = await services.agents.newest(tenant_id, named)
+    return [
+        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
+        for number, step in enumerate(plan.steps)
+        for call in step.calls
+        if call.agent_id not in stored
+    ]
+
+
+def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
+    """Return what a plan has that a planner may write, and a caller may not: steps that would never run."""
     if document.dropped:
         last = len(document.plan.calls) - 1
         told = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
@@ -430,7 +457,7 @@ def _check_plan(
         further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
         return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
     if read.form is PlanForm.ORCHESTRATION:
-        return read
+        return validate_plan(_orchestrated(raw), tools, max_steps=max_steps) or read
     return validate_plan(read.plan, tools, max_steps=max_steps) or read
 
 

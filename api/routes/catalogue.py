@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.responses import Response
 
 from planq.api.callers import Who
-from planq.api.deps import Services, Use, strict_router
+from planq.api.deps import Use, strict_router
 from planq.api.http import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
 from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
-from planq.api.submission import allowed_tools, check_plan, known_names
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.api.submission import allowed_tools, check_plan, known_names, unfit_for_a_job, unknown_agents
 from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import read_plan
-from planq.shared.domain.plan.errors import PlanError, invalid_plan
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
+from planq.shared.domain.plan.forms import ReadPlan, defect_place, form_of
 
 catalogue_routes = strict_router("catalogue")
 
@@ -37,25 +32,16 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
     limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
     checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
-    if isinstance(checked, ReadPlan) and checked.form is PlanForm.ORCHESTRATION:
-        checked = await _unknown_agents(services, who.tenant_id, body.plan) or checked
+    dropped = 0
+    if isinstance(checked, ReadPlan):
+        dropped = checked.dropped
+        unknown = await unknown_agents(services, who.tenant_id, body.plan)
+        checked = [*unfit_for_a_job(checked), *unknown] or checked
     form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
-        return JsonResponse({"valid": True, "form": form, "dropped": checked.dropped, "errors": []})
+        return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": []})
     told = checked[:MAX_DEFECTS]
     errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in told])
-    return JsonResponse({"valid": False, "form": form, "dropped": 0, "errors": errors, **left_out(len(checked))})
-
-
-async def _unknown_agents(services: Services, tenant_id: str, raw: Any) -> list[PlanError]:
-    """Return a defect for each call of an agent that nobody has stored; precondition: the plan has no other."""
-    plan = read_plan(raw)
-    assert isinstance(plan, OrchestrationPlan)
-    named = {call.agent_id for step in plan.steps for call in step.calls}
-    stored = await services.agents.newest(tenant_id, named)
-    return [
-        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
-        for number, step in enumerate(plan.steps)
-        for call in step.calls
-        if call.agent_id not in stored
-    ]
+    return JsonResponse(
+        {"valid": False, "form": form, "dropped": dropped, "errors": errors, **left_out(len(checked))}
+    )

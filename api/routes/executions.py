@@ -49,9 +49,9 @@ execution_routes = strict_router("agents")
 
 _SOMETHING_TO_DO: JsonDict = {
     "anyOf": [
-        object_with(wanted, **{wanted: "string", unset: "null"})
+        object_with(wanted, **{wanted: "string"}, **dict.fromkeys(unset, "null"))
         for wanted in ("action", "prompt")
-        for unset in ("timeout_ms", "timeout_seconds")
+        for unset in (("timeout_seconds", "timeout"), ("timeout_ms", "timeout"), ("timeout_ms", "timeout_seconds"))
     ]
 }
 """Which fields of an execution's request go together, for `/openapi.json`."""
@@ -79,6 +79,11 @@ class ExecutionRequest(BaseModel):
     timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="How long it may take, at most 300 s; or `timeout_ms`.",
+        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
+    )
+    timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Another name of `timeout_seconds`.",
         json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
     )
     user: User = None
@@ -221,11 +226,13 @@ def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> Jo
 
 
 def _timeout(body: ExecutionRequest, default_seconds: float) -> float:
-    if body.timeout_ms is not None and body.timeout_seconds is not None:
-        raise InvalidRequest("expected timeout_ms or timeout_seconds, found both")
-    seconds = body.timeout_ms / 1000 if body.timeout_ms is not None else body.timeout_seconds
-    if seconds is None:
+    given = {"timeout_ms": body.timeout_ms, "timeout_seconds": body.timeout_seconds, "timeout": body.timeout}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InvalidRequest(f"expected one of {', '.join(given)}; found {' and '.join(named)}")
+    if not named:
         return default_seconds
+    seconds = float(given[named[0]] or 0) / (1000 if body.timeout_ms is not None else 1)
     if seconds > MAX_TIMEOUT_SECONDS:
         raise InvalidRequest(f"timeout: expected at most {MAX_TIMEOUT_SECONDS:g} s, found {seconds:g} s")
     return seconds

@@ -66,6 +66,10 @@ class Orchestrations(Protocol):
         """
         ...
 
+    async def frame(self, job_id: UUID) -> Mapping[str, Any] | None:
+        """Return the frame of an orchestration job, also of one without steps; None for a job that has none."""
+        ...
+
     async def journal(self, job_id: UUID, transitions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         """Append to the job's events those transitions that are not there yet; return the numbers of these.
 

@@ -41,6 +41,10 @@ class PostgresOrchestrations:
         ]
         return Orchestration(rows[0]["frame"], steps)
 
+    async def frame(self, job_id: UUID) -> Mapping[str, Any] | None:
+        row = await self._database.fetch_one("frame_of_orchestration", job_id=job_id)
+        return None if row is None else row["frame"]
+
     async def journal(self, job_id: UUID, transitions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         rows = await self._append(
             "journal_orchestration", {"job_id": job_id, "transitions": as_json(list(transitions))}

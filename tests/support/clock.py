@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from planq.shared.store.database import Database
 
@@ -12,13 +12,20 @@ async def move_clock(database: Database, by: timedelta) -> None:
 
     What a column has by default, as the time of an event, stays at the server's own time.
     """
-    for name, volatility, real in (
-        ("planq_now", "STABLE", "now()"),
-        ("planq_clock", "VOLATILE", "clock_timestamp()"),
-    ):
-        later = f"{real} + make_interval(secs => {by.total_seconds()})"
+    later = f"make_interval(secs => {by.total_seconds()})"
+    await _set(database, now=f"now() + {later}", clock=f"clock_timestamp() + {later}")
+
+
+async def stop_clock(database: Database, after: timedelta) -> None:
+    """Let it be later in a database by so much, as `move_clock` does, and stay so however long a test takes."""
+    stopped = f"timestamptz ''{(datetime.now(UTC) + after).isoformat()}''"
+    await _set(database, now=stopped, clock=stopped)
+
+
+async def _set(database: Database, *, now: str, clock: str) -> None:
+    for name, volatility, told in (("planq_now", "STABLE", now), ("planq_clock", "VOLATILE", clock)):
         statement = (
-            f"CREATE OR REPLACE FUNCTION {name}() RETURNS timestamptz LANGUAGE sql {volatility} AS 'SELECT {later}'"
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS timestamptz LANGUAGE sql {volatility} AS 'SELECT {told}'"
         )
         async with database.connection() as connection:
             await connection.execute(statement.encode())

@@ -224,6 +224,8 @@ class Parallel(_AgentCallingTool):
                         "elapsed_ms": _WHOLE,
                         "output": {},
                         "error": {},
+                        "timed_out": {"type": "boolean"},
+                        "chained_tool_result": {},
                     },
                 },
             },
@@ -296,6 +298,8 @@ class CallAgents(_AgentCallingTool):
                     error_code=_STRING,
                     exec_id=_EXEC_ID,
                     duration_ms=_WHOLE,
+                    timed_out={"type": "boolean", "description": "True where its time ended before it did."},
+                    chained_tool_result={"description": "The result of its chained tool, or its error."},
                 ),
             },
             total_count=_WHOLE,
@@ -404,6 +408,8 @@ def _group_entry(child: ChildOutcome, step_id: str) -> dict[str, Any]:
         "elapsed_ms": child.elapsed_ms,
         "output": output_of(child),
         "error": error_of(child),
+        "timed_out": agent_result(child).timed_out or None,
+        "chained_tool_result": stored_chained_result(child.chained),
     }
     return {name: value for name, value in shown.items() if value is not None or name == "output"}
 
@@ -424,6 +430,10 @@ def _outcome_entry(child: ChildOutcome) -> dict[str, Any]:
     known = {"agent_id": child.agent or "", "exec_id": str(child.job_id), "duration_ms": child.elapsed_ms}
     if child.action:
         known["action_id"] = child.action
+    if child.chained is not None:
+        known["chained_tool_result"] = stored_chained_result(child.chained)
+    if agent_result(child).timed_out:
+        known["timed_out"] = True
     error = error_of(child)
     if status_of(child) is Status.SUCCESS or error is None:
         return {**known, "success": True, "output": output_of(child)}

@@ -15,7 +15,7 @@ from uuid import UUID
 from planq.shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
 from planq.shared.domain.orchestration.request import (
     OrchestrateLimits,
     Reason,
@@ -36,7 +36,7 @@ from planq.worker.agents.orchestration.state_machine import transitions_of
 from planq.worker.agents.orchestration_jobs import log_transitions, unfinished_output
 from planq.worker.agents.outcomes import shown_error
 from planq.worker.agents.planner import ask_planner, is_planning
-from planq.worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
+from planq.worker.agents.services import AgentBackends, AgentServices, time_left, too_deep
 
 _BESIDE_THE_AGENTS = 30.0
 """Seconds for an orchestration beside those of its agents, which run out first, so that the output can say so."""

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import AGENT_TIMEOUTS, Unavailable
+from planq.shared.domain.errors import AGENT_TIMEOUTS, PlanTimedOut, Unavailable
 from planq.shared.domain.jobs.states import StepStatus
-from planq.shared.domain.orchestration.plan import StepType
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, StepType
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.ports import ChildOutcome
 from planq.shared.ports.orchestrations import OrchestratedStep, Orchestration
-from planq.worker.agents.orchestration.results import StepOutcome, agent_counts, render_orchestration, unbegun_output
+from planq.worker.agents.orchestration.results import (
+    AgentResult,
+    Status,
+    StepOutcome,
+    agent_counts,
+    as_written,
+    render_orchestration,
+    unbegun_output,
+)
 from planq.worker.agents.orchestration.state_machine import StateTransition, StepPhase, StepProgress, transitions_of
 from planq.worker.agents.outcomes import FAULTS, agent_result, error_of, shown_error
-from planq.worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices
+from planq.worker.agents.services import AgentBackends, AgentServices
 
 _log = logging.getLogger("planq.agents")
 
@@ -39,9 +48,11 @@ class OrchestrationConclusions:
         found = await backends.orchestrations.look(job_id)
         if found is None:
             message = format_plan_errors(plan_errors) if plan_errors else "the orchestration has no steps"
-            return unbegun_output({"code": "plan_invalid" if plan_errors else "internal", "message": message})
+            error = {"code": "plan_invalid" if plan_errors else "internal", "message": message}
+            frame = await backends.orchestrations.frame(job_id)
+            return unbegun_output(error, () if frame is None else frame["steps"])
         await _journal(self._services, backends, job_id, found, is_over=True)
-        document = render_orchestration(found.frame, [_outcome(step) for step in found.steps])
+        document = render_orchestration(found.frame, _outcomes(found))
         usage = await backends.orchestrations.usage(job_id)
         used = {
             "jobs": usage.jobs,
@@ -59,14 +70,18 @@ async def unfinished_output(
 ) -> dict[str, Any]:
     """Return the output of an orchestration whose job was cancelled, or failed, before it had one.
 
-    It has the results of the steps that ended; `steps` are those of its frame, for a job that had not begun.
+    It has the results of the steps that ended; `steps` are those of its frame, for a job that had not begun. Where
+    its time ran out, that is told as a transition, too.
     """
     error = error_of(job) or {"code": "internal", "message": "the orchestration ended without an output"}
     backends = services.opened()
     found = await backends.persist(lambda: backends.orchestrations.look(job.job_id))
     if found is None:
         return unbegun_output(error, steps)
-    return render_orchestration(found.frame, [_outcome(step) for step in found.steps], error)
+    is_late = job.error is not None and job.error.code in AGENT_TIMEOUTS
+    if is_late:
+        await backends.persist(lambda: _journal(services, backends, job.job_id, found, is_over=False, is_late=True))
+    return render_orchestration(found.frame, _outcomes(found, error if is_late else None), error)
 
 
 async def journal_progress(services: AgentServices, job_id: UUID) -> None:
@@ -92,10 +107,16 @@ def log_transitions(services: AgentServices, job_id: UUID, transitions: Sequence
 
 
 async def _journal(
-    services: AgentServices, backends: AgentBackends, job_id: UUID, found: Orchestration, *, is_over: bool
+    services: AgentServices,
+    backends: AgentBackends,
+    job_id: UUID,
+    found: Orchestration,
+    *,
+    is_over: bool,
+    is_late: bool = False,
 ) -> None:
     steps = [
-        StepProgress(step["id"], StepType(step["type"]), _phase(row))
+        StepProgress(step["id"], StepType(step["type"]), _phase(row, is_late=is_late))
         for step, row in zip(found.frame["steps"], found.steps, strict=True)
     ]
     made = transitions_of(steps, is_over=is_over)
@@ -103,21 +124,45 @@ async def _journal(
     log_transitions(services, job_id, [one for one in made if one.number in added])
 
 
-def _phase(step: OrchestratedStep) -> StepPhase:
+def _phase(step: OrchestratedStep, *, is_late: bool) -> StepPhase:
     if step.status is StepStatus.SUCCEEDED:
         return StepPhase.SUCCEEDED
     if step.status is StepStatus.FAILED:
         code = "" if step.error is None else step.error.code
         failed = StepPhase.PANICKED if code in FAULTS else StepPhase.FAILED
         return StepPhase.TIMED_OUT if code in AGENT_TIMEOUTS else failed
+    if is_late:
+        return StepPhase.TIMED_OUT  # the first one, that is; what comes after it was never begun
     return StepPhase.DISPATCHED if step.was_called and step.status not in _UNREACHED else StepPhase.UNREACHED
 
 
-def _outcome(step: OrchestratedStep) -> StepOutcome:
+def _ran(step: OrchestratedStep) -> bool:
+    """True for a step that had been called, and was cut off with its job."""
+    return step.was_called and step.status is StepStatus.CANCELLED
+
+
+def _outcomes(found: Orchestration, late: Mapping[str, Any] | None = None) -> list[StepOutcome]:
+    """Return how the steps ended; `late` is why those were cut off that ran, None where nothing was."""
+    return [_outcome(step, found.frame["steps"], late if _ran(step) else None) for step in found.steps]
+
+
+def _outcome(
+    step: OrchestratedStep, frame: Sequence[Mapping[str, Any]], late: Mapping[str, Any] | None
+) -> StepOutcome:
+    error = None if step.error is None else as_written(shown_error(step.error), frame)
+    if step.error is not None and step.error.code == PlanTimedOut.code:
+        late = error
     return StepOutcome(
-        was_begun=step.status not in _UNREACHED,
+        was_begun=late is not None or step.status not in _UNREACHED,
         succeeded=step.status is StepStatus.SUCCEEDED,
-        agents=[agent_result(child) for child in step.children],
-        error=None if step.error is None else shown_error(step.error),
+        agents=[_agent(child, late) for child in step.children],
+        error=error or late,
         elapsed_ms=step.elapsed_ms,
     )
+
+
+def _agent(child: ChildOutcome, late: Mapping[str, Any] | None) -> AgentResult:
+    result = agent_result(child)
+    if late is None or result.status is not Status.SKIPPED or not child.has_begun:
+        return result
+    return replace(result, status=Status.FAILED, error=late, timed_out=True)

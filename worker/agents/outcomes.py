@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planq.shared.domain.agents.chaining import stored_chained_result
 from planq.shared.domain.errors import (
     AGENT_TIMEOUTS,
     BudgetExceeded,
@@ -112,6 +113,8 @@ def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:
         elapsed_ms=child.elapsed_ms,
         order=child.ended_at.timestamp() if child.ended_at is not None else float("inf"),
         result_key=result_key,
+        timed_out=child.error is not None and child.error.code in AGENT_TIMEOUTS,
+        chained=stored_chained_result(child.chained),
     )
 
 

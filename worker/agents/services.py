@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypeVar
 
 from planq.shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
 from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.plan import ORCHESTRATE
 from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
 from planq.shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
 from planq.shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
-
-ORCHESTRATE = "cp__agent_orchestrate"
 
 _T = TypeVar("_T")
 

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+ORCHESTRATE: Final = "cp__agent_orchestrate"
+"""The tool that carries out a plan of agents."""
+
 
 class StepType(StrEnum):
     """What a step calls."""

@@ -1,5 +1,8 @@
 """Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (docs/decisions.md, D14).
 
+`{{ topic }}` and `{{ found.items.0 }}` mean the same where something has that name, and a dot may lead each of them.
+Whatever else stands in double braces is a defect; braces that stand for themselves are written `\\{{`.
+
 What a template means is known when the plan is compiled, but the outputs of earlier steps are not: bindings become
 literals, results become references `$N.output…` of the compiled plan, which the engine resolves as those of any other
 plan. A template that is a whole string keeps the JSON type, except where the target is a text (`prompt`).
@@ -33,8 +36,8 @@ from planq.shared.domain.references.resolution import MAX_SIZE
 from planq.shared.domain.values.pointers import Tokens, from_pointer, to_pointer
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
-_EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")
-_NEARLY = re.compile(r"\$?(?:bindings?|results?)\b", re.IGNORECASE)
+_SPACES = ("bindings", "result")
+_FILTER = re.compile(r"\|\s*(\w+)")
 _MARK = "="
 
 _MAX_NAME_SEGMENTS = 64
@@ -82,12 +85,13 @@ class Scope:
     left: int = MAX_SIZE
 
     def find(self, space: str, path: tuple[str, ...], place: str, *, in_text: bool = False) -> Any:
-        """Return the value of a name, a `Reference` where it is an output.
+        """Return the value of a name, a `Reference` where it is an output; an empty `space` is that of both.
 
-        Of a name that nothing has it is None, which is a defect where it would have to be written into a text.
+        A name that nothing has is a defect. Of a result that no step has, or a field that a binding lacks, the value
+        is None, which is a defect where it would have to be written into a text.
         """
-        name = f"{space}.{'.'.join(path)}"
-        if space == "bindings":
+        name = f"{space}.{'.'.join(path)}" if space else ".".join(path)
+        if space != "result":
             for size, first in _leading(path):
                 if first in self.bindings:
                     found = descend(self.bindings[first], path[size:])
@@ -99,23 +103,32 @@ class Scope:
             if target is not None:
                 return self._referenced(target, path[size:], name, place)
         if odd_segments(Reference(0, path)):
-            return self.refuse(name, place)
-        return self._nothing(name, place, in_text, list(self.bindings if space == "bindings" else self.results))
+            return self.refuse(f"{{{{ {name} }}}}", place)
+        if space == "result" and not in_text:
+            self.missing.append(name)  # as a field that a result lacks
+            return None
+        return self._unknown(name, place, [*self.results] if space == "result" else [*self.bindings, *self.results])
+
+    def _unknown(self, name: str, place: str, there: Sequence[str]) -> None:
+        """Note a name that nothing has, with those that something has."""
+        told = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
+        self.defects.append(PlanDefect(place, "unknown_binding", f"{place}: {told}"))
 
     def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
         if not in_text:
             self.missing.append(name)
             return
-        known = ", ".join(repr(capped(one, 60)) for one in there[:MAX_AVAILABLE]) or "none"
-        unknown = f"nothing is called {capped(name, 100)!r}, so it cannot be written into the text; there: {known}"
-        self.defects.append(PlanDefect(place, "unknown_name", f"{place}: {unknown}"))
+        unknown = f"nothing is called {capped(name, 100)!r}, so it cannot be written into the text"
+        self.defects.append(PlanDefect(place, "unknown_name", f"{place}: {unknown}; there: {_listed(there)}"))
 
     def refuse(self, template: str, place: str) -> None:
-        """Note a template that is nearly one: taken as a text, it would reach the agent as its letters."""
+        """Note a template that is none: taken as a text, it would reach the agent as its letters."""
         expected = (
             "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ where the braces stand for themselves"
         )
-        named = f"{place}: {capped(template, 100)!r} names nothing; {expected}"
+        found = _FILTER.search(template)
+        why = "names nothing" if found is None else f"has the filter {found[1][:40]!r}, and there are none"
+        named = f"{place}: {capped(template, 100)!r} {why}; {expected}"
         self.defects.append(PlanDefect(place, "invalid_template", named))
 
     def _afforded(self, value: Any, place: str) -> Any:
@@ -227,7 +240,7 @@ def _put(holder: Any, path: Sequence[str], text: str) -> None:
 
 
 def _parts(text: str, scope: Scope, place: str) -> list[_Part]:
-    """Cut an author's text at its templates; braces around anything else, and `$…`, stand for themselves."""
+    """Cut an author's text at its templates; `$…` stands for itself."""
     found: list[_Part] = []
     end = 0
     for match in _TEMPLATE.finditer(text):
@@ -238,8 +251,7 @@ def _parts(text: str, scope: Scope, place: str) -> list[_Part]:
             found.append("{{")
         elif named is None:
             found.append(match[0])
-            if _NEARLY.match(match[1].strip()):
-                scope.refuse(match[0], place)
+            scope.refuse(match[0], place)
         else:
             value = scope.find(*named, place, in_text=True)
             found.append(value if isinstance(value, Reference) else as_text(value))
@@ -282,6 +294,14 @@ def _escaped(text: str) -> str:
 
 def _named(template: re.Match[str]) -> tuple[str, tuple[str, ...]] | None:
     """Return the space of a template and the path in it; None for any other text in braces."""
-    expression = _EXPRESSION.fullmatch((template[1] or "").strip(" \t")) if template[2] else None
-    reference = parse(f"$0.output.{expression[2].strip()}") if expression else None
-    return None if expression is None or reference is None else (expression[1], reference.path)
+    expression = (template[1] or "").strip(" \t").removeprefix(".") if template[2] else ""
+    reference = parse(f"$0.output.{expression}") if expression[:1] not in ("", ".", "$") else None
+    if reference is None or expression in _SPACES or "|" in expression:
+        return None
+    if reference.path[0] in _SPACES:
+        return reference.path[0], reference.path[1:]
+    return "", reference.path
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(capped(one, 60)) for one in names[:MAX_AVAILABLE]) or "none"

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.orchestration.plan import ORCHESTRATE
 from planq.shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
 from planq.shared.domain.plan.document import Plan, ReadablePart
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors
@@ -59,6 +60,7 @@ def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
     for number, (one, found, size) in enumerate(zip(plan.bound, plan.found, _sizes(plan), strict=True), plan.base):
         input_schema = one.tool.input_schema if one.tool is not None else None
         errors += checks.references(number, found or (), input_schema)
+        errors += _insertions(number, one, found or ())
         if one.error is not None:
             errors.append(one.error)
         if found is None:
@@ -94,6 +96,16 @@ _OF_OUTPUTS = ("no_output_schema", "field_not_found", "type_mismatch")
 
 def _step_of(template: str | None) -> int | None:
     return next((found.reference.step for found in find_references(template) if found.reference is not None), None)
+
+
+def _insertions(number: int, one: Bound, found: Sequence[Occurrence]) -> Iterator[PlanError]:
+    """Yield the references inside a plan for agents: an output that stood there could choose what it sees."""
+    if one.tool is None or one.tool.name != ORCHESTRATE:
+        return
+    advice = "inserts an output into a plan for agents; hand it over in bindings, and write {{ bindings.NAME }} here"
+    for item in found:
+        if item.pointer.startswith("/plan/") and item.reference is not None:
+            yield _at(number, item, "invalid_argument", {"tool_name": ORCHESTRATE, "message": advice})
 
 
 def _kind_errors(number: int, one: Bound, last: int) -> Iterator[PlanError]:

@@ -51,6 +51,7 @@ class ChildOutcome:
     """How a child job stands. `output` is its structured output, None where it has none: then there is `answer`.
 
     One that has not ended has a `status` that is not terminal and no `ended_at`; it is cancelled when the step ends.
+    `has_begun` is false for one that no worker ever claimed.
     """
 
     job_id: UUID
@@ -65,3 +66,4 @@ class ChildOutcome:
     error: ErrorRecord | None = None
     elapsed_ms: int = 0
     ended_at: datetime | None = None
+    has_begun: bool = True

@@ -53,6 +53,7 @@ def _outcome(row: Row) -> ChildOutcome:
         error=None if row["error"] is None else error_record(row["error"]),
         elapsed_ms=round(row["seconds"] * 1000),
         ended_at=row["finished_at"],
+        has_begun=row["has_begun"],
     )
 
 

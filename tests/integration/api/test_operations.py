@@ -370,8 +370,11 @@ def test_a_job_takes_typed_steps_and_refuses_what_it_could_not_carry_out(api: Ap
 
     assert taken.status_code == 202, taken.text
     assert problem_of(dropped, 422, "plan_invalid")["errors"][0]["error"]["path"] == "/steps/1"
-    assert (checked["valid"], checked["dropped"]) == (True, 1)
-    assert "cp__agent_orchestrate" in problem_of(refused, 422, "plan_invalid")["errors"][0]["error"]["message"]
+    assert (checked["valid"], checked["dropped"]) == (False, 1)
+    assert [error["place"] for error in checked["errors"]] == ["/steps/1"]
+    # No worker here has the tool that carries a plan for agents out.
+    assert problem_of(refused, 422, "plan_invalid")["errors"][0]["error"]["tool_name"] == "cp__agent_orchestrate"
+    assert api.http.post("/plans/validate", json={"plan": agents}).json()["valid"] is False
 
 
 def test_checking_a_plan_can_be_confined_to_some_tools(api: Api) -> None:

@@ -20,6 +20,7 @@ from tests.support.orchestras import (
     document,
     group_step,
     orchestrate,
+    perform,
     pump,
 )
 
@@ -236,7 +237,7 @@ def test_bad_input_is_an_error_that_says_what_is_wrong(orchestra: Run, request_:
     assert told in step["error"]["message"]
 
 
-def test_an_output_cannot_bring_templates_into_a_plan(orchestra: Run) -> None:
+def test_an_output_cannot_bring_templates_into_a_plan(play: Run, database_url: str) -> None:
     plan = {
         "calls": [
             {"tool_name": "ask_agent", "arguments": {"agent_name": "evil", "input_text": "x"}},
@@ -250,12 +251,15 @@ def test_an_output_cannot_bring_templates_into_a_plan(orchestra: Run) -> None:
         ]
     }
 
-    step, model, _ = orchestra(
-        {"evil": {"ok": "{{ bindings.secret }}"}, "a": OK}, plan, documents=[document("evil", is_text=True)]
-    )
+    model = Orchestra(agents={"evil": {"ok": "{{ bindings.secret }}"}, "a": OK})
 
-    assert (step["status"], model.started) == ("failed", ["evil"])
-    assert "hand outputs over in bindings" in step["error"]["message"]
+    async def scenario(harness: Harness) -> Any:
+        _, steps = await perform(harness, database_url, [document("evil", is_text=True), document("a")], plan)
+        return steps
+
+    assert play(scenario, model, agents=True) == []
+    assert model.started == []
+    assert "hand it over in bindings" in str(model.asked)
 
 
 SCHEMA = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,8 +15,19 @@ from planq.shared.domain.orchestration.plan import StepType
 from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.worker.agents.orchestration.state_machine import StepPhase, StepProgress, transitions_of
 from tests.support.agents import rows
+from tests.support.clock import stop_clock
 from tests.support.harness import Harness
-from tests.support.orchestras import Orchestra, agent_step, below, group_step, orchestrate, told
+from tests.support.orchestras import (
+    Orchestra,
+    agent_step,
+    below,
+    document,
+    group_step,
+    orchestrate,
+    perform,
+    told,
+)
+from tests.support.waiting import until
 
 Run = Callable[..., Any]
 
@@ -211,6 +224,62 @@ def test_a_time_out_and_a_fault_fire_their_own_events(orchestra: Run, behaviour:
 
     assert events[-1]["event"] == event
     assert step["output"]["steps"][0]["error"]["code"] == code
+
+
+@pytest.mark.parametrize("after", [291, 296], ids=["of an agent", "of the orchestration"])
+def test_what_had_ended_is_kept_where_the_time_of_a_plan_ends(
+    play: Callable[..., Any], database_url: str, after: int
+) -> None:
+    # Pins: steps of 300 s in a plan of 300 s ended with the plan, which failed, and no result of any was left.
+    steps = [
+        agent_step("a", "a", timeout_ms=300_000, result_key="found"),
+        group_step("b", [{"agent_id": "a"}, {"agent_id": "slow", "timeout_ms": 300_000}, {"agent_id": "a"}]),
+        agent_step("c", "a"),
+    ]
+    model = Orchestra(agents={"a": {"ok": {"v": 1}}, "slow": {"hang": True}})
+
+    async def scenario(harness: Harness) -> Any:
+        plan = orchestrate({"steps": steps}, max_parallel=2)
+        running = asyncio.create_task(perform(harness, database_url, [document("a"), document("slow")], plan))
+        await until(lambda: model.started.count("a") == 3 and "slow" in model.started)
+        ended = "SELECT id FROM jobs WHERE agent_name = 'a' AND status = 'completed' AND id <> %s"
+        async with asyncio.timeout(60):
+            while len(await rows(harness, ended, UUID(int=0))) < 3:
+                pass
+        await stop_clock(harness.database, timedelta(seconds=after))
+        job, steps_then = await running
+        return job, steps_then[-1], await told(harness, job)
+
+    job, step, events = play(scenario, model, agents=True)
+
+    output = step["output"]
+    assert (job["status"], step["status"], output["success"]) == ("completed", "succeeded", False)
+    first, group, last = output["steps"]
+    assert (first["status"], first["output"], output["bindings"]) == ("success", {"v": 1}, {"found": {"v": 1}})
+    assert (group["status"], group["timed_out"], last["status"]) == ("partial", True, "skipped")
+    done, slow, also_done = group["children"]
+    assert (done["status"], also_done["status"]) == ("success", "success")
+    assert (slow["status"], slow["timed_out"], slow["error"]["code"]) == ("failed", True, "timeout")
+    assert slow["exec_id"]
+    assert (events[-1]["event"], events[-1]["target"], events[-1]["step_id"]) == ("timeout", "failed", "b")
+
+
+def test_errors_are_told_in_the_words_of_the_plan(orchestra: Run) -> None:
+    # Pins: the error of a template spoke of `$0.output.output.nope`, which nobody had written.
+    plan = {
+        "steps": [
+            agent_step("one", "a", result_key="k"),
+            group_step("two", [{"agent_id": "a", "result_key": "x"}], result_key="g"),
+            agent_step("three", "a", prompt="see {{ k.nope }} and {{ x.none }}"),
+        ]
+    }
+
+    step, _, _ = orchestra({"a": OK}, orchestrate(plan))
+
+    third = step["output"]["steps"][2]
+    assert third["status"] == "failed"
+    assert "result.k.nope" in third["error"]["message"]
+    assert "$0" not in third["error"]["message"]
 
 
 def test_the_transitions_of_a_refused_plan_are_events_of_the_job_that_asked_once(play: Callable[..., Any]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from typing import Any
 
 import pytest
 
 from planq.api.http import HttpRefusal
-from planq.api.submission import check_key, known_names, trace_id
-from planq.shared.domain.errors import InvalidRequest
+from planq.api.submission import check_key, known_names, trace_id, valid_plan
+from planq.shared.domain.errors import InvalidRequest, PlanInvalid
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.worker.agents.orchestrate import Orchestrate
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TOOLS = {name: ToolDefinition(name=name) for name in ("web_fetch", "web.fetch", "text_search")}
@@ -63,3 +67,53 @@ def test_tools_that_are_unknown_or_ambiguous_are_refused() -> None:
         known_names(["a", "text_search", "b"], TOOLS)
     with pytest.raises(InvalidRequest, match="ambiguous"):
         known_names(["web-fetch"], TOOLS)
+
+
+FIND = ToolDefinition(name="find", output_schema={"type": "object", "properties": {"topic": {"type": "string"}}})
+
+
+def _for_agents(prompt: str) -> dict[str, Any]:
+    agent = {"agent_id": "a", "prompt": prompt}
+    return {
+        "bindings": {"topic": "rust"},
+        "steps": [{"id": "one", "type": "agent", "status": "pending", "agent": agent}],
+    }
+
+
+def _accepted(plan: Any) -> Any:
+    tools = {tool.name: tool for tool in (Orchestrate.definition, FIND)}
+    return asyncio.run(valid_plan(plan, None, tools, Limits(orchestrate_max_steps=2)))
+
+
+def test_a_plan_for_agents_becomes_the_call_that_carries_it_out() -> None:
+    plan = _for_agents("On {{ topic }}")
+
+    accepted = _accepted({**plan, "on_failure": "continue"})
+
+    (call,) = accepted.calls
+    assert (call.tool_name, call.arguments["plan"]["steps"]) == ("cp__agent_orchestrate", plan["steps"])
+    assert accepted.on_failure == "continue"
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (_for_agents("On {{ nope }}"), "nothing is called 'nope'; there: 'topic'"),
+        (_for_agents("On {{ topic | upper }}"), "has the filter 'upper', and there are none"),
+        ({"steps": _for_agents("x")["steps"] * 3}, "at most 2 are allowed, found 3"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_for_agents_is_told_before_it_runs(plan: Any, told: str) -> None:
+    with pytest.raises(PlanInvalid, match=re.escape(told)):
+        _accepted(plan)
+
+
+def test_an_output_cannot_be_written_into_a_plan_for_agents() -> None:
+    # Pins: such a plan was called valid, ran two tools, and then its step failed.
+    def after_find(prompt: str, topic: str) -> dict[str, Any]:
+        given = {"plan": _for_agents(prompt), "bindings": {"topic": topic}}
+        return {"calls": [{"tool_name": "find"}, {"tool_name": "cp__agent_orchestrate", "arguments": given}]}
+
+    with pytest.raises(PlanInvalid, match="hand it over in bindings"):
+        _accepted(after_find("{{ $0.output.topic }}", "rust"))
+    assert len(_accepted(after_find("{{ bindings.topic }}", "$0.output.topic")).calls) == 2

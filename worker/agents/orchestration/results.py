@@ -18,12 +18,14 @@ The output of an orchestration is `{success, steps, bindings?, errors?, warnings
      "errors": [{"step_id": "judge[1]", "error": {…}}],
      "warnings": [{"path": "max_parallel", "rule": "lowered", "message": "…"}]}
 
-`steps` has an entry for each step of the plan, in its order. `errors` has each error once, with the id of its step;
-an error of the run as a whole (cancelled, out of time, too deep) has none.
+`steps` has an entry for each step of the plan, in its order. One that ran as its time ended, or that of its plan, is
+`failed` and says `timed_out: true`. An agent with a chained tool has `chained_tool_result`. `errors` has each error
+once, with the id of its step; an error of the run as a whole (cancelled, out of time, too deep) has none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -46,7 +48,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How one agent ended; `error` is `{code, message}`, None without one; `order` grows with the time of its end."""
+    """How one agent ended; `error` is `{code, message}`, None without one; `order` grows with the time of its end.
+
+    `timed_out` says that its time had run out, or that of whoever called it. `chained` is the result of its chained
+    tool, None where none was called.
+    """
 
     status: Status
     exec_id: str | None = None
@@ -55,6 +61,8 @@ class AgentResult:
     elapsed_ms: int | None = None
     order: float = 0.0
     result_key: str = ""
+    timed_out: bool = False
+    chained: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,24 @@ def unbegun_output(error: Any, steps: Sequence[Mapping[str, Any]] = ()) -> dict[
     return render_orchestration({"bindings": {}, "steps": steps}, unreached, error)
 
 
+def as_written(error: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an error of a compiled plan in the words of its author: `result.KEY` in the place of a reference.
+
+    `steps` are those of the frame.
+    """
+    return {**error, "message": _COMPILED.sub(lambda found: _author_name(found, steps), str(error["message"]))}
+
+
+def _author_name(found: re.Match[str], steps: Sequence[Mapping[str, Any]]) -> str:
+    number = int(found[1])
+    step = steps[number] if number < len(steps) else {}
+    children = step.get("children", ())
+    if found[2] is not None:
+        step = children[int(found[2])] if int(found[2]) < len(children) else {}
+    key = step.get("result_key")
+    return f"result.{key}" if key else found[0]
+
+
 def agent_counts(document: Mapping[str, Any]) -> dict[str, int]:
     """Count the agents of an output by status, and its steps."""
     agents = [entry for step in document["steps"] for entry in step.get("children", [step])]
@@ -168,6 +194,8 @@ def agent_counts(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 _SKIPPED = AgentResult(Status.SKIPPED)
+
+_COMPILED = re.compile(r"\$([0-9]{1,9})\.output(?:\.children\.([0-9]{1,9}))?\.output\b")
 
 _QUOTED = 200
 """Characters by which a quotation is recognised: the rest may have been cut."""
@@ -201,7 +229,8 @@ def _group_entry(step: Mapping[str, Any], outcome: StepOutcome) -> dict[str, Any
         _entry({**child, "id": f"{step['id']}[{position}]"}, StepType.AGENT, agent)
         for position, (child, agent) in enumerate(zip(step["children"], agents, strict=True))
     ]
-    shown = AgentResult(status, output=output, error=error, elapsed_ms=outcome.elapsed_ms)
+    timed_out = not outcome.succeeded and any(agent.timed_out for agent in agents)
+    shown = AgentResult(status, output=output, error=error, elapsed_ms=outcome.elapsed_ms, timed_out=timed_out)
     return _entry(step, StepType.PARALLEL, shown) | {"children": children}
 
 
@@ -235,6 +264,8 @@ def _entry(step: Mapping[str, Any], kind: StepType, result: AgentResult) -> dict
         "output": result.output,
         "error": result.error,
         "elapsed_ms": result.elapsed_ms,
+        "timed_out": result.timed_out or None,
+        "chained_tool_result": result.chained,
     }
     known = {name: value for name, value in shown.items() if value is not None}
     return {"id": step["id"], "type": kind.value, "status": result.status.value, **known}

@@ -157,6 +157,8 @@ _ENTRY: dict[str, Any] = {
         "output": {},
         "error": {},
         "elapsed_ms": {"type": "integer"},
+        "timed_out": {"type": "boolean", "description": "True where its time ended before it did."},
+        "chained_tool_result": {"description": "The result of the agent's chained tool, or its error."},
         "children": {"type": "array"},
     },
 }

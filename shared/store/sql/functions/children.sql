@@ -153,10 +153,12 @@ CREATE FUNCTION planq_child_limits(p_limits json, p_seconds float8) RETURNS json
         'plan_timeout_seconds', greatest(least(p_seconds, (p_limits->>'plan_timeout_seconds')::float8), 0.001)))::json
 $$;
 
--- What a job has left, at most the time that a child may take as a whole: while it is paused its time stands still.
+-- What a child may take as a whole: at most 300 s, and what the job has left but a tenth of it, 5 s at most, in which it makes
+-- something of what its children came to. While it is paused its time stands still.
 CREATE FUNCTION planq_time_left(p_deadline timestamptz, p_expires timestamptz, p_paused timestamptz) RETURNS float8
 LANGUAGE sql STABLE AS $$
-    SELECT least(300, extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, planq_now()))::float8)
+    SELECT least(300, l.seconds - least(5, greatest(l.seconds, 0) / 10))
+    FROM (SELECT extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, planq_now()))::float8 AS seconds) l
 $$;
 
 -- ChildEnded: notifies the parent of a child that has ended, once: its step becomes ready where it need not wait any more,

@@ -10,6 +10,10 @@ JOIN steps s ON s.job_id = j.id AND s.round = 0
 WHERE j.id = %(job_id)s
 ORDER BY s.index
 
+-- name: frame_of_orchestration
+-- The frame of an orchestration's job, also of one that has no steps.
+SELECT with_input AS frame FROM jobs WHERE id = %(job_id)s AND with_input->'steps' IS NOT NULL
+
 -- name: lock_orchestration
 -- Keeps everybody else from changing a job until the transaction ends.
 SELECT id FROM jobs WHERE id = %(job_id)s FOR NO KEY UPDATE

@@ -45,15 +45,19 @@ def test_each_step_becomes_one_call_after_the_one_before() -> None:
 def test_bindings_of_the_request_win_and_those_of_a_group_stay_in_it() -> None:
     found = compiled(
         group("p", {"agent_id": "b", "prompt": "{{ bindings.x }} {{ bindings.mode }}"}, bindings={"mode": "fast"}),
-        agent("d", **{"with": {"mode": "{{ bindings.mode }}"}}),
+        agent("d", **{"with": {"x": "{{ x }}"}}),
         bindings={"x": 2},
     )
 
     group_arguments, later = [call["arguments"] for call in found.plan["calls"]]
     assert group_arguments["steps"][0]["prompt"] == "2 fast"
-    assert later["with"] == {"mode": None}
-    assert found.missing == ("bindings.mode",)
+    assert later["with"] == {"x": 2}
     assert found.frame["bindings"] == {"x": 2}
+    (defect,) = compiled(
+        group("p", {"agent_id": "b", "prompt": "p"}, bindings={"mode": "fast"}),
+        agent("d", **{"with": {"mode": "{{ bindings.mode }}"}}),
+    )
+    assert (defect.path, defect.rule) == ("steps[1].agent.with.mode", "unknown_binding")
 
 
 @pytest.mark.parametrize(("own", "given"), [(None, 5_000), (120_000, 120_000), (1, 1)])
@@ -104,9 +108,9 @@ def test_the_result_of_first_success_is_the_winners_own() -> None:
 def test_what_is_not_as_asked_stands_in_the_frame() -> None:
     steps = [
         group("p", *[{"agent_id": "b"}] * 6, max_concurrency=9),
-        agent("a", **{"with": {"n": "{{ bindings.none }}"}}),
+        agent("a", **{"with": {"n": "{{ bindings.o.none }}"}}),
     ]
-    plan, limits = read_plan({"steps": steps}), OrchestrateLimits()
+    plan, limits = read_plan({"steps": steps, "bindings": {"o": {}}}), OrchestrateLimits()
     assert isinstance(plan, OrchestrationPlan)
 
     found = compile_orchestration(plan, limits, lowered=limits.lowerings({"max_parallel": 9}))
@@ -117,5 +121,5 @@ def test_what_is_not_as_asked_stands_in_the_frame() -> None:
         ("steps[0].parallel.max_concurrency", "lowered"),
         ("plan", "unknown_name"),
     ]
-    assert "'bindings.none'" in found.frame["warnings"][2]["message"]
+    assert "'bindings.o.none'" in found.frame["warnings"][2]["message"]
     assert "warnings" not in compiled(agent("a")).frame

@@ -51,13 +51,13 @@ def rendered(value: Any, bindings: dict[str, Any], outputs: Any = OUTPUTS) -> An
         ("{{ result.judged.a.b.v }}", 1),
         ("{{ result.a.b.v }}", 1),
         ("{{ result.judged }}", {"a.b": {"v": 1}}),
-        ("{{ bindings.absent }}", None),
-        ("{{ result.absent.f }}", None),
         ("{{ bindings.n.deeper }}", None),
-        ("{{ anything else }}", "{{ anything else }}"),
+        ("{{ result.absent.f }}", None),
+        *(("{{ n }}", 3), ("{{ .n }}", 3), ("{{ .bindings.n }}", 3), ("{{.bindings.deep.list[0]}}", 0)),
+        *(("{{ found.n }}", 3), ("{{ .found.n }}", 3), ("{{ .result.found.n }}", 3), ("{{ judged.a.b.v }}", 1)),
+        ("{{ deep.list.0 }} of {{ .found.text }}", "0 of as found"),
         ("\\{{ bindings.n }}", "{{ bindings.n }}"),
         ("$0.output.output.n", "$0.output.output.n"),
-        ("{{ $0.output.output.n }}", "{{ $0.output.output.n }}"),
         (["{{ bindings.n }}", {"{{ bindings.n }}": "{{ bindings.n }}"}], [3, {"{{ bindings.n }}": 3}]),
     ],
 )
@@ -134,9 +134,28 @@ def test_results_of_later_steps_are_defects_that_name_their_place() -> None:
 def test_names_that_nothing_has_are_told() -> None:
     where = scope({"n": [1]})
 
-    render_value(["{{ bindings.absent }}", "{{ bindings.n.7 }}"], where, Guarded(), None, "with")
+    render_value(["{{ bindings.n.8 }}", "{{ n.7 }}"], where, Guarded(), None, "with")
 
-    assert where.missing == ["bindings.absent", "bindings.n.7"]
+    assert (where.missing, where.defects) == (["bindings.n.8", "n.7"], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        *(("bindings.absent", "'n', 'found', 'judged', 'a.b'"), ("absent.f", "'n', 'found', 'judged', 'a.b'")),
+        (".absent", "'n', 'found', 'judged', 'a.b'"),
+    ],
+)
+@pytest.mark.parametrize("text", ["{{ %s }}", "see {{ %s }}"])
+def test_a_name_that_nothing_has_is_a_defect_that_names_those_there_are(text: str, name: str, there: str) -> None:
+    # Pins: such a template reached the agent as its letters, or as null.
+    where = scope({"n": [1]})
+
+    render_value({"q": text % name}, where, Guarded(), None, "steps[2].agent.with")
+
+    (defect,) = where.defects
+    assert (defect.path, defect.rule) == ("steps[2].agent.with.q", "unknown_binding")
+    assert f"nothing is called '{name.removeprefix('.')}'; there: {there}" in defect.message
 
 
 @pytest.mark.parametrize(
@@ -145,11 +164,10 @@ def test_names_that_nothing_has_are_told() -> None:
         *(
             "{{ bindings.n",
             "a {{ result.found.n }",
-            "{{ binding.n }}",
-            "{{ results.found.n }}",
-            "{{ Result.found.n }}",
         ),
         *("{{ bindings.n | upper }}", "{{ result.x['n'] }}", "{{ bindings }}", "{{ $bindings.n }}"),
+        *("{{ anything else }}", "{{ $0.output.output.n }}", "{{ n | upper }}", "{{ .found.n|upper }}", "{{ }}"),
+        *("{{ n", "{{ ..n }}", "{{ .result }}", "{{ upper(n) }}"),
     ],
 )
 def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> None:
@@ -165,18 +183,19 @@ def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> No
 @pytest.mark.parametrize(
     ("text", "there"),
     [
-        ("a {{ bindings.absent }}", "'n', 'o'"),
         ("{{ bindings.o.x }} b", "'p'"),
+        ("{{ o.x }} b", "'p'"),
         ("a {{ result.x }}", "'found', 'judged'"),
     ],
 )
-def test_a_name_that_nothing_has_cannot_be_written_into_a_text(text: str, there: str) -> None:
+def test_a_field_that_a_binding_lacks_cannot_be_written_into_a_text(text: str, there: str) -> None:
     where = scope({"n": 1, "o": {"p": 2}})
 
     render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
 
     (defect,) = where.defects
-    assert (defect.path, defect.rule, where.missing) == ("steps[2].agent.prompt", "unknown_name", [])
+    rule = "unknown_binding" if "result" in text else "unknown_name"
+    assert (defect.path, defect.rule, where.missing) == ("steps[2].agent.prompt", rule, [])
     assert f"there: {there}" in defect.message
 
 
