@@ -19,7 +19,7 @@ from tests.support.tiers import rare
 ROOT = Path(__file__).parents[3]
 MARK = "--- next ---"
 
-WALKS = [("README.md", 10), ("docs/http-jobs.md", 4), ("docs/agents.md", 6)]
+WALKS = [("README.md", 2), ("docs/tutorial.md", 18), ("docs/http-jobs.md", 4), ("docs/agents.md", 6)]
 """Which page, and how many commands at least."""
 
 
