@@ -92,7 +92,7 @@ CallbackUrl = Annotated[
     str, Field(description="A public http or https address.", json_schema_extra={"pattern": _PUBLIC_URL})
 ]
 
-Metadata = Annotated[dict[str, Any] | None, Field(description="Kept and returned as it is; at most 16 kB.")]
+Metadata = Annotated[dict[str, Any] | None, Field(description="Kept and returned as it is; at most 16 KiB.")]
 
 SAYS_SOMETHING = r"^[^\x00]*[^\s\x00\x1c-\x1f\x85\ufeff][^\x00]*$"
 """A text that is not only white space, as Python and ECMAScript have it, without NUL; for `/openapi.json`."""
@@ -300,7 +300,7 @@ class Origin(Answer):
 
 
 class OutputReference(Answer):
-    """An output above 64 kB: the SHA-256 of its JSON in hexadecimal, its length, and the path where it can be had."""
+    """An output above 64 KiB: the SHA-256 of its JSON in hexadecimal, its length, and the path to it."""
 
     sha256: str
     bytes: int

@@ -83,7 +83,7 @@ async def post_batch(
     services: Use,
     who: Who,
     name: Annotated[str, Query(max_length=200, pattern=_NO_CONTROLS, description="What people call it.")] = "",
-    metadata: Annotated[str | None, Query(description="A JSON object, kept and returned; at most 16 kB.")] = None,
+    metadata: Annotated[str | None, Query(description="A JSON object, kept and returned; at most 16 KiB.")] = None,
     defaults: Annotated[
         str | None, Query(description="A JSON object: fields of `POST /jobs` for every line that has not its own.")
     ] = None,
@@ -102,7 +102,7 @@ async def post_batch(
     ] = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
-    """Send a file of requests, each of which becomes a job. The body is read as it comes, and may be 200 MB long.
+    """Send a file of requests, each of which becomes a job. The body is read as it comes, and may be 200 MiB long.
 
     What is wrong with a line is told by its number in the batch's errors; the other lines run, unless it is `strict`.
     """

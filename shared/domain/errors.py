@@ -499,7 +499,7 @@ class Aborted(ExecutionFailed):
 class Cancelled(ExecutionFailed):
     """The call was cut off because its job had ended, or a person cancelled what the step asked.
 
-    To do: nothing.
+    To do: no action; submit again if you want it.
     """
 
     code = "cancelled"

@@ -87,7 +87,7 @@ class CanonicalMessage(_Part):
         description="The agent that it is for, `name` or `name@version`; else that of its conversation, channel or "
         "tenant. `metadata.agent` means the same.",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 kB.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 KiB.")
     id: _Name | None = Field(None, description="Stands for `source_message_id` where there is none.")
     conversation_id: _Name | None = Field(
         None, description="planq's id of the conversation, as answers name it; a `thread` beside it is that one's."
