@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from planq.api.callers import CALLER, LOCAL, Caller
 from planq.api.http import HttpRefusal
+from planq.api.sessions import SESSION, UI, PageSession
 from planq.shared.domain.errors import Unauthorized
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
@@ -95,10 +96,29 @@ class Access:
         key = _key_in(authorization)
         digest = key_digest(key)
         caller = self._fixed.get(digest) or await self._caller_of(key, digest)
-        needed = opening_of(method, path).scopes
-        if needed.isdisjoint(caller.scopes):
-            raise _insufficient(caller, needed)
-        return caller
+        return _opened(caller, method, path)
+
+    async def visitor(self, method: str, path: str, session: PageSession | None) -> Caller:
+        """Return who asks for a page, by a session; raises as `caller` does.
+
+        A page is opened by what opens the path of the API that it shows: the one below `/ui`.
+        """
+        if not self.is_required:
+            return LOCAL
+        if session is None or session.digest is None:
+            raise Unauthorized("expected a session, found none, or one that has ended; log in with a key")
+        caller = self._fixed.get(session.digest)
+        if caller is None:
+            found = self._known.at_hand(session.digest) or await self._known.find(session.digest)
+            caller = caller_by(found)
+        return _opened(caller, method, path.removeprefix(UI))
+
+    async def digest_of(self, key: str) -> bytes:
+        """Return the digest of a key that is good, for a session; raises as `caller` does."""
+        digest = key_digest(key)
+        if digest not in self._fixed:
+            await self._caller_of(key, digest)
+        return digest
 
     async def _caller_of(self, key: str, digest: bytes) -> Caller:
         found = self._known.at_hand(digest)
@@ -132,8 +152,18 @@ def digest_behind(scope: Mapping[str, Any]) -> bytes | None:
     caller: Caller | None = scope.get(CALLER)
     if caller is None or caller.key_id is None:
         return None
+    session: PageSession | None = scope.get(SESSION)
+    if session is not None:
+        return session.digest
     given = next(value for name, value in scope["headers"] if name == b"authorization")
     return key_digest(_key_in(given.decode("latin-1")))
+
+
+def _opened(caller: Caller, method: str, path: str) -> Caller:
+    needed = opening_of(method, path).scopes
+    if needed.isdisjoint(caller.scopes):
+        raise _insufficient(caller, needed)
+    return caller
 
 
 def opening_of(method: str, path: str) -> Opening:

@@ -30,6 +30,8 @@ from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
 from planq.api.metrics import Metrics
 from planq.api.middleware import Guard, GuardMiddleware
 from planq.api.openapi import describe_api, operation_name
+from planq.api.page.frame.route import refusal_page
+from planq.api.page.routers import PAGE_ROUTERS
 from planq.api.places import LEASE_SECONDS, Places
 from planq.api.prefix import Prefix
 from planq.api.readiness import BrokerProbe, ReadinessChecks
@@ -48,9 +50,11 @@ from planq.api.routes.message_flow import message_flow_routes
 from planq.api.routes.messages import message_routes
 from planq.api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
 from planq.api.routes.outputs import artifact_routes, output_routes
+from planq.api.routes.overview import overview_routes
 from planq.api.routes.schedules import schedule_routes
 from planq.api.routes.tenants import tenant_routes
 from planq.api.routes.webhooks import webhook_routes
+from planq.api.sessions import Sessions
 from planq.api.streams import Streams
 from planq.api.waiting import Waiters
 from planq.shared.broker.celery_config import create_celery
@@ -72,6 +76,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.objects import open_objects
+from planq.shared.store.overview import JobOverview
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.places import PlaceStore
 from planq.shared.store.requests import RequestStore
@@ -148,20 +153,21 @@ def create_api(settings: Settings) -> FastAPI:
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
-        webhook_routes,
-        webhook_channel_routes,
+        *(webhook_routes, webhook_channel_routes, overview_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
+        app.include_router(router)
+    for router in PAGE_ROUTERS:
         app.include_router(router)
     app.mount(ASSETS, page_assets())
     http.install(app)
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
-    guard = Guard(services.access, settings)
+    guard = Guard(services.access, services.sessions, settings)
     has_prefix = settings.root_path or settings.proxies
     prefix = Prefix(settings.root_path, settings.proxies) if has_prefix else None
     # The one added last is the outermost.
-    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics, prefix=prefix)
+    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics, prefix=prefix, refuse=refusal_page)
     return app
 
 
@@ -183,8 +189,10 @@ def _compose(settings: Settings, database: Database) -> Services:
         api_keys=ApiKeyStore(database),
         known_keys=known_keys,
         access=Access(settings.keys, known_keys, is_required=settings.needs_keys),
+        sessions=Sessions(_secrets(settings)),
         ongoing=OngoingRequests(known_keys.look),
         requests=requests,
+        overview=JobOverview(database),
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
@@ -218,6 +226,12 @@ def _compose(settings: Settings, database: Database) -> Services:
         ),
         metrics=Metrics(worker_registry, waiters, streams),
     )
+
+
+def _secrets(settings: Settings) -> list[str]:
+    """Return what every process of this API knows, and nobody else."""
+    masters = settings.secret_keys.get_secret_value()
+    return [masters, settings.database_url, *sorted(settings.keys)]
 
 
 async def _ended_job(requests: RequestStore, tenant_id: str, job_id: UUID) -> bytes | None:

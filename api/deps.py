@@ -37,6 +37,7 @@ from planq.api.metrics import Metrics
 from planq.api.places import Kind, Places
 from planq.api.readiness import ReadinessChecks
 from planq.api.revocation import OngoingRequests
+from planq.api.sessions import Sessions
 from planq.api.streams import Streams
 from planq.api.waiting import WAITED, Waiters
 from planq.shared.broker.publisher import CeleryPublisher
@@ -54,6 +55,7 @@ from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
 from planq.shared.store.jobs.signals import Notifier
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.overview import JobOverview
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
@@ -81,8 +83,10 @@ class Services:
     api_keys: ApiKeyStore
     known_keys: KnownKeys
     access: Access
+    sessions: Sessions
     ongoing: OngoingRequests
     requests: RequestStore
+    overview: JobOverview
     catalogue: Catalogue
     payloads: PayloadStore
     publisher: CeleryPublisher

@@ -90,6 +90,12 @@ _POLICY = (
 )
 """What a browser may do with an answer: the page at `/docs` needs this much, and no other answer is a page."""
 
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""What a browser may do with one of the pages below `/ui`: nothing stands in the page itself but text."""
+
 GUARDING_FIELDS: Sequence[tuple[bytes, bytes]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -97,6 +103,15 @@ GUARDING_FIELDS: Sequence[tuple[bytes, bytes]] = (
     (b"content-security-policy", _POLICY.encode()),
 )
 """Header fields of every answer, whoever gives it: no browser takes it for a page, a frame or a script of its own."""
+
+PAGE_FIELDS: Sequence[tuple[bytes, bytes]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # `no-referrer` would take the Origin from forms, by which the guard tells our own pages from others.
+    (b"referrer-policy", b"same-origin"),
+    (b"content-security-policy", _PAGE_POLICY.encode()),
+)
+"""The same of a page below `/ui`."""
 
 
 def problem(

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from time import perf_counter
+from time import perf_counter, time
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planq.api.access import Access
 from planq.api.callers import CALLER
-from planq.api.http import GUARDING_FIELDS, HttpRefusal, error_response
+from planq.api.http import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
 from planq.api.metrics import Metrics, route_of
 from planq.api.prefix import Prefix
+from planq.api.sessions import SESSION, UI, Sessions, cookie_of, is_page
 from planq.api.waiting import WAITED
 from planq.shared.domain.errors import PlanqError, TooLarge, capped
 from planq.shared.settings import Settings
@@ -34,8 +36,12 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
 at `/docs` itself. The description says nothing that docs/http-*.md do not."""
 
-OPEN_BELOW = "/docs/"
-"""The scripts of that page lie below."""
+OPEN_BELOW = ("/docs/", f"{UI}/assets/")
+"""The scripts and styles of pages lie below."""
+
+LOGIN = f"{UI}/login"
+_OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
+"""Pages that anybody may see: they show nothing of what planq knows."""
 
 _FROM_CHANNELS = re.compile(r"/webhooks/(telegram(/[^/]+)?|channels/[^/]+/[^/]+)")
 """What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
@@ -44,6 +50,9 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
 """What may be put below these paths; all else is JSON."""
+
+_FORM_MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+"""What the pages send. Any site could make a browser send it: so each form has a token (`api/page/forms.py`)."""
 
 _BATCHES = "/batches"
 _BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
@@ -76,8 +85,9 @@ two pieces, of up to 256 kB, others have the loop: 16 MB take 18 ms of it (2026-
 class Guard:
     """Without a key that is required, `access` lets in this machine only."""
 
-    def __init__(self, access: Access, settings: Settings) -> None:
+    def __init__(self, access: Access, sessions: Sessions, settings: Settings) -> None:
         self._access = access
+        self._sessions = sessions
         self._settings = settings
 
     async def check(self, scope: Scope) -> None:
@@ -87,7 +97,11 @@ class Guard:
         is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
         if not (self._access.is_required or is_proved_there):
             _check_host(scope)
-        if not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
+        if is_page(path):
+            session = scope[SESSION] = self._sessions.read(cookie_of(fields), time())
+            if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
+                scope[CALLER] = await self._access.visitor(scope["method"], path, session)
+        elif not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
             text = None if given is None else given.decode("latin-1")
             scope[CALLER] = await self._access.caller(scope["method"], path, text)
@@ -119,9 +133,9 @@ class Guard:
             raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
     def _limit(self, path: str) -> int:
-        if path == _BATCHES:
+        if path.removeprefix(UI) == _BATCHES:
             return self._settings.max_batch_bytes
-        if path in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
+        if path.removeprefix(UI) in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
             return self._settings.max_plan_bytes
         return self._settings.max_message_bytes if path.startswith(_MESSAGES) else self._settings.max_body_bytes
 
@@ -151,9 +165,17 @@ class GuardMiddleware:
     else find its connection reset, in the place of the answer.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics, prefix: Prefix | None = None) -> None:
-        """Without a `prefix` the API stands at the root of its server."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: Guard,
+        metrics: Metrics,
+        prefix: Prefix | None = None,
+        refuse: Callable[[Scope, PlanqError | HTTPException], Response] | None = None,
+    ) -> None:
+        """Without a `prefix` the API stands at the root of its server. `refuse` answers who may not see a page."""
         self._prefix = prefix
+        self._refuse = refuse
         self._app = app
         self._guard = guard
         self._metrics = metrics
@@ -169,6 +191,7 @@ class GuardMiddleware:
             scope, prefix = self._prefix.enter(scope)
         body = _Body(scope, receive)
         is_head = scope["method"] == "HEAD"
+        of_page = is_page(scope["path"])
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -177,7 +200,7 @@ class GuardMiddleware:
                 given = message.get("headers", ())
                 if prefix:
                     given = [(name, _located(prefix, name, value)) for name, value in given]
-                message = {**message, "headers": [*given, *GUARDING_FIELDS]}
+                message = {**message, "headers": [*given, *(PAGE_FIELDS if of_page else GUARDING_FIELDS)]}
             else:
                 if is_head and message.get("body"):
                     message = {**message, "body": b""}
@@ -192,7 +215,10 @@ class GuardMiddleware:
             try:
                 await self._guard.check(asked)
             except (PlanqError, HTTPException) as refusal:
-                await error_response(refusal)(asked, body.receive, watched)
+                refused = (
+                    error_response(refusal) if self._refuse is None or not of_page else self._refuse(asked, refusal)
+                )
+                await refused(asked, body.receive, watched)
                 return
             await self._app(asked, self._guard.measured(asked["path"], body.receive), watched)
         finally:
@@ -235,6 +261,8 @@ def _located(prefix: str, name: bytes, value: bytes) -> bytes:
 
 def _media_types(method: str, path: str) -> Sequence[str]:
     """Return what the body of a request to a path may be."""
+    if is_page(path):
+        return _FORM_MEDIA_TYPES
     if method == "POST":
         return _BATCH_MEDIA_TYPES if path == _BATCHES else ("application/json",)
     return _MEDIA_TYPES.get(path[:8], ("application/json",))

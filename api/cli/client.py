@@ -43,6 +43,10 @@ class CommandClient:
         """Return a job; with `wait` seconds, as soon as it has ended or asks a person, or the time is over."""
         return self.api.document(job_request(job_id, wait or 0.0))
 
+    def why(self, job_id: str) -> Json:
+        """Return for what a job waits, with a `sentence` for people."""
+        return self._json("GET", f"{at('jobs', job_id)}/why")
+
     def jobs(self, most: int, **params: str | None) -> Page:
         """Return jobs, newest first, at most so many.
 

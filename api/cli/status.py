@@ -50,12 +50,15 @@ def status(
             job = _with_children(client, job, wait=wait)
         elif wait:
             watch_job(client, job, as_json=as_json)
+        why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
     if as_json:
         print_json(job)
     elif tree:
         _show_tree(job)
     else:
         show_job(job)
+    if why is not None:
+        out.print(as_line(why, 500))
     end(code_of(job))
 
 

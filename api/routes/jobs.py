@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated, Any
 from uuid import UUID
@@ -31,7 +32,7 @@ from planq.api.documents import job_document, job_summary, new_job_document, ste
 from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.api.submission import Submitted, submit_job
-from planq.shared.domain.errors import Conflict, DatabaseUnavailable
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, storable
 from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.store.views import JobView
 
@@ -46,6 +47,8 @@ CursorQuery = Annotated[
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
+
+_WORDS = "Only jobs in whose input this stands, whatever the case, among the newest 5,000; without child jobs."
 
 KeyHeader = Annotated[
     str | None,
@@ -244,12 +247,19 @@ async def get_jobs(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
+    words: Annotated[str | None, Query(min_length=1, max_length=200, description=_WORDS)] = None,
 ) -> Response:
     """List jobs, newest first, without their plans and steps."""
     try:
         below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
     except ValueError:
         raise no_cursor() from None
+    if words is not None:
+        if status or strategy:
+            raise InvalidRequest("words: expected without `status` and `strategy`, found beside one; leave that out")
+        ids = await services.overview.search(who.tenant_id, storable(words), below=below, limit=limit + 1)
+        views = await asyncio.gather(*(services.requests.view(who.tenant_id, id, only_ended=True) for id in ids))
+        return page_of([view.row for view in views], limit, job_summary, lambda row: cursor_of(row["id"].bytes))
     rows = await services.requests.jobs(
         who.tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
     )

@@ -10,11 +10,8 @@ import typer
 
 from planq.api.cli.connection import Url, connect
 from planq.api.cli.console import err, out
+from planq.api.sample import SAMPLE_INPUT
 
-SAMPLE_INPUT = (
-    'Search the handbook for "durable execution" and search the handbook for "how a step moves", '
-    'then write a report titled "How planq keeps a job alive" from them'
-)
 _PATIENCE_SECONDS = 120.0
 
 

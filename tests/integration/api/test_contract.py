@@ -47,6 +47,8 @@ OPERATIONS = [
     ("POST", "/jobs"),
     ("GET", "/jobs"),
     ("GET", "/jobs/{job_id}"),
+    ("GET", "/jobs/{job_id}/why"),
+    ("GET", "/job-counts"),
     ("POST", "/jobs/{job_id}/cancel"),
     ("POST", "/jobs/{job_id}/pause"),
     ("POST", "/jobs/{job_id}/resume"),
@@ -177,6 +179,7 @@ BEYOND_SCHEMAS = (
     *("metadata: ", "defaults: "),  # JSON in the query
     "metadata.agent: ",  # what somebody else's metadata may hold
     "expected a line for each request",  # not only blank ones
+    "words: expected without ",  # what filters beside them
     *("callback_url: ", "url: ", "events: "),  # which addresses are public
     *("after: there is no event ", "Last-Event-ID: there is no event "),  # how far the log goes
 )

@@ -137,7 +137,7 @@ def test_what_does_not_exist_is_not_found(api: Api, path: str) -> None:
     problem_of(api.http.get(path.format(uuid4())), 404, "not_found")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/jobs/", "/jobs/x/y", "/"])
+@pytest.mark.parametrize("path", ["/nothing", "/jobs/", "/jobs/x/y", "/ui/nothing"])
 def test_a_path_that_leads_nowhere_is_a_problem_too(api: Api, path: str) -> None:
     problem_of(api.http.get(path), 404, "not_found")
 

@@ -185,6 +185,7 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
         step(1, "waiting", attempt=1, question={"kind": "outcome", "message": f"Did it\n{ESCAPE}?"}, depends_on=[0]),
     ]
     server.answer(200, job("input_required", steps=steps, paused_at=TIME, forked_from=OTHER))
+    server.answer_in_turn(f"/jobs/{ID}/why", {"sentence": f"It has been {ESCAPE} paused."})
 
     result = planq("status", ID)
     shown = result.stdout
@@ -195,6 +196,7 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
     for answer in ("happened --output JSON", "did-not-happen", "unknown"):
         assert f"  planq settle {ID} 1 {answer}\n" in shown
     assert f"`planq resume {ID}` lets it go on" in result.stderr
+    assert shown.endswith("\nIt has been ]0;owned[red] paused.\n")
 
 
 def test_status_shows_what_the_jobs_below_ask(planq: Planq, server: Recorder) -> None:
@@ -203,6 +205,7 @@ def test_status_shows_what_the_jobs_below_ask(planq: Planq, server: Recorder) ->
     own = {"id": "q3", "job_id": ID, "step_index": 0, "kind": "form", "message": "How long?"}
     steps = [step(0, "waiting", question={"id": "q3", "kind": "form", "message": "How long?"})]
     server.answer(200, job("input_required", steps=steps, open_questions=[of_child, cut_off, own]))
+    server.answer_in_turn(f"/jobs/{ID}/why", {"sentence": "It waits."})
 
     shown = planq("status", ID).stdout
 

@@ -36,7 +36,8 @@ def test_a_wheel_has_one_package_and_every_file_of_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"planq"}
     tracked = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True)
-    ours = {f"planq/{name}" for name in tracked.stdout.split() if name.endswith((".py", ".sql", ".lua", ".html"))}
+    kinds = (".py", ".sql", ".lua", ".html", ".css", ".js", ".svg")
+    ours = {f"planq/{name}" for name in tracked.stdout.split() if name.endswith(kinds)}
     assert {name for name in ours if "/package/" not in name} - set(names) == set()
     assert {"planq/__init__.py", "planq/py.typed"} <= set(names)
     assert not any("package/planq" in name for name in names)

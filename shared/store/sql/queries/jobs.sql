@@ -174,3 +174,75 @@ CROSS JOIN LATERAL (
     FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
 ) c
 GROUP BY c.parent_job_id
+
+-- name: job_wait
+-- One reading of all that says why a job waits (shared/domain/overview/waiting.py): where it stands, the oldest question of it or of
+-- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
+SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
+    j.stage_worker IS NOT NULL AS is_claimed, (SELECT w.name FROM workers w WHERE w.id = j.stage_worker) AS stage_worker_name,
+    CASE WHEN j.stage_retry IS NOT NULL
+        THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->>'error' END AS stage_error,
+    CASE WHEN j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL THEN (
+        SELECT t.id FROM jobs t
+        WHERE t.conversation_id = j.conversation_id AND t.parent_job_id IS NULL AND t.id < j.id
+          AND t.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        ORDER BY t.id DESC LIMIT 1
+    ) END AS turn_before, q.questions AS questions,
+    o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.lanes
+FROM (SELECT * FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s) j
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN j.status IN ('executing', 'input_required')
+        THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
+) q
+LEFT JOIN LATERAL (
+    SELECT e.created_at, e.asked_ids, a.tool_name FROM elicitations e
+    LEFT JOIN steps a ON a.job_id = e.job_id AND a.index = e.step_index
+    WHERE e.id = (q.questions->0->>'id')::uuid
+) o ON true
+CROSS JOIN LATERAL (
+    SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
+        SELECT s.index, s.tool_name, s.status, s.lane, s.run_at, s.wake_at, s.started_at, s.tool_away_since, s.error,
+               CASE WHEN s.status = 'waiting' THEN s.open_children END AS open_children,
+               CASE WHEN s.status = 'running' THEN (SELECT w.name FROM workers w WHERE w.id = s.worker_id) END AS worker,
+               CASE WHEN s.open_children > 0 THEN (
+                   SELECT json_build_object('id', c.id, 'status', c.status) FROM jobs c
+                   WHERE c.id = ANY (s.children) AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+                   ORDER BY c.id LIMIT 1
+               ) END AS child
+        FROM steps s WHERE s.job_id = j.id AND s.round = j.round AND s.status IN ('ready', 'running', 'waiting')
+        ORDER BY s.index LIMIT 50
+    ) f
+) s
+CROSS JOIN LATERAL (
+    SELECT coalesce(json_object_agg(lane, json_build_object('in_flight', n.in_flight, 'capacity', n.capacity)), '{}') AS lanes
+    FROM (
+        SELECT u.lane, sum(w.in_flight)::int AS in_flight, sum(w.capacity)::int AS capacity
+        FROM workers w CROSS JOIN LATERAL unnest(w.lanes) AS u (lane)
+        WHERE w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds) GROUP BY u.lane
+    ) n
+) l
+
+-- name: count_jobs
+-- How many of a tenant's jobs that no other job has made stand in each status; of more than `most` no more are counted.
+-- What waits for an answer in a job below it is counted where it is shown: as `input_required`.
+SELECT CASE WHEN f.is_asking THEN 'input_required' ELSE s.status END AS status, count(*)::int AS n
+FROM unnest(%(statuses)s::text[]) AS s (status)
+CROSS JOIN LATERAL (
+    SELECT s.status = 'executing' AND CASE WHEN EXISTS (
+        SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = o.id AND e.status = 'open'
+    ) THEN planq_open_questions(%(tenant_id)s, o.id, NULL) IS NOT NULL ELSE false END AS is_asking
+    FROM (
+        SELECT j.id FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
+        LIMIT %(most)s
+    ) o
+) f
+GROUP BY 1
+
+-- name: search_jobs
+-- The ids of a tenant's jobs in whose input some words stand, among its %(among)s newest: an index over all words would cost
+-- every submission.
+SELECT n.id FROM (
+    SELECT id FROM jobs WHERE tenant_id = %(tenant_id)s AND id < %(below)s ORDER BY id DESC LIMIT %(among)s
+) n JOIN jobs j ON j.id = n.id
+WHERE j.parent_job_id IS NULL AND strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0
+ORDER BY n.id DESC LIMIT %(limit)s

@@ -1,0 +1,111 @@
+"""From a template to an answer: who looks, where they may go, and the token that their forms carry."""
+
+from __future__ import annotations
+
+from functools import cache
+from time import time
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.access import opening_of
+from planq.api.callers import CALLER, Caller
+from planq.api.page.frame import words
+from planq.api.page.frame.assets import asset_url
+from planq.api.prefix import below_prefix
+from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
+from planq.shared.settings import VERSION
+
+SECTIONS = (("Jobs", "/jobs"),)
+"""The pages that have a place in the navigation."""
+
+
+@cache
+def _environment() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("planq.api.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(
+        url=page_url,
+        asset=asset_url,
+        job_state=words.job_state,
+        step_state=words.step_state,
+        took=words.took,
+        status_state=words.status_state,
+    )
+    templates.filters.update(
+        inert=words.inert,
+        line=words.line,
+        pretty=words.pretty,
+        when=words.when,
+        cost=words.cost,
+        markdown=words.markdown,
+    )
+    return templates
+
+
+def page_url(path: str) -> str:
+    """Return the address of a page for the present request, from its path below `/ui`."""
+    return below_prefix(f"{UI}{path}")
+
+
+def session_of(request: Request) -> PageSession | None:
+    """Return the session of a request for a page."""
+    session: PageSession | None = request.scope.get(SESSION)
+    return session
+
+
+def sessions_of(request: Request) -> Sessions:
+    """Return what knows this API's sessions."""
+    sessions: Sessions = request.app.state.services.sessions
+    return sessions
+
+
+def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
+    """Return a page; it begins a session where there is none, for the forms need one, and renews an old one."""
+    sessions, now = sessions_of(request), time()
+    given = session_of(request)
+    session = given or sessions.begin(None, now)
+    who: Caller | None = request.scope.get(CALLER)
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            token=sessions.token(session),
+            who=who,
+            has_session=session.digest is not None,
+            sections=[] if who is None else [one for one in SECTIONS if is_open(who, one[1])],
+            path=request.scope["path"].removeprefix(UI),
+            version=VERSION,
+            **shown,
+        )
+    )
+    response = Response(text.encode("utf-8", "replace"), status, media_type="text/html")
+    response.headers["Cache-Control"] = "no-store"
+    if given is None or given.ends_at - now < LIFETIME_SECONDS / 2:
+        keep(request, response, session._replace(ends_at=int(now) + LIFETIME_SECONDS))
+    return response
+
+
+def is_open(who: Caller, path: str) -> bool:
+    """Return whether a key may see a page."""
+    return not opening_of("GET", path).scopes.isdisjoint(who.scopes)
+
+
+def keep(request: Request, response: Response, session: PageSession | None) -> None:
+    """Let the browser keep a session; None lets it forget the one that it has."""
+    response.set_cookie(
+        COOKIE,
+        "" if session is None else sessions_of(request).text(session),
+        max_age=0 if session is None else LIFETIME_SECONDS,
+        path=below_prefix("/"),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )

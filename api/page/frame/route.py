@@ -1,0 +1,116 @@
+"""The routes of pages: every form has its session's token, what is refused is told on a page, and the API is asked.
+
+page_router()         a router whose handlers return pages, and raise as those of the API do
+values_of(answer)     what a route of the API answered, for its handler to show
+fields_of(request)    the fields of its form, whose token was checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import orjson
+from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
+
+from planq.api.http import HttpRefusal, error_response
+from planq.api.middleware import LOGIN
+from planq.api.page.frame.rendering import page, session_of, sessions_of
+from planq.api.sessions import UI
+from planq.shared.domain.errors import InvalidRequest, PlanqError
+from planq.shared.store.views import parsed
+
+_FORM = "planq.form"
+_MAX_FIELDS = 200
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def page_router() -> APIRouter:
+    """Return a router for pages, which the API does not describe."""
+    return APIRouter(route_class=_PageRoute, include_in_schema=False)
+
+
+class _PageRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                if request.method == "POST":
+                    request.scope[_FORM] = await _checked_form(request)
+                return await handle(request)
+            except RequestValidationError as error:
+                names = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
+                return refusal_page(request.scope, InvalidRequest(f"the address has values that do not fit: {names}"))
+            except (PlanqError, HTTPException) as error:
+                return refusal_page(request.scope, error)
+
+        return shown
+
+
+async def _checked_form(request: Request) -> FormData:
+    form = await request.form(max_fields=_MAX_FIELDS, max_files=1)
+    given = form.get("token") or request.headers.get("x-planq-token", "")
+    if not isinstance(given, str) or not sessions_of(request).has_token(session_of(request), given):
+        raise HttpRefusal(
+            403,
+            "stale_form",
+            "the form is not of this session, or that has ended; load the page again, and send it anew",
+        )
+    return form
+
+
+def fields_of(request: Request) -> dict[str, str]:
+    """Return the fields of the form of a request, files left out."""
+    form: FormData = request.scope[_FORM]
+    return {name: value for name, value in form.items() if isinstance(value, str) and name != "token"}
+
+
+def sent_form(request: Request) -> FormData:
+    """Return the form of a request, with its files."""
+    form: FormData = request.scope[_FORM]
+    return form
+
+
+def values_of(answer: Response) -> Any:
+    """Return what a route of the API answered, as values."""
+    return parsed(bytes(answer.body).decode("utf-8", "surrogatepass"))
+
+
+def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:
+    """Return the body that a route of the API takes; raises `InvalidRequest` with what does not fit."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise InvalidRequest("; ".join(found[:10])) from None
+
+
+def refusal_page(scope: Scope, error: PlanqError | HTTPException) -> Response:
+    """Return the page that tells of a refusal, with its status; who has to log in first is led there."""
+    answer = error_response(error)
+    request = Request(scope)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return answer
+    if answer.status_code == 401 and request.method == "GET":
+        where = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{LOGIN}?{urlencode({'next': where})}", 303)
+    response = page(request, "refused.html", status=answer.status_code, problem=orjson.loads(answer.body))
+    if retry := answer.headers.get("retry-after"):
+        response.headers["Retry-After"] = retry
+    return response
+
+
+def seen(path: str) -> Response:
+    """Lead the browser on to a page, after a form too: then a reload repeats nothing."""
+    return RedirectResponse(f"{UI}{path}", 303)  # the guard puts the prefix before it

@@ -1,0 +1,130 @@
+"""How values look on a page: states, times, amounts, JSON, and texts that others wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from planq.shared.domain.jobs.states import JobStatus, Outcome, StepStatus
+from planq.shared.domain.overview.waiting import shown_seconds
+
+SHOWN_CHARS = 20_000
+"""Of a longer text a page shows the beginning, and says how much is left out."""
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+"""What would move, hide or turn round the text beside it."""
+
+_KINDS = {
+    JobStatus.QUEUED: ("idle", "Queued"),
+    JobStatus.PLANNING: ("run", "Planning"),
+    JobStatus.EXECUTING: ("run", "Running"),
+    JobStatus.INPUT_REQUIRED: ("ask", "Needs a person"),
+    JobStatus.RESPONDING: ("run", "Answering"),
+    JobStatus.COMPLETED: ("ok", "Completed"),
+    JobStatus.FAILED: ("bad", "Failed"),
+    JobStatus.CANCELLED: ("idle", "Cancelled"),
+}
+_STEP_KINDS = {
+    StepStatus.PENDING: ("idle", "Pending"),
+    StepStatus.READY: ("idle", "Ready"),
+    StepStatus.RUNNING: ("run", "Running"),
+    StepStatus.WAITING: ("idle", "Waiting"),
+    StepStatus.SUCCEEDED: ("ok", "Succeeded"),
+    StepStatus.FAILED: ("bad", "Failed"),
+    StepStatus.SKIPPED: ("idle", "Skipped"),
+    StepStatus.CANCELLED: ("idle", "Cancelled"),
+}
+
+
+def job_state(job: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind of state that a job is in, which is its colour and glyph, and its word."""
+    status = JobStatus(job["status"])
+    if job.get("paused_at") and not status.is_terminal:
+        return "idle", "Paused"
+    if status is JobStatus.COMPLETED and job.get("outcome") == Outcome.PARTIAL:
+        return "bad", "Partial"
+    return _KINDS[status]
+
+
+def status_state(status: str) -> tuple[str, str]:
+    """Return the kind and the word of a status of jobs."""
+    return _KINDS[JobStatus(status)]
+
+
+def step_state(step: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind and the word of a step's state."""
+    status = StepStatus(step["status"])
+    return ("ask", "Asks") if status is StepStatus.WAITING and step.get("question") else _STEP_KINDS[status]
+
+
+def inert(text: Any, most: int = SHOWN_CHARS) -> str:
+    """Return a text of somebody else's for a page: what would steer the text around it is named, not done."""
+    whole = str(text)
+    shown = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", whole[:most])
+    return shown if len(whole) <= most else f"{shown}… [{len(whole) - most} more characters]"
+
+
+def line(text: Any, most: int = 160) -> str:
+    """Return the beginning of a text, in one line."""
+    return inert(" ".join(str(text)[: 4 * most].split()), most)
+
+
+def pretty(value: Any) -> str:
+    """Return a value as JSON to be read; what is nested too deeply to be laid out stands in one line."""
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return "[nested too deeply to be shown; its address has it whole]"
+    return inert(text)
+
+
+def when(text: str | None) -> Markup:
+    """Return a time as a page shows it: how long ago, and the moment for who asks."""
+    if text is None:
+        return Markup("–")
+    moment = datetime.fromisoformat(text)
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    told = f"{shown_seconds(seconds)} ago" if seconds >= 0 else f"in {shown_seconds(-seconds)}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, f"{moment:%Y-%m-%d %H:%M:%S} UTC", told)
+
+
+def took(begun: str | None, ended: str | None) -> str:
+    """Return how long something took, or has taken up to now."""
+    if begun is None:
+        return "–"
+    until = datetime.now(UTC) if ended is None else datetime.fromisoformat(ended)
+    seconds = (until - datetime.fromisoformat(begun)).total_seconds()
+    return f"{seconds:.1f} s" if 0 <= seconds < 60 else shown_seconds(seconds)
+
+
+def cost(amount: float | None) -> str:
+    """Return an amount of money; a dash where nobody knows it."""
+    if amount is None:
+        return "–"
+    return f"${amount:.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
+
+
+def _markdown() -> MarkdownIt:
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+
+    def link_open(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        tokens[index].attrSet("rel", "noopener noreferrer nofollow")
+        return str(self.renderToken(tokens, index, options, env))
+
+    reader.add_render_rule("link_open", link_open)
+    return reader
+
+
+_READER = _markdown()
+
+
+def markdown(text: Any) -> Markup:
+    """Return a model's text as HTML: its own tags are text, it loads nothing, and no link runs a script."""
+    return Markup(_READER.render(inert(text)))  # noqa: S704 - `html` is off, and links are checked by the library

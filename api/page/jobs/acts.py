@@ -1,0 +1,97 @@
+"""What can be done to a job: cancel, pause, resume, run again, settle a call that was cut off, answer a question."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Who
+from planq.api.deps import Use
+from planq.api.page.frame.fields import content_of
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.jobs.listing import submitted
+from planq.api.routes.control import pause_job, resume_job, settle_step
+from planq.api.routes.elicitations import answer_question, get_elicitation
+from planq.api.routes.jobs import cancel_job, get_job
+from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
+from planq.shared.domain.errors import InvalidRequest
+
+act_routes = page_router()
+
+PAGE_CHANNEL = "web"
+"""Over what answers come that are given on a page."""
+
+
+@act_routes.post("/ui/jobs/{job_id}/cancel")
+async def post_cancel(job_id: str, services: Use, who: Who) -> Response:
+    """Cancel a job."""
+    await cancel_job(job_id, services, who)
+    return seen(f"/jobs/{job_id}")
+
+
+@act_routes.post("/ui/jobs/{job_id}/pause")
+async def post_pause(job_id: str, services: Use, who: Who) -> Response:
+    """Begin nothing more of a job."""
+    await pause_job(job_id, services, who)
+    return seen(f"/jobs/{job_id}")
+
+
+@act_routes.post("/ui/jobs/{job_id}/resume")
+async def post_resume(request: Request, job_id: str, services: Use, who: Who) -> Response:
+    """Let a job go on; with `repeat_unsafe` also where calls may take effect twice."""
+    body = ResumeRequest(repeat_unsafe="repeat_unsafe" in fields_of(request))
+    await resume_job(job_id, services, who, body)
+    return seen(f"/jobs/{job_id}")
+
+
+@act_routes.post("/ui/jobs/{job_id}/again")
+async def post_again(request: Request, job_id: str, services: Use) -> Response:
+    """Submit what a job was asked once more, as a new job."""
+    job = values_of(await get_job(request, job_id, services))
+    sent: dict[str, Any] = {"input": job["input"], "strategy": job["strategy"], "priority": job["priority"]}
+    if job["agent"] is not None:
+        sent["agent"] = job["agent"]["name"]
+        del sent["strategy"]
+    if job["rounds"] and job["rounds"][0]["source"] == "caller" and job["plan"] is not None:
+        sent |= {"plan": job["plan"], "respond": job["respond"]}
+        del sent["strategy"]
+    made = await submitted(request, services, sent)
+    return seen(f"/jobs/{made['id']}")
+
+
+@act_routes.post("/ui/jobs/{job_id}/steps/{index}/settle")
+async def post_settle(request: Request, job_id: str, index: str, services: Use, who: Who) -> Response:
+    """Say what became of a call that was cut off."""
+    fields = fields_of(request)
+    sent: dict[str, Any] = {"outcome": fields.get("outcome", "")}
+    if text := fields.get("output", "").strip():
+        sent["output"] = json_in(text, "output")
+    await settle_step(job_id, index, body_of(SettleRequest, sent), services, who)
+    return seen(f"/jobs/{job_id}")
+
+
+@act_routes.post("/ui/elicitations/{elicitation_id}")
+async def post_answer(request: Request, elicitation_id: str, services: Use, who: Who) -> Response:
+    """Answer a question, and go back to where it was asked."""
+    fields = fields_of(request)
+    question = values_of(await get_elicitation(elicitation_id, services, who))
+    sent: dict[str, Any] = {"action": fields.get("action", ""), "channel": PAGE_CHANNEL}
+    if fields.get("reason"):
+        sent["reason"] = fields["reason"]
+    if fields.get("by"):
+        sent["by"] = fields["by"]
+    if sent["action"] == "accept" and question["schema"] is not None:
+        sent["content"] = content_of(question["schema"], fields)
+    await answer_question(elicitation_id, body_of(AnswerRequest, sent), services, who)
+    return seen("/elicitations" if fields.get("from") == "inbox" else f"/jobs/{question['job_id']}")
+
+
+def json_in(text: str, name: str) -> Any:
+    """Return the value of JSON that stands in a field; raises `InvalidRequest` with the place of what is wrong."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name}: expected JSON, found something else: {error}") from None

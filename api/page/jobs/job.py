@@ -1,0 +1,135 @@
+"""One job: what is wrong first, then why it waits, its steps, its answer; and its events, page by page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Caller, Who
+from planq.api.deps import Services, Use
+from planq.api.page.frame.fields import fields_in
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import page_router, values_of
+from planq.api.routes.elicitations import get_elicitation
+from planq.api.routes.events import get_job_events
+from planq.api.routes.jobs import get_job
+from planq.api.routes.outputs import get_output
+from planq.api.routes.overview import get_why
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus, StepStatus
+
+job_page_routes = page_router()
+
+_MOST_STEPS = 200
+"""So many steps stand on a page with what they took and gave; of more those that are not done, and the first."""
+
+_EVENTS = 100
+
+
+@job_page_routes.get("/ui/jobs/{job_id}")
+async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Response:
+    """Show a job."""
+    job = values_of(await get_job(request, job_id, services))
+    why = values_of(await get_why(job_id, services, who))
+    steps = _shown(job["steps"])
+    return page(
+        request,
+        "job.html",
+        job=job,
+        why=why,
+        error=_first_error(job),
+        steps=steps,
+        left_out=len(job["steps"]) - len(steps),
+        planned=_planned(job),
+        questions=await _questions(services, who, job),
+        acts=_acts(job),
+        is_live=not JobStatus(job["status"]).is_terminal,
+    )
+
+
+@job_page_routes.get("/ui/jobs/{job_id}/events")
+async def stream_job(request: Request, job_id: str, services: Use, who: Who) -> Response:
+    """Stream the events of a job, and of the jobs below it."""
+    last = request.headers.get("last-event-id")
+    after = request.query_params.get("after")
+    return await get_job_events(request, job_id, services, who, after, last, children=True)
+
+
+@job_page_routes.get("/ui/jobs/{job_id}/log")
+async def show_events(
+    request: Request, job_id: str, services: Use, who: Who, after: Annotated[str | None, Query()] = None
+) -> Response:
+    """Show the events of a job, the oldest first, a page at a time."""
+    asked = Request({**request.scope, "headers": [(b"accept", b"application/json")]})
+    log = values_of(await get_job_events(asked, job_id, services, who, after, limit=_EVENTS))
+    return page(request, "events.html", job_id=job_id, log=log)
+
+
+@job_page_routes.get("/ui/jobs/{job_id}/steps/{index}/output")
+async def keep_output(request: Request, job_id: str, index: str, services: Use, who: Who) -> Response:
+    """Return the output of a step whole, as JSON to be kept: a browser shows none of it."""
+    answer = await get_output(job_id, index, services, who)
+    answer.headers["Content-Disposition"] = f'attachment; filename="step-{int(index)}.json"'
+    return answer
+
+
+def _shown(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if len(steps) <= _MOST_STEPS:
+        return steps
+    open_ones = [step for step in steps if step["status"] not in (StepStatus.SUCCEEDED, StepStatus.PENDING)]
+    wanted = {step["index"] for step in [*open_ones, *steps][:_MOST_STEPS]}
+    return [step for step in steps if step["index"] in wanted]
+
+
+def _planned(job: dict[str, Any]) -> dict[int, Any]:
+    """Return the arguments of each step as its plan has them, by the step's index, where they can be told."""
+    found: dict[int, Any] = {}
+    for one in job["rounds"]:
+        calls = one["plan"].get("calls") if isinstance(one["plan"], dict) else None
+        if isinstance(calls, list) and len(calls) == len(one["steps"]):
+            found |= {
+                index: call.get("arguments")
+                for index, call in zip(one["steps"], calls, strict=True)
+                if isinstance(call, dict)
+            }
+    return found
+
+
+def _first_error(job: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the first thing that went wrong, with its step where it has one: what a person looks for first."""
+    for step in job["steps"]:
+        if step["error"] is not None and step["status"] == StepStatus.FAILED:
+            return {**step["error"], "step": step}
+    for one in job["rounds"]:
+        for defect in one["plan_errors"] or ():
+            return {"code": "plan_invalid", "message": str(defect.get("error", defect)), "step": None}
+    return None if job["error"] is None else {**job["error"], "step": None}
+
+
+async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the job asks a person, each with the fields of its form."""
+    found = []
+    for one in job["open_questions"]:
+        try:
+            question = values_of(await get_elicitation(one["id"], services, who))
+        except NotFound:
+            continue
+        found.append({**question, "fields": fields_in(question["schema"])})
+    return found
+
+
+def _acts(job: dict[str, Any]) -> dict[str, bool]:
+    """Return what can be done to a job as it stands."""
+    is_over = JobStatus(job["status"]).is_terminal
+    has_failures = any(step["status"] == StepStatus.FAILED for step in job["steps"])
+    is_paused = job["paused_at"] is not None and not is_over
+    return {
+        "cancel": not is_over,
+        "pause": not is_over and not is_paused,
+        "resume": is_paused or job["status"] == JobStatus.FAILED or (is_over and has_failures),
+        "fork": job["plan"] is not None,
+        "again": bool(job["input"]) and job["parent"] is None,
+    }

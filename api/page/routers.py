@@ -1,0 +1,14 @@
+"""All pages, in the order in which a request is compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+
+from planq.api.page.jobs.acts import act_routes
+from planq.api.page.jobs.job import job_page_routes
+from planq.api.page.jobs.listing import list_routes
+from planq.api.page.visits.routes import visit_routes
+
+PAGE_ROUTERS: Sequence[APIRouter] = (visit_routes, list_routes, job_page_routes, act_routes)

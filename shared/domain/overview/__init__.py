@@ -1,0 +1,1 @@
+"""What is told of a job to who looks after it."""

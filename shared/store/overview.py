@@ -1,0 +1,79 @@
+"""What an operator asks first: why a job waits, how many jobs stand where, and which job it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.store.database import Database
+from planq.shared.store.views import parsed
+
+COUNTED_UP_TO = 1_000
+"""A status is counted up to here, so that a count costs the same however many jobs there are."""
+
+AMONG = 5_000
+"""Words are looked for in so many of the newest jobs."""
+
+_LAST_ID = UUID(int=2**128 - 1)
+
+
+class JobOverview:
+    """Reads jobs of a tenant for who looks after them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def reading(self, tenant_id: str, job_id: UUID) -> Mapping[str, Any]:
+        """Return what `wait_of` decides by, read in one statement; raises `NotFound`."""
+        row = await self._database.fetch_one("job_wait", tenant_id=tenant_id, job_id=job_id)
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        error = row["stage_error"]
+        steps = parsed(row["open_steps"])
+        for step in steps:
+            for name in ("run_at", "wake_at", "started_at", "tool_away_since"):
+                step[name] = None if step[name] is None else datetime.fromisoformat(step[name])
+        return {
+            **row,
+            "stage_error": None if error is None else parsed(error),
+            "open_steps": steps,
+            "question": _question(row),
+        }
+
+    async def counts(self, tenant_id: str) -> dict[str, int]:
+        """Return how many jobs that no other job has made stand in each status, each up to `COUNTED_UP_TO`."""
+        statuses = [str(status) for status in JobStatus]
+        rows = await self._database.fetch_all(
+            "count_jobs", tenant_id=tenant_id, statuses=statuses, most=COUNTED_UP_TO
+        )
+        counts = dict.fromkeys(statuses, 0)
+        for row in rows:
+            counts[row["status"]] += row["n"]
+        return counts
+
+    async def search(self, tenant_id: str, words: str, *, below: UUID | None, limit: int) -> Sequence[UUID]:
+        """Return the jobs, newest first, in whose input these words stand as they are, whatever their case."""
+        rows = await self._database.fetch_all(
+            "search_jobs", tenant_id=tenant_id, words=words, below=below or _LAST_ID, among=AMONG, limit=limit
+        )
+        return [row["id"] for row in rows]
+
+
+def _question(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the oldest question of a job, with how many more there are; None where it asks nothing."""
+    if not row["questions"]:
+        return None
+    first, *others = row["questions"]
+    return {
+        "job_id": UUID(first["job_id"]),
+        "step_index": first["step_index"],
+        "kind": first["kind"],
+        "tool_name": row["asking_tool"],
+        "created_at": row["asked_at"],
+        "asked_ids": row["asked_ids"] or (),
+        "more": len(others),
+    }

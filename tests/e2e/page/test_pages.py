@@ -1,0 +1,170 @@
+"""The pages in a browser, over real processes: submit, watch, answer, act; a complaint of the browser is a fault."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser import Visitor
+from tests.support.stack import Stack
+from tests.support.waiting import eventually
+
+HOSTILE = '<img src=x onerror="alert(1)"> [a](javascript:alert(2)) \u202etxt.exe <script>alert(3)</script>'
+QUESTION = {
+    "kind": "elicitation",
+    "message": "Where to?",
+    "requested_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "by": {"enum": ["train", "ship"]}},
+        "required": ["city"],
+    },
+}
+
+
+def submit(stack: Stack, **body: Any) -> str:
+    answer = httpx.post(f"{stack.url}/jobs", json=body, timeout=60)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def job_of(stack: Stack, job_id: str, **params: Any) -> Any:
+    return httpx.get(f"{stack.url}/jobs/{job_id}", params=params, timeout=120).json()
+
+
+def stands(stack: Stack, job_id: str, status: str) -> None:
+    eventually(lambda: job_of(stack, job_id)["status"] == status, 120, what=f"{job_id} is {status}")
+
+
+def held(stack: Stack, name: str) -> str:
+    """Submit a job that runs until it is told to end."""
+    call = {"tool_name": "test_hold", "arguments": {"seconds": 50}}
+    return submit(stack, input=name, plan={"calls": [call]}, respond="none")
+
+
+def test_a_newcomer_runs_the_sample_and_reads_its_answer(stack: Stack, visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto("/")
+    expect(page).to_have_url(re.compile("/ui/jobs$"))
+    page.get_by_role("button", name="Run the sample job").click()
+
+    expect(page.locator("#facts .state")).to_have_text("Completed")
+    expect(page.locator("#answer")).to_contain_text("How planq keeps a job alive")
+    expect(page.locator("details.step")).to_have_count(3)
+    page.locator("#step-2 summary").click()
+    expect(page.locator("#step-2")).to_contain_text('"title": "How planq keeps a job alive"')
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_role("row").filter(has_text="job_completed")).to_have_count(1)
+
+
+def test_a_list_shows_what_comes_and_goes_by_itself(stack: Stack, visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto("/ui/jobs")
+    job_id = submit(stack, input="Count to a crocodile", plan={"calls": [QUESTION]})
+
+    row = page.locator(f"#job-{job_id}")
+    expect(row).to_contain_text("Needs a person")
+    expect(row).to_contain_text("$0 elicitation waits for an answer")
+    page.locator("#counts a").filter(has_text="Needs a person").click()
+    expect(page).to_have_url(re.compile("status=input_required"))
+    expect(row).to_be_visible()
+    assert httpx.post(f"{stack.url}/jobs/{job_id}/cancel").status_code == 200
+    expect(row).to_have_count(0)
+
+    page.goto("/ui/jobs")
+    page.get_by_role("searchbox").fill("CROCODILE")
+    page.get_by_role("button", name="Search").click()
+    expect(page).to_have_url(re.compile("q=CROCODILE"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("searchbox").fill(job_id)
+    page.get_by_role("button", name="Search").click()
+    expect(page).to_have_url(re.compile(f"/ui/jobs/{job_id}$"))
+
+
+def test_a_question_is_answered_where_it_is_read(stack: Stack, visitor: Visitor) -> None:
+    job_id = submit(stack, input="Book a trip", plan={"calls": [QUESTION]}, respond="output")
+    page = visitor.page
+    page.goto(f"/ui/jobs/{job_id}")
+
+    expect(page.locator("#why")).to_contain_text("$0 elicitation waits for an answer")
+    page.get_by_label("city").fill("Porto")
+    page.get_by_label("days").fill("3")
+    page.get_by_label("by", exact=True).select_option("train")
+    page.get_by_label("Who you are").fill("ann")
+    page.get_by_role("button", name="Answer").click()
+
+    expect(page.locator("#facts .state")).to_have_text("Completed")
+    assert job_of(stack, job_id)["output"] == {"city": "Porto", "days": 3, "by": "train"}
+    (question,) = httpx.get(f"{stack.url}/jobs/{job_id}/elicitations").json()["items"]
+    assert (question["answered_by"], question["channel"]) == ("ann", "web")
+
+
+def test_a_job_is_paused_resumed_and_cancelled(stack: Stack, visitor: Visitor) -> None:
+    job_id = held(stack, "Hold on")
+    page = visitor.page
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("#why")).to_contain_text("$0 test_hold has been running for")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#why")).to_contain_text("It has been paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#why")).to_contain_text("$0 test_hold")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#facts .state")).to_have_text("Cancelled")
+    assert job_of(stack, job_id)["status"] == "cancelled"
+
+
+def test_what_strangers_wrote_stays_text(stack: Stack, visitor: Visitor) -> None:
+    call = {"tool_name": "test_raise", "arguments": {"message": HOSTILE}}
+    job_id = submit(stack, input=HOSTILE, plan={"calls": [call]}, metadata={"note": HOSTILE})
+    stands(stack, job_id, "failed")
+    asks = {**QUESTION, "message": HOSTILE, "requested_schema": {"type": "object", "properties": {HOSTILE: {}}}}
+    asking = submit(stack, input="x", plan={"calls": [asks]})
+    stands(stack, asking, "input_required")
+    page = visitor.page
+    page.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
+
+    for path in ("/ui/jobs", f"/ui/jobs/{job_id}", f"/ui/jobs/{job_id}/log", f"/ui/jobs/{asking}"):
+        page.goto(path)
+        expect(page.locator("main")).to_contain_text("<img src=x")
+        expect(page.locator("main")).not_to_contain_text("\u202e")
+        assert page.locator("main img, main script, main a[href^='javascript:']").count() == 0
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("#first")).to_contain_text("$0 test_raise has failed")
+
+
+def test_a_page_goes_on_when_the_api_is_back(stack: Stack, browser: Browser) -> None:
+    visitor = Visitor(browser, stack.url)  # a browser complains of what does not answer
+    page = visitor.page
+    page.goto("/ui/jobs")
+    job_id = submit(stack, input="Before the fall", plan={"calls": [QUESTION]})
+    expect(page.locator(f"#job-{job_id}")).to_be_visible()
+    stack.kill("api")
+    expect(page.locator("#cut")).to_be_visible()
+    stack.run("api", "-m", "planq.api")
+    stack.wait_ready()
+    expect(page.locator("#cut")).to_be_hidden()
+    later = submit(stack, input="After it", plan={"calls": [QUESTION]})
+    expect(page.locator(f"#job-{later}")).to_be_visible()
+    visitor.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int, scheme: str) -> None:
+    asking = submit(stack, input="Book a trip", plan={"calls": [QUESTION]})
+    failed = submit(stack, input="a", plan={"calls": [{"tool_name": "test_raise", "arguments": {"message": "no"}}]})
+    stands(stack, asking, "input_required")
+    stands(stack, failed, "failed")
+    visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
+    for path in ("/ui/jobs", f"/ui/jobs/{asking}", f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", "/ui/jobs/x"):
+        visitor.page.goto(path)
+        found = Axe().run(visitor.page).response["violations"]
+        serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+        assert serious == [], path
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width, path
+    visitor.close()
+    assert [one for one in visitor.complaints if "404" not in one] == []

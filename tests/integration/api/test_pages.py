@@ -1,0 +1,181 @@
+"""The pages over HTTP: who may see them, what they refuse, and that they ask nothing but the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, search
+from tests.support.waiting import eventually
+
+KEY = "a-key-of-the-settings"
+
+
+@pytest.fixture
+def locked_api(make_api: MakeApi) -> Api:
+    """An application that asks for keys."""
+    return make_api(api_keys=KEY)
+
+
+def token_in(page: httpx.Response) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
+    assert found is not None, page.text
+    return found[1]
+
+
+def visit(api: Api) -> httpx.Client:
+    """A browser without scripts."""
+    return httpx.Client(base_url=api.url, timeout=30, trust_env=False, follow_redirects=True)
+
+
+def post(browser: httpx.Client, path: str, form: dict[str, Any], **headers: str) -> httpx.Response:
+    """Send the form of a page: with its token, as of its origin."""
+    token = token_in(browser.get("/ui/jobs"))
+    own = {"Origin": str(browser.base_url).rstrip("/"), **headers}
+    return browser.post(path, data={"token": token, **form}, headers=own)
+
+
+@contextmanager
+def log_in(api: Api, key: str) -> Iterator[httpx.Client]:
+    with visit(api) as browser:
+        page = browser.get("/ui/jobs")
+        assert page.url.path == "/ui/login"
+        browser.post("/ui/login", data={"token": token_in(page), "key": key, "next": "/ui/jobs"})
+        yield browser
+
+
+def test_a_job_is_submitted_seen_and_cancelled_without_scripts(api: Api) -> None:
+    with visit(api) as browser:
+        page = post(browser, "/ui/jobs", {"input": "Say <hello>"})
+        assert page.status_code == 200
+        job_id = page.url.path.rpartition("/")[2]
+        assert "Say &lt;hello&gt;" in page.text
+        assert "It waits to be planned, but no worker of the lane io is alive" in page.text
+        post(browser, f"/ui/jobs/{job_id}/cancel", {})
+        assert api.http.get(f"/jobs/{job_id}").json()["status"] == "cancelled"
+        again = post(browser, f"/ui/jobs/{job_id}/again", {})
+        assert again.url.path != page.url.path
+        assert "Say &lt;hello&gt;" in again.text
+        refused = post(browser, f"/ui/jobs/{job_id}/pause", {})
+        assert refused.status_code == 409
+        assert "only an unfinished job can be paused" in refused.text
+
+
+def test_a_form_without_its_token_or_of_another_site_is_refused(api: Api) -> None:
+    with visit(api) as browser:
+        token = token_in(browser.get("/ui/jobs"))
+        own = {"Origin": api.url}
+        assert browser.post("/ui/jobs", data={"input": "a"}, headers=own).status_code == 403
+        assert browser.post("/ui/jobs", data={"input": "a", "token": "0" * 64}, headers=own).status_code == 403
+        foreign = {"Origin": "https://evil.example"}
+        sent = browser.post("/ui/jobs", data={"input": "a", "token": token}, headers=foreign)
+        assert (sent.status_code, "another origin" in sent.text) == (403, True)
+        rebound = browser.get("/ui/jobs", headers={"Host": "evil.example"})
+        assert rebound.status_code == 421
+        json_body = browser.post("/ui/jobs", json={"input": "a"}, headers=own)
+        assert json_body.status_code == 415
+    with visit(api) as stranger:
+        assert stranger.post("/ui/jobs", data={"input": "a", "token": token}, headers=own).status_code == 403
+
+
+def test_files_of_a_page_are_kept_and_a_page_is_not(api: Api) -> None:
+    with visit(api) as browser:
+        page = browser.get("/")
+        names = re.findall(r'"(/ui/assets/[^"]+)"', page.text)
+        assert len(names) >= 3
+        for name in names:
+            file = browser.get(name)
+            assert (file.status_code, "immutable" in file.headers["cache-control"]) == (200, True)
+        assert browser.get("/ui/assets/planq.css").status_code == 404
+        assert page.headers["cache-control"] == "no-store"
+        assert "'unsafe-inline'" not in page.headers["content-security-policy"]
+        assert page.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src")
+        for word in ("HttpOnly", "SameSite=strict", "Path=/"):
+            assert word in page.headers["set-cookie"]
+        assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", page.text)
+
+
+def test_a_key_opens_the_pages_and_its_end_closes_them(locked_api: Api) -> None:
+    with visit(locked_api) as browser:
+        page = browser.get("/ui/jobs?status=failed")
+        assert page.url.path == "/ui/login"
+        wrong = browser.post("/ui/login", data={"token": token_in(page), "key": "nonsense"})
+        assert (wrong.status_code, "is not known" in wrong.text) == (403, True)
+        right = {"token": token_in(wrong), "key": KEY, "next": "/ui/jobs?status=failed"}
+        assert str(browser.post("/ui/login", data=right).url).endswith("/ui/jobs?status=failed")
+        elsewhere = {**right, "token": token_in(browser.get("/ui/jobs")), "next": "//evil.example/ui/"}
+        assert browser.post("/ui/login", data=elsewhere).url.path == "/ui/jobs"
+        assert browser.get("/jobs").status_code == 401, "a session opens pages, and nothing else"
+        post(browser, "/ui/logout", {})
+        assert browser.get("/ui/jobs").url.path == "/ui/login"
+
+    key, text = a_key(locked_api)
+    with log_in(locked_api, text) as browser:
+        assert "acme" in browser.get("/ui/jobs").text
+        end_key(locked_api, key, "revoked")
+        eventually(lambda: browser.get("/ui/jobs").url.path == "/ui/login", what="the session has ended")
+
+
+def test_a_stream_of_a_session_ends_with_its_key(locked_api: Api) -> None:
+    key, text = a_key(locked_api)
+    with log_in(locked_api, text) as browser:
+        headers = {"Accept": "text/event-stream"}
+        with browser.stream("GET", "/ui/events", headers=headers) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            end_key(locked_api, key, "revoked")
+            assert b"retry" in b"".join(stream.iter_raw()), "it ends, for the key has"
+        eventually(lambda: browser.get("/ui/events", headers=headers).status_code == 401, what="the key has ended")
+
+
+def test_a_page_outside_of_a_keys_scopes_says_so(locked_api: Api) -> None:
+    locked_api.jobs.execute("INSERT INTO tenants (id, name) VALUES ('acme', '') ON CONFLICT DO NOTHING")
+    made = locked_api.http.post(
+        "/tenants/acme/keys", json={"name": "m", "scopes": ["messages"]}, headers={"Authorization": f"Bearer {KEY}"}
+    )
+    with log_in(locked_api, made.json()["key"]) as browser:
+        page = browser.get("/ui/jobs")
+        assert page.status_code == 403
+        assert "needs a key with the scope jobs" in page.text
+
+
+def test_what_is_not_there_is_told_on_a_page(api: Api) -> None:
+    with visit(api) as browser:
+        for path, status in (("/ui/jobs/x", 404), ("/ui/jobs?cursor=x", 422), ("/ui/jobs?q=" + "a" * 201, 422)):
+            page = browser.get(path)
+            assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+
+
+def test_jobs_are_counted_searched_and_explained(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.publish_tools()
+    found = api.submit({"input": "Count the Crocodiles"})["id"]
+    other = api.submit({"plan": {"calls": [search()]}})["id"]
+    api.jobs.complete(other)
+
+    counts = api.http.get("/job-counts").json()["counts"]
+    assert (counts["queued"], counts["completed"], counts["failed"]) == (1, 1, 0)
+    assert [job["id"] for job in api.http.get("/jobs", params={"words": "croco"}).json()["items"]] == [found]
+    assert api.http.get("/jobs", params={"words": "100%"}).json()["items"] == []
+    assert api.http.get("/jobs", params={"words": "a", "status": "failed"}).status_code == 422
+    why = api.http.get(f"/jobs/{found}/why").json()
+    assert (why["waits_for"], why["status"]) == ("worker", "queued")
+    assert api.http.get(f"/jobs/{other}/why").json()["sentence"] == "It has completed."
+    api.jobs.register_worker("io", "cpu")
+    assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "slot"
+    api.http.post(f"/jobs/{found}/pause")
+    assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "pause"
+
+
+def test_pages_below_a_prefix_lead_to_one_another(make_api: MakeApi) -> None:
+    api = make_api(root_path="/planq")
+    with visit(api) as browser:
+        assert browser.get("/", follow_redirects=False).headers["location"] == "/planq/ui/jobs"
+        page = browser.get("/planq/ui/jobs")
+        assert 'action="/planq/ui/jobs"' in page.text
+        for name in re.findall(r'"(/planq/ui/assets/[^"]+)"', page.text):
+            assert browser.get(name).status_code == 200

@@ -1,0 +1,72 @@
+"""One Chromium for all tests of a process, and in each test a page that notes what a browser complains about."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.lacking import require
+
+PATIENCE_MS = 120_000
+"""A browser on a busy machine may need seconds for a page; a test that fails takes this long."""
+
+_ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-first-run"),
+)
+
+
+def lacking() -> str | None:
+    """Return what is lacking for tests in a browser; None for nothing."""
+    found = shutil.which("chromium")
+    return None if found else "Chromium is not installed: `apt-get install chromium` (Debian) brings it"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Lend a browser; skips the test where there is none."""
+    require(lacking())
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=list(_ARGUMENTS), timeout=PATIENCE_MS
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """A browser's page at an API, and what it has complained of: violations of the policy, errors, failed loads."""
+
+    def __init__(self, browser: Browser, url: str, *, width: int = 1440, scheme: str = "light") -> None:
+        """`scheme` is `light` or `dark`."""
+        self.context = browser.new_context(
+            base_url=url,
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if scheme == "dark" else "light",
+            reduced_motion="reduce",
+        )
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.context.set_default_navigation_timeout(PATIENCE_MS)
+        self.complaints: list[str] = []
+        self.page: Page = self.context.new_page()
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(f"{kind}: {text}")
+
+    def close(self) -> None:
+        """Close the page and forget its cookies."""
+        self.context.close()
+
+    def picture(self, folder: Path, name: str) -> None:
+        """Keep what is seen."""
+        self.page.screenshot(path=folder / f"{name}.png", full_page=True)

@@ -1,0 +1,81 @@
+"""How texts of others, and forms for schemas of others, stand on a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planq.api.page.frame.fields import content_of, fields_in
+from planq.api.page.frame.words import SHOWN_CHARS, cost, inert, markdown, pretty
+from planq.shared.domain.errors import InvalidRequest
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "share": {"type": "number"},
+        "sure": {"type": "boolean"},
+        "size": {"enum": [1, 2, "x"]},
+        "more": {"type": "array"},
+    },
+    "required": ["name"],
+}
+
+
+def test_a_models_markdown_runs_and_loads_nothing() -> None:
+    html = markdown(
+        "# Hi\n<img src=x onerror=a()> ![b](http://c/d.png) [e](javascript:f()) [g](https://h)\n\n|i|\n|-|\n|j|"
+    )
+    assert "<h1>Hi</h1>" in html
+    assert "<td>j</td>" in html
+    assert "<img" not in html
+    assert '<a href="https://h" rel="noopener noreferrer nofollow">g</a>' in html
+    assert 'href="javascript' not in html
+
+
+def test_what_would_steer_the_text_around_it_is_named() -> None:
+    assert inert("a\u202eb\x00c\ud800\nd") == "a\\u202eb\\u0000c\\ud800\nd"
+    assert inert("x" * (SHOWN_CHARS + 5)).endswith("… [5 more characters]")
+
+
+def test_json_of_any_depth_is_shown() -> None:
+    value: Any = 1
+    for _ in range(500):
+        value = [value]
+    assert pretty(value).startswith("[\n")
+    for _ in range(100_000):
+        value = [value]
+    assert "too deeply" in pretty(value)
+
+
+def test_small_amounts_keep_their_digits() -> None:
+    assert (cost(None), cost(0), cost(0.0123), cost(12.5)) == ("–", "$0.00", "$0.0123", "$12.50")
+
+
+def test_a_form_gives_what_the_schema_wants() -> None:
+    given = {"name": "Ann", "age": "7", "share": "0.5", "sure": "true", "size": "2", "more": "[1]"}
+    fields = {f"field.{name}": value for name, value in given.items()}
+    expected = {"name": "Ann", "age": 7, "share": 0.5, "sure": True, "size": 2, "more": [1]}
+    assert content_of(SCHEMA, fields) == expected
+    assert content_of(SCHEMA, {"field.name": "Ann", "field.age": ""}) == {"name": "Ann", "sure": False}
+
+
+@pytest.mark.parametrize("name", ["age", "share", "more"])
+def test_a_field_that_cannot_be_read_says_so(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}: expected"):
+        content_of(SCHEMA, {f"field.{name}": "x"})
+
+
+@pytest.mark.parametrize("schema", [True, {}, {"type": "string"}, {"properties": 3}, {"properties": {}}])
+def test_any_other_schema_takes_json(schema: Any) -> None:
+    (field,) = fields_in(schema)
+    assert field.kind == "json"
+    assert content_of(schema, {field.name: '{"a": 1}'}) == {"a": 1}
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "object"}, {"type": "object", "properties": {}}])
+def test_a_schema_that_wants_nothing_has_no_fields(schema: Any) -> None:
+    assert fields_in(schema) == []
+    assert content_of(schema, {}) == {}

@@ -1,0 +1,47 @@
+"""Sessions of the page: nobody else makes one, and each ends."""
+
+from __future__ import annotations
+
+import base64
+
+from planq.api.sessions import LIFETIME_SECONDS, Sessions, cookie_of
+
+NOW = 1_000_000.0
+OURS = Sessions(["master", "postgresql://planq"])
+
+
+def test_a_session_is_read_until_it_ends() -> None:
+    session = OURS.begin(b"d" * 32, NOW)
+    text = OURS.text(session)
+
+    assert OURS.read(text, NOW + LIFETIME_SECONDS - 1) == session
+    assert OURS.read(text, NOW + LIFETIME_SECONDS) is None
+    assert OURS.read(OURS.text(OURS.begin(None, NOW)), NOW) is not None
+
+
+def test_a_session_that_was_changed_or_made_elsewhere_is_none() -> None:
+    session = OURS.begin(b"d" * 32, NOW)
+    raw = base64.urlsafe_b64decode(OURS.text(session) + "==")
+    for place in range(len(raw)):
+        changed = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
+        assert OURS.read(base64.urlsafe_b64encode(changed).decode(), NOW) is None
+    assert OURS.read(Sessions(["another"]).text(session), NOW) is None
+    for text in ("", "x", "ä", "=" * 100, "A" * 10_000):
+        assert OURS.read(text, NOW) is None
+
+
+def test_a_token_is_good_for_its_own_session_alone() -> None:
+    mine, other = OURS.begin(b"d" * 32, NOW), OURS.begin(b"d" * 32, NOW)
+    token = OURS.token(mine)
+
+    assert OURS.has_token(mine, token)
+    assert OURS.has_token(mine._replace(ends_at=mine.ends_at + 9), token), "forms outlive a renewal"
+    assert not OURS.has_token(other, token)
+    assert not OURS.has_token(mine._replace(digest=b"e" * 32), token)
+    assert not OURS.has_token(None, token)
+    assert not OURS.has_token(mine, "ä")
+
+
+def test_the_cookie_is_found_among_others() -> None:
+    assert cookie_of({b"cookie": b"a=1; planq_session=xyz; b=2"}) == "xyz"
+    assert cookie_of({b"cookie": b"a=1"}) == cookie_of({}) == cookie_of({b"cookie": b"\xff\x00=;;"}) == ""
