@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -13,9 +14,10 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from planq.api.app import create_api
+from planq.api.http import MAX_BODY_PARTS, MAX_DEFECTS
 from planq.api.messages import InboundRequest
 from planq.api.routes.executions import ExecutionRequest
-from planq.api.schemas import JobRequest, ValidationRequest
+from planq.api.schemas import MAX_METADATA_BYTES, JobRequest, ValidationRequest
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.jobs.limits import Limits
@@ -25,6 +27,7 @@ from planq.shared.domain.orchestration.plan import OrchestrationPlan
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.orchestration.validation import read_plan
 from planq.shared.domain.plan.document import Plan, structural_errors
+from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
@@ -292,12 +295,68 @@ def test_every_code_of_a_refusal_is_explained() -> None:
     assert {*refused, *lines} - told == set()
 
 
-def test_limits_in_prose_are_those_of_the_code() -> None:
-    limits, bound = Limits(), section("loops", "How long a loop may run")
+def test_a_default_that_stands_beside_its_setting_is_that_of_the_code() -> None:
+    defaults = {name: info.default for field, info in Settings.model_fields.items() for name in variables_of(field)}
+    told = [
+        (name, float(number.replace(" ", "")))
+        for text in PAGES.values()
+        for name, number in re.findall(r"`(PLANQ_[A-Z_]+)` \((\d[\d ]*)(?: s| days)?[,;)]", text)
+    ]
 
-    assert f"{limits.loop_timeout_seconds:g} s (15 minutes) over all its rounds" in bound
-    assert f"`react` and `guided` {limits.plan_timeout_seconds:g} s" in bound
-    assert f"at most {limits.max_rounds} rounds" in bound
+    assert len(told) >= 5
+    assert [(name, number) for name, number in told if defaults[name] != number] == []
+
+
+def spaced(number: float) -> str:
+    return f"{number:,.0f}".replace(",", " ")
+
+
+def test_limits_in_prose_are_those_of_the_code() -> None:
+    limits, guard = Limits(), GuardLimits()
+    set_to = {field: info.default for field, info in Settings.model_fields.items()}
+    week = set_to["human_wait_seconds"] == 7 * 86_400
+    said = {
+        "loops": [
+            f"`loop` has {limits.loop_timeout_seconds:g} s (15 minutes) over all its rounds",
+            f"`react` and `guided` {limits.plan_timeout_seconds:g} s",
+            f"at most {limits.max_rounds} rounds",
+            f"lower the server's number ({limits.max_rounds})",
+        ],
+        "plans": [
+            f"| {limits.max_tool_steps}, {spaced(limits.max_plan_steps)} |",
+            f"durable waits not counted | {limits.plan_timeout_seconds:g} s |",
+            f"{limits.step_timeout_seconds:g} s at most |",
+            f"| {spaced(set_to['max_input_bytes'] // 1000)} kB, 100 kB, {MAX_METADATA_BYTES >> 10} KiB, "
+            f"{set_to['max_plan_bytes'] >> 20} MiB with {spaced(MAX_BODY_PARTS)} values and keys |",
+            f"| 1 MiB, {set_to['max_output_bytes'] >> 20} MiB |",
+            f"({guard.consecutive_limit}), `window_size` ({guard.window_size}) and `window_freq_limit` "
+            f"({guard.window_freq_limit})",
+        ],
+        "http-api": [
+            f"the first {MAX_DEFECTS},",
+            f"{set_to['max_body_bytes'] >> 20} MiB (`PLANQ_MAX_BODY_BYTES`)",
+            f"and {set_to['max_plan_bytes'] >> 20} MiB where a plan",
+            f"more than {spaced(MAX_BODY_PARTS)} values and keys",
+        ],
+        "batches": [f"{set_to['max_batch_bytes'] >> 20} MiB and {spaced(set_to['max_batch_lines'])} lines"],
+        "architecture": [f"over {set_to['inline_output_bytes'] >> 10} KiB"],
+        "questions": ["`PLANQ_HUMAN_WAIT_SECONDS` (a week;" if week else "no week"],
+        "messages": [f"at most {MAX_METADATA_BYTES >> 10} KiB"],
+    }
+
+    assert [(name, one) for name, all_of in said.items() for one in all_of if one not in page(name)] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_of_code_can_be_read(name: str) -> None:
+    text = PAGES[name]
+    for block in blocks("yaml", text):
+        yaml.safe_load(block)
+    for block in blocks("json", text):
+        for document in [block] if block.startswith("{\n") or block.count("\n{") == 0 else block.splitlines():
+            json.loads(document.replace("…", "..."))
+    for block in blocks("python", text):
+        compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_no_page_holds_the_marks_of_a_merge() -> None:
