@@ -261,6 +261,16 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert {name for name in PAGES if name.startswith("docs/")} <= reached
 
 
+def test_every_page_begins_with_links_to_its_neighbours() -> None:
+    alone = [
+        name
+        for name, text in PAGES.items()
+        if name.startswith("docs/") and not re.search(r"\]\([\w/.-]+\.md", text.partition("\n## ")[0])
+    ]
+
+    assert alone == []
+
+
 def test_every_route_stands_on_one_page() -> None:
     told = [
         found for name in http_reference.PAGES for found in re.findall(r"^### `(.*)`$", PAGES[f"docs/{name}"], re.M)
