@@ -6,6 +6,7 @@ A client that was cut off comes back with the id of the last event it has seen, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -361,8 +362,12 @@ class EventStream(Response):
     async def _past(self) -> AsyncIterator[list[LoggedEvent]]:
         """Yield the events that were there before the stream, in pages."""
         log, stream, after = self._services.event_log, self._stream, self._after
+        # The pages of single jobs are read many at a time anyway.
+        reading = (
+            contextlib.nullcontext() if stream.topic.followed is Followed.JOB else self._services.streams.reading
+        )
         while after < stream.joined and not stream.is_cut:
-            async with self._services.streams.reading:
+            async with reading:
                 if stream.topic.followed is Followed.TENANT:
                     events = await log.of_tenant(stream.tenant_id, after, _PAGE, to=stream.joined)
                 else:

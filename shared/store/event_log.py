@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.streams.position import END, Position
 from planq.shared.ports.streams import Epoch, TextPiece
 from planq.shared.store.database import Database, Row
+from planq.shared.store.jobs.batching import Batcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,29 @@ class OpenTransaction:
         return f"held back by a transaction that {who} has kept open for {self.seconds:.0f} s"
 
 
+_TOGETHER, _AT_ONCE = 32, 2
+"""Jobs of one statement, by then its own cost no longer counts; and statements under way."""
+
+
+class _Page(NamedTuple):
+    """The first `limit` events of a tenant's job after a position, up to and with `to`."""
+
+    tenant_id: str
+    job_id: UUID
+    after: Position
+    to: Position
+    limit: int
+
+
 class EventLog:
     """Reads events in an order in which none comes in before one that was read."""
 
     def __init__(self, database: Database) -> None:
         """`database` is opened and closed by others."""
         self._database = database
+        self._pages: Batcher[_Page, Sequence[LoggedEvent]] = Batcher(
+            self._of_jobs, at_once=_AT_ONCE, max_weight=_TOGETHER
+        )
 
     async def of_job(
         self,
@@ -88,17 +107,37 @@ class EventLog:
     ) -> Sequence[LoggedEvent]:
         """Return the first events of a tenant's job after a position, up to and with `to`.
 
+        Of jobs that are asked for at the same time one statement reads them, so that thousands may come back at once.
         `with_children` those of all jobs below it, too. Fewer than `limit` are all that there are for now; what an
         open transaction holds back comes later. Raises `DatabaseUnavailable`.
         """
+        if not with_children:
+            return await self._pages.do(_Page(tenant_id, job_id, after, to, limit))
         rows = await self._database.fetch_all(
-            "events_of_tree" if with_children else "events_of_job",
+            "events_of_tree",
             **_span(after, to),
             tenant_id=tenant_id,
             job_id=job_id,
             limit=limit,
         )
         return [_event_of(row, tenant_id) for row in rows]
+
+    async def _of_jobs(self, pages: Sequence[_Page]) -> Sequence[Sequence[LoggedEvent]]:
+        rows = await self._database.fetch_all(
+            "events_of_jobs",
+            job_ids=[page.job_id for page in pages],
+            tenant_ids=[page.tenant_id for page in pages],
+            xids=[str(page.after.xid) for page in pages],
+            sequences=[page.after.sequence for page in pages],
+            to_xids=[str(page.to.xid) for page in pages],
+            to_sequences=[page.to.sequence for page in pages],
+            limits=[page.limit for page in pages],
+        )
+        found: list[list[LoggedEvent]] = [[] for _ in pages]
+        for row in rows:
+            place = row["n"] - 1
+            found[place].append(_event_of(row, pages[place].tenant_id))
+        return found
 
     async def last_of_job(
         self, tenant_id: str, job_id: UUID, before: Position, limit: int, *, with_children: bool = False

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from planq.shared.ports.streams import Epoch, LiveText
 from planq.shared.store.database import Database
+from planq.shared.store.jobs.batching import Batcher
+
+_TOGETHER, _AT_ONCE = 32, 2
+"""Jobs of one statement, by then its own cost no longer counts; and statements under way."""
+
+
+class _TextLook(NamedTuple):
+    """A look at what the model of a tenant's job has said in transactions below `below`."""
+
+    tenant_id: str
+    job_id: UUID
+    below: int
 
 
 class StreamStore:
@@ -15,6 +28,9 @@ class StreamStore:
     def __init__(self, database: Database) -> None:
         """`database` is opened and closed by others."""
         self._database = database
+        self._texts: Batcher[_TextLook, LiveText | None] = Batcher(
+            self._live_texts, at_once=_AT_ONCE, max_weight=_TOGETHER
+        )
 
     async def watch(self, job_ids: Collection[UUID], process: UUID, seconds: float) -> None:
         """Have the texts of these jobs written for so many seconds from now, what came before too.
@@ -35,7 +51,18 @@ class StreamStore:
 
         None where there is none, or the job is not the tenant's. Raises `DatabaseUnavailable`.
         """
-        row = await self._database.fetch_one("live_text", tenant_id=tenant_id, job_id=job_id, below=str(below))
-        if row is None:
-            return None
-        return LiveText(Epoch(job_id, row["attempt"], row["try"]), row["stage"], row["text"])
+        return await self._texts.do(_TextLook(tenant_id, job_id, below))
+
+    async def _live_texts(self, looks: Sequence[_TextLook]) -> Sequence[LiveText | None]:
+        rows = await self._database.fetch_all(
+            "live_texts",
+            job_ids=[look.job_id for look in looks],
+            tenant_ids=[look.tenant_id for look in looks],
+            belows=[str(look.below) for look in looks],
+        )
+        found: list[LiveText | None] = [None for _ in looks]
+        for row in rows:
+            place = row["n"] - 1
+            epoch = Epoch(looks[place].job_id, row["attempt"], row["try"])
+            found[place] = LiveText(epoch, row["stage"], row["text"])
+        return found

@@ -81,6 +81,38 @@ def test_an_event_that_is_never_committed_holds_nothing_back(database_url: str) 
     played(database_url, play)
 
 
+def test_who_asks_at_the_same_time_has_its_own_page(database_url: str) -> None:
+    """One statement reads them: of another tenant, from another position, with another length."""
+
+    async def play(database: Database, log: EventLog, job: UUID) -> None:
+        other = Submission(new_id(), "default", "x", Strategy.PLAN, "offline", Limits())
+        await OpenRequestStore(database).submit(other)
+        async with database.connection() as connection:
+            for n in range(3):
+                await tell(connection, job, f"event_{n}")
+        first, *_ = await rest(log, job)
+
+        pages = await asyncio.gather(
+            log.of_job("default", job, BEGINNING, 100),
+            log.of_job("another", job, BEGINNING, 100),
+            log.of_job("default", job, first.position, 2),
+            log.of_job("default", job, BEGINNING, 100, to=first.position),
+            log.of_job("default", other.id, BEGINNING, 100),
+            log.of_job("default", new_id(), BEGINNING, 100),
+        )
+
+        assert [[(event.job_id, event.kind) for event in page] for page in pages] == [
+            [(job, "job_submitted"), *((job, f"event_{n}") for n in range(3))],
+            [],
+            [(job, "event_0"), (job, "event_1")],
+            [(job, "job_submitted")],
+            [(other.id, "job_submitted")],
+            [],
+        ]
+
+    played(database_url, play)
+
+
 def test_from_each_position_the_rest_is_read_in_pages_of_any_size(database_url: str) -> None:
     async def play(database: Database, log: EventLog, job: UUID) -> None:
         async with database.connection() as connection:

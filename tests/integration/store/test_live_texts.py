@@ -83,6 +83,9 @@ def test_a_newer_epoch_takes_the_place_of_the_older_ones_and_none_comes_back(dat
         assert await streams.live_text("default", job, EVERYTHING) == newest
         kept = LiveText(Epoch(other, 1, 1), "responding", "kept")
         assert await streams.live_text("default", other, EVERYTHING) == kept
+        looks = [("default", job), ("another", other), ("default", new_id()), ("default", other)]
+        together = await asyncio.gather(*(streams.live_text(*look, EVERYTHING) for look in looks))
+        assert together == [newest, None, None, kept], "who looks at the same time has what is its own"
 
     played(database_url, play)
 

@@ -2,16 +2,24 @@
 -- every transaction that is still open, in the snapshot of the statement itself. What is shown as `xid` is a text, whose order
 -- is another one: that of the events is always asked for by the table's name.
 
--- name: events_of_job
--- The events of a tenant's job after a position and up to another one, the first so many of them.
-SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events e
-WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s
-  AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
-  AND xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY e.xid, e.sequence LIMIT %(limit)s
+-- name: events_of_jobs
+-- The events of tenants' jobs, of each after a position and up to another one, the first so many of them. `n` is the place of
+-- the job in the lists, from 1.
+SELECT a.n::int AS n, e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
+FROM unnest(%(job_ids)s::uuid[], %(tenant_ids)s::text[], %(xids)s::text[], %(sequences)s::bigint[], %(to_xids)s::text[],
+            %(to_sequences)s::bigint[], %(limits)s::int[])
+    WITH ORDINALITY AS a (job_id, tenant_id, xid, sequence, to_xid, to_sequence, most, n)
+CROSS JOIN LATERAL (
+    SELECT o.xid, o.sequence, o.job_id, o.kind, o.data, o.created_at FROM events o
+    WHERE o.job_id = a.job_id AND o.tenant_id = a.tenant_id
+      AND (o.xid, o.sequence) > (a.xid::xid8, a.sequence) AND (o.xid, o.sequence) <= (a.to_xid::xid8, a.to_sequence)
+      AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY o.xid, o.sequence LIMIT a.most
+) e
+ORDER BY a.n, e.xid, e.sequence
 
 -- name: events_of_tree
--- The same of a tenant's job and of all jobs below it.
+-- The events of a tenant's job and of all jobs below it after a position and up to another one, the first so many of them.
 WITH RECURSIVE tree (id) AS (
     SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
     UNION ALL

@@ -41,11 +41,17 @@ WITH given AS (
 SELECT g.job_id, g.attempt, g.try, coalesce(a.written, g.written) AS written
 FROM given g LEFT JOIN added a USING (job_id, attempt, try)
 
--- name: live_text
--- The newest text of a tenant's job, as far as transactions below `below` have written it; nothing where there is none.
-SELECT stage, attempt, try, string_agg(text, '' ORDER BY start) AS text
-FROM text_deltas WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND xid < %(below)s::text::xid8
-GROUP BY stage, attempt, try ORDER BY attempt DESC, try DESC LIMIT 1
+-- name: live_texts
+-- The newest text of each of some tenants' jobs, as far as transactions below its `below` have written it; no row for one
+-- without. `n` is the place of the job in the lists, from 1.
+SELECT a.n::int AS n, t.stage, t.attempt, t.try, t.text
+FROM unnest(%(job_ids)s::uuid[], %(tenant_ids)s::text[], %(belows)s::text[])
+    WITH ORDINALITY AS a (job_id, tenant_id, below, n)
+CROSS JOIN LATERAL (
+    SELECT d.stage, d.attempt, d.try, string_agg(d.text, '' ORDER BY d.start) AS text
+    FROM text_deltas d WHERE d.job_id = a.job_id AND d.tenant_id = a.tenant_id AND d.xid < a.below::xid8
+    GROUP BY d.stage, d.attempt, d.try ORDER BY d.attempt DESC, d.try DESC LIMIT 1
+) t
 
 -- name: forget_texts
 -- Removes texts that nobody adds to any more: no call of a model takes that long.
