@@ -123,6 +123,34 @@ def test_every_command_that_is_mentioned_anywhere_exists() -> None:
     assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z-]+)", EVERYTHING)) <= known
 
 
+def test_every_option_that_is_mentioned_is_one_of_its_command() -> None:
+    commands, wrong, seen = reference.cli_commands(), [], 0
+    for name, text in PAGES.items():
+        for rest in re.findall(r"(?:`|^    |^\$ |[($] ?)planq ([a-z][^`\n|]*)", text, re.MULTILINE):
+            line = re.split(r" #|\$\(", rest)[0]
+            words = line.split()
+            called = next((n for n in (" ".join(words[:2]), words[0]) if n in commands), None)
+            if called is None:
+                continue
+            known = {option for one in commands[called].params for option in (*one.opts, *one.secondary_opts)} | {
+                "--help"
+            }
+            for option in re.findall(r"(?<=\s)--[a-z][\w-]*", line):
+                seen += 1
+                wrong += [] if option in known else [f"{name}: planq {called} {option}"]
+
+    assert seen > 60
+    assert wrong == []
+
+
+def test_every_metric_to_alert_on_exists() -> None:
+    made = (ROOT / "api" / "metrics.py").read_text("utf-8")
+    named = set(re.findall(r"\b(planq_[a-z_]+)", section("operations", "What to alert on")))
+
+    assert len(named) > 5
+    assert [name for name in sorted(named) if f'"{name.removesuffix("_total")}' not in made] == []
+
+
 def test_every_make_target_that_is_mentioned_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
