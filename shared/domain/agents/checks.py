@@ -29,9 +29,39 @@ _Found = Iterator[tuple[DocumentPath, str]]
 
 def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list[DocumentDefect]:
     """Return the defects of the name, the model, the output mode, the schemas and the loop of `document`."""
+    written, document = document, flat_row(document)
+    nested = written.get("json_schema") if document is not written else None
     found = [*_name(document), *_model(document), *_mode(document), *_answer_schema(document), *_actions(document)]
     found += _loop(document)
-    return [marked.defect(path, message) for path, message in found]
+    return [
+        marked.defect(("json_schema", *path) if path and _is_only_in(path[0], nested, written) else path, message)
+        for path, message in found
+    ]
+
+
+def flat_row(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a table of agents as the flat document that it means; any other document as it is.
+
+    Its `content` are the instructions, `json_schema` is all else, and its own `description` says it in a few words.
+    """
+    nested, content = document.get("json_schema"), document.get("content")
+    has_content = isinstance(content, str) and bool(content.strip())
+    if not isinstance(nested, Mapping) and not (has_content and not document.get("description")):
+        return document
+    of_row = {
+        name: value
+        for name, value in document.items()
+        if value is not None and name not in ("content", "json_schema")
+    }
+    flat = {**nested, **of_row} if isinstance(nested, Mapping) else of_row
+    if has_content:
+        short = {"short_description": of_row["description"]} if of_row.get("description") else {}
+        flat = {**short, **flat, "description": content}
+    return flat
+
+
+def _is_only_in(name: str | int, nested: Any, written: Mapping[str, Any]) -> bool:
+    return isinstance(nested, Mapping) and name in nested and written.get(str(name)) is None
 
 
 def _name(document: Mapping[str, Any]) -> _Found:

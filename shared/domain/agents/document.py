@@ -6,6 +6,9 @@ The document is flat, JSON Schema beside the agent's settings:
      "properties": {"total": {"type": "number"}}, "required": ["total"],
      "tools": [{"name": "search", "description": "Query knowledge base"}], "chained_tool": "save_moments"}
 
+A row of a table of agents, `{"name", "content": "You …", "json_schema": {…}}`, means the same: its `content` are the
+instructions, its `json_schema` is the rest.
+
 Unknown keys are kept: a document is stored as it was written, and read again by this module. `read_agent` is
 tolerant, for stored documents; `parse_agent` reads a document that is to be saved, and reports every defect.
 """
@@ -27,7 +30,7 @@ from pydantic import (
     ValidationError,
 )
 
-from planq.shared.domain.agents.checks import savable_defects
+from planq.shared.domain.agents.checks import flat_row, savable_defects
 from planq.shared.domain.agents.prompt import system_prompt
 from planq.shared.domain.agents.source import DocumentDefect, DocumentSource, read_source
 from planq.shared.domain.errors import InvalidRequest
@@ -280,7 +283,7 @@ def _refusal(defects: Sequence[DocumentDefect]) -> InvalidRequest:
 
 def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields in their one form: settings at the top, tools and actions as objects; null means absent."""
-    fields = dict(source)
+    fields = dict(flat_row(source))
     nested = fields.pop("json_schema_extra", None)
     if isinstance(nested, Mapping):
         fields |= nested

@@ -56,6 +56,7 @@ def document_warnings(
     document names (`named_agents`), `planners` those of the workers, None where nobody knows them.
     """
     return [
+        *_empty(document),
         *_misspelt(document),
         *_tools(document, tools),
         *(
@@ -108,14 +109,29 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
             yield Warned(path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}"))
 
 
+def _empty(document: AgentDocument) -> Iterator[Warned]:
+    """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
+    if not (document.system_prompt().strip() or document.tools or document.skills or document.actions):
+        told = "it has neither instructions (description) nor tools: it only passes on what it is asked"
+        yield Warned("", "agent_empty", document.name, told)
+
+
 def _misspelt(document: AgentDocument) -> Iterator[Warned]:
-    """Yield the unknown fields that are nearly known ones; all others are kept without a word."""
+    """Yield the unknown fields that are nearly known ones, and those of limits, which then bound nothing.
+
+    All others are kept without a word.
+    """
     actions = [(("actions", name), action) for name, action in document.actions.items()]
     for place, part in [((), document), (("limits",), document.limits), *actions]:
         known = () if part is None else tuple(type(part).model_fields)
         for name in (part and part.model_extra) or ():
             if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
                 told = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
+                yield Warned(pointer((*place, name)), "field_unknown", name, told)
+            elif part is document.limits:
+                told = (
+                    f"the limit {_shown(name)} has no meaning and bounds nothing; known ones are {', '.join(known)}"
+                )
                 yield Warned(pointer((*place, name)), "field_unknown", name, told)
 
 

@@ -158,7 +158,7 @@ def test_fields_and_arguments_that_cannot_work_are_warned_of(api: Api) -> None:
         "name": "misspelt",
         "structured_outputs": True,
         "customer": "kept without a word",
-        "limits": {"request_limits": 3},
+        "limits": {"request_limits": 3, "most_calls": 2},
         "actions": {"ask": {"promt": "x", "output_schema": {}}},
         "strategy": "loop",
         "loop": {"after": [{"tool": "text_search", "with": {"query": 5}}]},
@@ -169,10 +169,14 @@ def test_fields_and_arguments_that_cannot_work_are_warned_of(api: Api) -> None:
     assert [(one["path"], one["code"], one["name"]) for one in warnings] == [
         ("/structured_outputs", "field_unknown", "structured_outputs"),
         ("/limits/request_limits", "field_unknown", "request_limits"),
+        ("/limits/most_calls", "field_unknown", "most_calls"),
         ("/actions/ask/promt", "field_unknown", "promt"),
         ("/loop/after/0/with/query", "arguments_invalid", "query"),
     ]
     assert "did you mean 'structured_output'?" in warnings[0]["message"]
+    assert "known ones are request_limit" in warnings[2]["message"]
+    (told,) = api.http.put("/agents/empty", json={"name": "empty", "prompt": "You help."}).json()["warnings"]
+    assert (told["path"], told["code"]) == ("", "agent_empty")
 
 
 def test_what_an_agent_missed_is_shown_with_its_job(api: Api) -> None:

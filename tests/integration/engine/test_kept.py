@@ -127,6 +127,34 @@ def test_moments_are_saved_once_and_found_by_words_tags_and_time(play: Play, rea
     assert (crossed["count"], timed["count"], before["count"]) == (0, 1, 0)
 
 
+def test_what_a_dreaming_agent_says_is_kept_as_it_is(play: Play, read: Read) -> None:
+    # Pins: `search_questions` beside the moments were refused, and so were no moments at all.
+    said = {
+        "dream_moments": [{"name": "dream-sailing", "topic_tags": ["sea"], "emotion_tags": ["calm"]}],
+        "search_questions": ["Where does Ana sail?"],
+        "cross_session_themes": ["the sea"],
+    }
+
+    async def scenario(harness: Harness) -> list[Any]:
+        await furnish(harness)
+        return await outputs(
+            harness,
+            ("save_moments", said),
+            ("save_moments", {"dream_moments": [], "search_questions": [], "cross_session_themes": []}),
+            ("get_moments", {"tags": ["sea"]}),
+            user_id="ada",
+        )
+
+    saved, none, found = play(scenario, ScriptedModel())
+
+    assert (saved["names"], none["moments_count"], none["saved_moment_ids"]) == (["Sailing"], 0, [])
+    assert found["results"][0]["details"] == {
+        "search_questions": ["Where does Ana sail?"],
+        "cross_session_themes": ["the sea"],
+        "emotion_tags": ["calm"],
+    }
+
+
 def test_a_repeated_attempt_saves_nothing_twice(play: Play, read: Read) -> None:
     async def scenario(harness: Harness) -> list[Any]:
         await furnish(harness)
@@ -272,7 +300,6 @@ def test_changes_of_one_user_at_once_all_count(play: Play) -> None:
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("save_moments", {}, "found neither"),
     ("save_moments", {"moments": MOMENTS, "dream_moments": MOMENTS}, "found both"),
-    ("save_moments", {"moments": []}, "moments"),
     ("save_moments", {"moments": [{"summary": "no name"}]}, "name"),
     ("save_moments", {"moments": [{"name": "a", "starts_at": "yesterday"}]}, "ISO 8601"),
     (

@@ -209,3 +209,40 @@ def test_tools_are_found_by_any_spelling_and_the_missing_ones_are_told() -> None
         ["web_fetch", "search", "sums_add"],
         ["gone"],
     )
+
+
+def test_a_row_of_a_table_of_agents_means_the_document_that_it_is() -> None:
+    # Pins: such a row was stored, and then ran without instructions and without tools.
+    row = {
+        "name": "keeper",
+        "kind": "agent",
+        "description": "Keeps things.",
+        "content": "You keep what you are told.",
+        "json_schema": {
+            "type": "object",
+            "name": "other",
+            "properties": {"note": {"type": "string"}},
+            "structured_output": True,
+            "tools": [{"name": "save_moments"}],
+            "limits": {"request_limit": 3},
+        },
+    }
+
+    document = parse_agent(row)
+
+    assert document.system_prompt() == "You keep what you are told."
+    assert (document.name, document.summary, document.output_mode()) == ("keeper", "Keeps things.", "object")
+    assert [tool.name for tool in document.tools] == ["save_moments"]
+    assert document.limits is not None
+    assert document.limits.request_limit == 3
+    assert document.to_json() == row
+    assert parse_agent({"name": "plain", "content": "You help."}).system_prompt() == "You help."
+    assert parse_agent({"name": "plain", "description": "You help.", "content": "x"}).system_prompt() == "You help."
+
+
+def test_defects_of_such_a_row_stand_where_they_were_written() -> None:
+    (defect,) = refused(
+        {"name": "keeper", "content": "x", "json_schema": {"model": "no:such:model", "properties": {}}}
+    )
+
+    assert defect["path"] == "/json_schema/model"

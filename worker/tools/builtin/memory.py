@@ -62,7 +62,8 @@ class MomentInput(BaseModel):
     )
 
 
-_Moments = Annotated[list[MomentInput] | None, Field(min_length=1, max_length=_MOST_SAVED)]
+_Moments = Annotated[list[MomentInput] | None, Field(max_length=_MOST_SAVED)]
+_Texts = Annotated[list[Annotated[str, Field(max_length=1_000)]] | None, Field(max_length=_MOST_TAGS)]
 
 
 class SavedMoments(TypedDict):
@@ -102,14 +103,21 @@ async def save_moments(
     services: ToolServices,
     moments: Annotated[_Moments, Field(description="What to save, in order.")] = None,
     dream_moments: Annotated[_Moments, Field(description="Another name for `moments`; give one of the two.")] = None,
+    search_questions: Annotated[_Texts, Field(description="What to look for later; kept with each moment.")] = None,
+    cross_session_themes: Annotated[
+        _Texts, Field(description="What goes through all; kept with each moment.")
+    ] = None,
 ) -> SavedMoments:
     """Save moments (things that happened, insights) of the user, so that search and get_moments find them again."""
     given = moments if moments is not None else dream_moments
     if given is None or (moments is not None and dream_moments is not None):
         found = "both" if given is not None else "neither"
         raise InvalidArguments(f"save_moments: expected either moments or dream_moments, found {found}")
-    wanted = [_moment(one, position, context) for position, one in enumerate(given)]
-    await services.memory.save_moments(context.tenant_id, context.user_id, wanted)
+    shared = {"search_questions": search_questions, "cross_session_themes": cross_session_themes}
+    beside = {name: texts for name, texts in shared.items() if texts}
+    wanted = [_moment(one, position, context, beside) for position, one in enumerate(given)]
+    if wanted:
+        await services.memory.save_moments(context.tenant_id, context.user_id, wanted)
     return {
         "status": "success",
         "moments_count": len(wanted),
@@ -153,9 +161,9 @@ def moment_title(name: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in bare.split()) or "Untitled"
 
 
-def _moment(given: MomentInput, position: int, context: ToolContext) -> Moment:
+def _moment(given: MomentInput, position: int, context: ToolContext, beside: Mapping[str, Any]) -> Moment:
     place = f"save_moments: moment {position}"
-    body = given.model_extra or {}
+    body = {**beside, **(given.model_extra or {})}
     check_size(place, body, _MAX_MOMENT_BYTES)
     starts_at, ends_at = _time(given.starts_at, f"{place}: starts_at"), _time(given.ends_at, f"{place}: ends_at")
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
