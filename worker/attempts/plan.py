@@ -66,7 +66,8 @@ class _Checked:
 class _Planning:
     """A claim that is carried out in a `chain`, and where its plan comes from.
 
-    `agent` is the side of an agent's job whose plan the model makes, `guard` what its calls may repeat.
+    `agent` is the side of an agent's job whose plan the model makes, `guard` what its calls may repeat;
+    what stood at `ignored` in it means nothing.
     """
 
     claim: StageClaim
@@ -75,6 +76,7 @@ class _Planning:
     agent: AgentJob | None = None
     background: Background = NO_BACKGROUND
     guard: GuardLimits | None = None
+    ignored: Sequence[str] = ()
 
 
 class PlanStage:
@@ -153,6 +155,7 @@ class PlanStage:
             return await self._recorder.end(claim, storable(draft.content), None, calls)
         if isinstance(draft, Malformed):
             return await self._refuse(planning, None, draft.errors)
+        planning = replace(planning, ignored=draft.ignored)
         return await self._take(planning, draft.plan, tools, most_steps(claim, job))
 
     async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
@@ -179,7 +182,7 @@ class PlanStage:
         if checked.errors:
             return await self._refuse(planning, body, checked.errors)
         try:
-            follow = _follow_up(planning, plan)
+            follow = replace(_follow_up(planning, plan), ignored=planning.ignored)
             return await self._rounds.accept(claim, chain, planning.source, body, checked.steps, follow)
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), chain.calls)

@@ -267,7 +267,8 @@ class RoundStage:
                 return await self._recorder.end(work.claim, None, ErrorRecord.of(refused), work.chain.calls)
         if said.compiled is None:
             raise AssertionError(said.turn)
-        follow = replace(further_round(work.claim), reply=reply_to_json(said.reply))
+        ignored = said.turn.ignored if isinstance(said.turn, TurnCalls) else ()
+        follow = replace(further_round(work.claim), reply=reply_to_json(said.reply), ignored=ignored)
         return await self._accept(work, MODEL_SOURCE, said.compiled, follow)
 
     async def _decided(self, work: _Round) -> _Said:

@@ -9,6 +9,7 @@ Only the structure is looked at here; whether the calls make sense is `validatio
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from planq.shared.domain.errors import PlanInvalid, capped
+from planq.shared.domain.errors import PlanInvalid, capped, storable
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import StepKind
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
@@ -142,6 +143,71 @@ def parse_plan(raw: Any, *, from_model: bool = False) -> Plan:
     if isinstance(errors, Plan):
         return errors
     raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+
+
+def without_meaningless(raw: Any) -> tuple[Any, list[str], list[PlanError]]:
+    """Return a model's plan without the fields that mean nothing, where these stood (JSON pointers), and defects.
+
+    A field that is nearly one of a plan's is a defect: left out, the calls would run in another order, or otherwise
+    than they were meant (docs/decisions.md, D1).
+    """
+    if not isinstance(raw, Mapping):
+        return raw, [], []
+    ignored: list[str] = []
+    errors: list[PlanError] = []
+    kept = _known_fields(raw, tuple(_ModelPlan.model_fields), None, None, ignored, errors)
+    calls = kept.get("calls")
+    if isinstance(calls, list):
+        known = tuple(Call.model_fields)
+        kept["calls"] = [
+            _known_fields(call, known, ((None, "calls"), number), number, ignored, errors)
+            if isinstance(call, Mapping)
+            else call
+            for number, call in enumerate(calls)
+        ]
+    return kept, ignored, errors
+
+
+def _known_fields(
+    raw: Mapping[str, Any],
+    known: Sequence[str],
+    place: Tokens,
+    number: int | None,
+    ignored: list[str],
+    errors: list[PlanError],
+) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in known:
+            kept[name] = value
+            continue
+        where = to_pointer((place, storable(capped(str(name), 100))))
+        if near := _meant(str(name), known):
+            errors.append(invalid_plan(f"unknown field; did you mean {near!r}?", where, number))
+        elif len(ignored) < _MOST_IGNORED:
+            ignored.append(where)
+    return kept
+
+
+_MOST_IGNORED = 20
+_HARMLESS = frozenset({"reason", "reasoning", "type", "message"})
+"""Fields without which a plan runs as it would with them."""
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """Return the field that decides something and that a name was probably meant to be."""
+    spelt = _spelt(name)[:100]
+    fields = {_spelt(one): one for one in known if one not in _HARMLESS}
+    for stem, field_name in (("depend", "depends_on"), ("retr", "retries")):
+        if spelt.startswith(stem) and field_name in known:
+            return field_name
+    begun = [one for one in fields if len(spelt) > 3 and one.startswith(spelt)]
+    near = begun or difflib.get_close_matches(spelt, fields, 1, 0.8)
+    return fields[near[0]] if near else None
+
+
+def _spelt(name: str) -> str:
+    return name.casefold().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def structural_errors(raw: Any, *, from_model: bool = False) -> Plan | list[PlanError]:

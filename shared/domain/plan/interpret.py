@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.document import Plan, cut_short, structural_errors
+from planq.shared.domain.plan.document import Plan, cut_short, structural_errors, without_meaningless
 from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
 from planq.shared.domain.schema.schemas import rebase
@@ -50,11 +50,12 @@ class Direct:
 class Calls:
     """The model wants these calls; the plan has the right structure and is otherwise unchecked.
 
-    `dropped` steps after a question or an `abort` are not in it.
+    `dropped` steps after a question or an `abort` are not in it, nor are the fields at `ignored`, which mean nothing.
     """
 
     plan: Plan
     dropped: int = 0
+    ignored: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +162,21 @@ def _direct(given: Mapping[str, Any]) -> Direct | Malformed:
         errors.append(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
     if given.get("calls"):
         errors.append(invalid_plan(f"calls belong to {TOOL_CALLS} only; answer or call tools, not both", "/calls"))
-    errors += [
-        invalid_plan("unknown field", f"/{name}")
-        for name in given
-        if name not in ("type", "content", "reasoning", "calls")
-    ]
     return _malformed(*errors) if errors or not isinstance(content, str) else Direct(content)
 
 
 def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Calls | Malformed:
-    plan = structural_errors(document, from_model=True)
+    known, ignored, meant = without_meaningless(document)
+    plan = structural_errors(known, from_model=True)
+    wrong = [*errors, *meant]
     if isinstance(plan, Plan):
-        return _malformed(*errors) if errors else Calls(plan)
-    return _malformed(*errors, *plan)
+        return _malformed(*wrong) if wrong else Calls(plan, ignored=ignored)
+    return _malformed(*by_call([*errors, *plan, *meant]))
+
+
+def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
+    """Return defects in the order of the calls that they are about, those of the plan as a whole first."""
+    return sorted(errors, key=lambda error: -1 if error.tool_index is None else error.tool_index)
 
 
 def _malformed(*errors: PlanError) -> Malformed:

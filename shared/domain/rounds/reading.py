@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole
+from planq.shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole, without_meaningless
 from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
 from planq.shared.domain.plan.interpret import (
@@ -21,6 +21,7 @@ from planq.shared.domain.plan.interpret import (
     TOOL_CALLS,
     Direct,
     Malformed,
+    by_call,
     decision_in,
     decoded,
     planning_tool,
@@ -45,13 +46,14 @@ class TurnCalls:
 
     By call: `numbers` are the indices that the model stated, None where it stated none; `ids` are its provider's,
     empty where there is none. `broken` says of calls, by their position, what is wrong with their arguments: they
-    cannot be carried out, and the plan has none for them.
+    cannot be carried out, and the plan has none for them. The fields at `ignored` mean nothing, and are not in it.
     """
 
     plan: Plan
     numbers: tuple[int | None, ...]
     ids: tuple[str, ...]
     broken: Mapping[int, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +268,15 @@ def _calls(
     ids: tuple[str, ...] = (),
     broken: Mapping[int, str] | None = None,
 ) -> TurnCalls | Malformed:
-    plan = structural_errors(document, from_model=True)
+    known, ignored, meant = without_meaningless(document)
+    plan = structural_errors(known, from_model=True)
+    wrong = [*errors, *meant]
     if not isinstance(plan, Plan):
-        return _malformed(*errors, *plan)
-    if errors:
-        return _malformed(*errors)
+        return _malformed(*by_call([*errors, *plan, *meant]))
+    if wrong:
+        return _malformed(*wrong)
     size = len(plan.calls)
-    return TurnCalls(plan, tuple(numbers) or (None,) * size, ids or ("",) * size, broken or {})
+    return TurnCalls(plan, tuple(numbers) or (None,) * size, ids or ("",) * size, broken or {}, ignored)
 
 
 def _answered(given: Mapping[str, Any]) -> Direct | Malformed:

@@ -150,7 +150,8 @@ class FollowUp:
     `on_failure` is what a failed step does. `seconds` is the time for the steps, with further rounds for all of them
     together, None for the limit on a plan. `reply` is what the model said, as the next planner is shown it. With
     a `stop_reason` the job is answered with `answer`, and `output`, once these steps have ended. `errors` say why a
-    guide, a plan without steps, could not be written.
+    guide, a plan without steps, could not be written. What stood at `ignored` in the model's plan means nothing: its
+    event says so.
     """
 
     after_steps: AfterSteps = AfterSteps.RESPONDING
@@ -161,6 +162,7 @@ class FollowUp:
     answer: str | None = None
     output: Any = None
     errors: Sequence[Mapping[str, Any]] = ()
+    ignored: Sequence[str] = ()
 
 
 ONE_ROUND = FollowUp()

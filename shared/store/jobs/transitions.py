@@ -135,6 +135,7 @@ class PostgresJobStore:
             "on_failure": str(follow.on_failure),
             "reply": stored_text(follow.reply),
             "errors": stored_text(list(follow.errors) or None),
+            "ignored": stored_text(list(follow.ignored) or None),
         }
         if any(step.known is not None and step.known.output_of is not None for step in steps):
             fields["copies"] = True

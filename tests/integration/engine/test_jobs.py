@@ -14,6 +14,7 @@ from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.worker.attempts import plan as plan_stage
 from planq.worker.attempts import values
 from planq.worker.tools import ToolError, tool
+from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -67,6 +68,25 @@ def test_a_plan_that_succeeds_takes_two(play: Play) -> None:
     assert steps[1]["output"] == {"result": 16}
     assert [c["purpose"] for c in calls] == ["plan", "respond"]
     assert (job["model_calls"], job["input_tokens"], job["output_tokens"]) == (2, 24, 10)
+
+
+@pytest.mark.parametrize("strategy", ["plan", "loop"])
+def test_what_means_nothing_in_a_models_plan_is_told_with_its_event(play: Play, strategy: str) -> None:
+    call = {"tool_name": "double", "arguments": {"number": 4}, "id": "call_1"}
+    plan = {"type": "tool_calls", "reasoning": "because", "calls": [call], "confidence": 0.9}
+    said = [ToolCallRequest("__planning__", plan)]
+    model = ScriptedModel(said, turns=[said, "done"])
+
+    async def scenario(harness: Harness) -> Any:
+        job, steps = await harness.run(strategy=strategy)
+        return steps, await rows(
+            harness, "SELECT data FROM events WHERE job_id = %s AND kind = 'plan_accepted'", job["id"]
+        )
+
+    steps, events = play(scenario, model, TOOLS)
+
+    assert statuses(steps) == ["succeeded"]
+    assert events[0]["data"]["ignored"] == ["/confidence", "/calls/0/id"]
 
 
 def test_a_tool_failure_takes_two_and_keeps_the_partial_results(play: Play) -> None:

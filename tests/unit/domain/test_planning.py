@@ -177,6 +177,26 @@ def test_all_defects_of_a_plan_come_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["depend_on", "dependsOn", "dependencies", "Depends On", "retry", "timeout", "argument"]
+)
+def test_what_is_nearly_a_field_that_decides_something_is_refused(name: str) -> None:
+    call = {"tool_name": "search", "arguments": {}, name: [0]}
+    (told,) = refusal(interpret("", forced({**GOOD, "calls": [call]})))
+    assert told.startswith(f"/calls/0/{name}: unknown field; did you mean ")
+
+
+def test_what_means_nothing_is_left_out_of_a_models_plan_and_named() -> None:
+    # Pins: an id on a call, or a confidence beside the calls, had the whole plan refused.
+    call = {**GOOD["calls"][0], "id": "call_1", "reasoning": "so", "thought": None}
+    found = interpret("", forced({**GOOD, "calls": [call], "confidence": 0.9}))
+    assert isinstance(found, Calls)
+    assert found.plan.model_dump(exclude_none=True) == GOOD
+    assert found.ignored == ["/confidence", "/calls/0/id", "/calls/0/reasoning", "/calls/0/thought"]
+    said = {"type": "direct_response", "content": "Hello.", "confidence": 1}
+    assert interpret("", forced(said)) == Direct("Hello.")
+
+
 def test_one_reply_holds_one_plan() -> None:
     assert "found 2 tool calls" in refusal(interpret("", forced(GOOD) * 2))[0]
     assert "found 2 tool calls" in refusal(interpret("", [*forced(GOOD), ToolCallRequest("search", {})]))[0]

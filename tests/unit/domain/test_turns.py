@@ -151,7 +151,7 @@ def test_a_question_beside_calls_does_not_count() -> None:
         ({"type": "tool_calls", "calls": [{**CALL, "number": True}]}, "expected the number of the call"),
         ({"type": "tool_calls", "calls": {"a": 1}}, "valid list"),
         ({"type": "tool_calls", "calls": ["search"]}, "valid dictionary"),
-        ({"type": "tool_calls", "calls": [CALL], "then": 1}, "Extra inputs"),
+        ({"type": "tool_calls", "calls": [{**CALL, "depend_on": [0]}]}, "did you mean 'depends_on'?"),
         ({"type": "elicitation"}, "needs a message"),
         ({"type": "elicitation", "message": "m", "schema": "a city"}, "expected JSON Schema"),
         ({"type": "elicitation", "elicitation": "Which?"}, "expected a message and a schema"),
@@ -272,3 +272,10 @@ def test_typed_steps_are_a_decision_too() -> None:
     assert read({"steps": [], "answer": "42"}) == Direct("42")
     assert read({"steps": [], "elicitation": {"message": "Key?"}}) == TurnQuestion("Key?", {})
     assert isinstance(read({"steps": [{"type": "pause"}, {"type": "tool"}]}), Malformed)
+
+
+def test_what_means_nothing_is_left_out_and_named() -> None:
+    turn = decide({"type": "tool_calls", "calls": [{**CALL, "id": "call_1"}], "confidence": 0.9})
+
+    assert isinstance(turn, TurnCalls)
+    assert (turn.ignored, turn.plan.calls[0].arguments) == (["/confidence", "/calls/0/id"], {"query": "x"})

@@ -210,7 +210,8 @@ class MemoryStore:
             self.stop_reason, self.answer, self.output = str(follow.stop_reason), follow.answer, follow.output
         self.calls += calls
         kind = "plan_accepted" if not follow.errors else "guide_failed"
-        self._tell(kind, round=claim.round, steps=len(steps), reused=0)
+        ignored = {"ignored": list(follow.ignored)} if follow.ignored else {}
+        self._tell(kind, round=claim.round, steps=len(steps), reused=0, **ignored)
         self._end_with_steps()
         return self._result()
 

@@ -21,7 +21,7 @@
 -- Steps with a `known` status have ended so, with `error`; of those with `output_of` the output is that of an earlier
 -- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
--- it could not be written, `errors` says why.
+-- it could not be written, `errors` says why. `ignored` are the places of what means nothing in a model's plan.
 -- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
 -- window is held.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
@@ -50,7 +50,7 @@ BEGIN
         n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text, errors text, ready int
+        answer text, output text, stop_reason text, errors text, ignored text, ready int
     ) LOOP
         v_now := planq_clock();
         v_places := CASE WHEN i.open > planq_least_window()
@@ -141,9 +141,9 @@ BEGIN
         IF i.copies THEN
             PERFORM planq_copy_outputs(i.job, v_steps);
         END IF;
-        v_events := v_events || ROW(j.tenant_id, i.job, CASE WHEN i.errors IS NULL THEN 'plan_accepted' ELSE 'guide_failed' END, json_build_object(
-            'round', j.round, 'steps', json_array_length(v_steps),
-            'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END))::planq_event;
+        v_events := v_events || ROW(j.tenant_id, i.job, CASE WHEN i.errors IS NULL THEN 'plan_accepted' ELSE 'guide_failed' END, json_strip_nulls(json_build_object(
+            'round', j.round, 'steps', json_array_length(v_steps), 'ignored', i.ignored::json,
+            'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END)))::planq_event;
         v_taken := '{}';
         v_stage := NULL;
         IF v_ends THEN
