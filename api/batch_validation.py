@@ -149,6 +149,8 @@ async def _checked(
         return CheckedLine(line.number, line.custom_id, error=line.error), None
     given = {"trace_id": trace_id(None)}
     try:
+        if line.request.conversation_id is not None:
+            raise InvalidRequest("conversation_id: a line of a batch belongs to no conversation; send it as a job")
         submission = await checked_submission(services, held.tenant_id, line.request, given)
         used = await _estimated(services, submission, sizes)
     except (Unavailable, TimeoutError):

@@ -92,6 +92,13 @@ CallbackUrl = Annotated[
     str, Field(description="A public http or https address.", json_schema_extra={"pattern": _PUBLIC_URL})
 ]
 
+ConversationId = Annotated[
+    str | None, Field(max_length=64, description="The conversation that it is a turn of, or reads.")
+]
+ConversationUse = Annotated[
+    Literal["turn", "read"] | None,
+    Field(description="`read`: it is shown what was said before, and is no turn itself."),
+]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Kept and returned as it is; at most 16 KiB.")]
 
 SAYS_SOMETHING = r"^[^\x00]*[^\s\x00\x1c-\x1f\x85\ufeff][^\x00]*$"
@@ -214,6 +221,8 @@ class JobRequest(RequestBody):
         None, description="What the planner and the answer are told beside `input`, as data; at most 100 kB of UTF-8."
     )
     callback_url: CallbackUrl | None = Field(None, description="Where its end and its questions are told, signed.")
+    conversation_id: ConversationId = None
+    conversation: ConversationUse = None
 
 
 class ResumeRequest(RequestBody):

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.api.deps import Services
+from planq.api.deps import Services, conversation_id_of
 from planq.api.http import MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
 from planq.api.limits import job_headers, too_many, too_many_jobs
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
@@ -118,6 +118,7 @@ async def checked_submission(
     Raises as `submit_job` does for what is wrong with the request.
     """
     agent = _agent_of(body)
+    reads = await _conversation_read(services, tenant_id, body)
     tenant = await services.tenants.of(tenant_id)
     if body.plan is None and body.tools is None and body.loop is None:
         submission = await _checked(tenant, body, {}, services.settings, given)
@@ -127,7 +128,21 @@ async def checked_submission(
         raise _refused_plan(unknown)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent, strategy)
-    return await ready(services, submission)
+    return await ready(services, replace(submission, history_of=reads))
+
+
+async def _conversation_read(services: Services, tenant_id: str, body: JobRequest) -> UUID | None:
+    """Return the conversation that a job reads without being a turn of it.
+
+    Raises `NotFound` for one that is not there, and `InvalidRequest` where no conversation is named.
+    """
+    if body.conversation is not None and body.conversation_id is None:
+        told = "conversation: is only understood together with conversation_id"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "conversation", "message": told}])
+    if body.conversation != "read" or body.conversation_id is None:
+        return None
+    found: UUID = (await services.conversations.one(tenant_id, conversation_id_of(body.conversation_id)))["id"]
+    return found
 
 
 async def ready(services: Services, submission: Submission) -> Submission:
@@ -155,7 +170,7 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker does
     not take is published later, by the sweeper.
     """
-    headers = await _let_in(services, submission)
+    headers = await let_in(services, submission)
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
         return Submitted(job_id, headers=headers)
@@ -165,7 +180,8 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     return Submitted(job_id, submission, created_at, headers)
 
 
-async def _let_in(services: Services, submission: Submission) -> Mapping[str, str]:
+async def let_in(services: Services, submission: Submission) -> Mapping[str, str]:
+    """Count a job for its tenant's rates; returns the headers that say so. Raises `HttpRefusal` (429)."""
     tenant = await services.tenants.of(submission.tenant_id)
     if submission.is_task:
         verdict = await services.limits.check(tenant.id, CHANNEL_OF_TASKS, tenant.config)

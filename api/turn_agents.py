@@ -51,11 +51,13 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
 
 
 async def received_for_agent(services: Services, inbound: Inbound) -> Received:
-    """Store a message with a job of the agent that it is for.
+    """Store a message with a job of the agent that it is for; one that was sent as a job has it already.
 
     Raises as `ConversationStore.receive` does, `NotFound` for an agent that is not there, and `InvalidRequest` for
     one that lists skills which are not.
     """
+    if inbound.is_job:
+        return await services.conversations.receive(inbound)
     wanted = inbound.named_agent or inbound.default_agent
     given, refusal = inbound, None
     try:

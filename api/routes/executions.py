@@ -25,6 +25,8 @@ from planq.api.schemas import (
     Answer,
     BudgetRequest,
     ChildDocument,
+    ConversationId,
+    ConversationUse,
     Id,
     JobErrorDocument,
     JobRequest,
@@ -38,7 +40,8 @@ from planq.api.schemas import (
     WarningDocument,
     object_with,
 )
-from planq.api.submission import Submitted, submit_job
+from planq.api.submission import Submitted
+from planq.api.turn_jobs import submitted_turn_or_job
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason
@@ -89,6 +92,8 @@ class ExecutionRequest(BaseModel):
     user: User = None
     metadata: Metadata = None
     budget: BudgetRequest | None = Field(None, description="For it and all executions below it.")
+    conversation_id: ConversationId = None
+    conversation: ConversationUse = None
 
 
 class ExecutionDocument(Answer):
@@ -208,7 +213,7 @@ async def _submit(
     limits = (await services.tenants.of(tenant_id)).limits
     wanted = _as_job(agent_id, body, limits.agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
-    return await submit_job(
+    return await submitted_turn_or_job(
         services, tenant_id, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
 
@@ -219,7 +224,8 @@ def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> Jo
     if body.prompt is not None and not body.prompt.strip():
         found = "only white space" if body.prompt else "an empty one"
         raise InvalidRequest(f"prompt: expected a text that says what to do, found {found}")
-    wanted = body.model_dump(include={"action", "with_", "user", "metadata"}, by_alias=True, exclude_none=True)
+    kept = {"action", "with_", "user", "metadata", "conversation_id", "conversation"}
+    wanted = body.model_dump(include=kept, by_alias=True, exclude_none=True)
     budget = None if body.budget is None else body.budget.model_dump(exclude_none=True)
     limits = {"job_timeout_seconds": _timeout(body, default_seconds), "budget": budget}
     return JobRequest.model_validate({**wanted, "agent": agent_id, "input": body.prompt, "limits": limits})

@@ -31,7 +31,8 @@ from planq.api.deps import (
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from planq.api.submission import Submitted, submit_job
+from planq.api.submission import Submitted
+from planq.api.turn_jobs import submitted_turn_or_job
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, storable
 from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.store.views import JobView
@@ -102,7 +103,7 @@ async def post_job(
     `wait`, 200 and the job as soon as it has ended; 202 as it stands when the time is over, or it asks a person.
     """
     sent = await request.json()
-    made = await submit_job(
+    made = await submitted_turn_or_job(
         services, who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
     seconds, applied = seconds_to_wait(wait, prefer)
@@ -195,7 +196,9 @@ class _Submit(DirectRoute):
             return None
         key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
         who = caller_of(request.scope)
-        made = await submit_job(services, who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent)
+        made = await submitted_turn_or_job(
+            services, who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent
+        )
         return await accepted(services, who, made)
 
 

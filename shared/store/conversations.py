@@ -38,6 +38,7 @@ class Inbound:
     conversation's own. With `debounce_ms` its job waits that long for further messages, which are added to it, at
     most `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
     Where it answers no question of the turn that it would wait for, it `cancels_questions` of it, or is kept waiting.
+    One that `is_job` was sent as a job: it is a turn as it is, answers no question and is added to no other.
     The agent that it names itself is `named_agent`, that of its channel or tenant `default_agent`; its submission is
     made for the nearest of these and of the conversation's own.
     """
@@ -57,6 +58,7 @@ class Inbound:
     debounce_most_ms: int = 0
     suspected: Sequence[str] = ()
     cancels_questions: bool = False
+    is_job: bool = False
     named_agent: NamedAgent | None = None
     default_agent: NamedAgent | None = None
 
@@ -365,7 +367,8 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "policy": str(inbound.policy),
         "debounce_seconds": inbound.debounce_ms / 1000,
         "debounce_most_seconds": inbound.debounce_most_ms / 1000,
-        "may_answer": True,
+        "may_answer": not inbound.is_job,
+        "is_job": inbound.is_job,
         "suspected": list(inbound.suspected) or None,
         "agent": inbound.submission.agent,
         "agent_version": inbound.submission.agent_version,

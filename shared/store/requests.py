@@ -51,7 +51,8 @@ class Submission:
     In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
     is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
     `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop
-    block. One that `is_task` comes by `POST /tasks`.
+    block. One that `is_task` comes by `POST /tasks`. One with `history_of` is shown that conversation, and
+    is no turn of it.
     """
 
     id: UUID
@@ -80,6 +81,7 @@ class Submission:
     respond: Respond = Respond.MODEL
     callback_url: str | None = None
     is_task: bool = False
+    history_of: UUID | None = None
 
     @property
     def expires_in(self) -> timedelta:
@@ -465,6 +467,7 @@ def submission_values(submission: Submission) -> dict[str, object]:
         "callback_url": submission.callback_url,
         "is_task": submission.is_task,
         "respond": str(submission.respond),
+        "history_of": None if submission.history_of is None else str(submission.history_of),
     }
 
 

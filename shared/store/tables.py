@@ -156,6 +156,7 @@ class Job(SQLModel, table=True):
     root_job_id: UUID | None = None
     depth: int = int_column()
     conversation_id: UUID | None = None
+    history: Any = json_column()
     in_message_flow: bool = flag_column()
     batch_id: UUID | None = None
     batch_line: int | None = None

@@ -22,10 +22,10 @@ async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
 
 
 async def history(
-    database: Database, tenant_id: str, conversation_id: UUID, job_id: UUID
+    database: Database, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None
 ) -> Sequence[HistoryMessage]:
     """See `JobStore.history`."""
-    given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "limit": _ROWS}
+    given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "before": before}
     return [
         HistoryMessage(
             row["sequence"],
@@ -35,5 +35,5 @@ async def history(
             row["content"],
             row["job_id"],
         )
-        for row in await database.fetch_all("conversation_history", **given)
+        for row in await database.fetch_all("conversation_history", limit=_ROWS, **given)
     ]

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.agents.chaining import stored_chained_result
+from planq.shared.domain.conversations.messages import HistoryForm
 from planq.shared.domain.errors import InvalidArguments
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Effect, JoinPolicy, Lane, StepKind
@@ -98,6 +99,10 @@ class AskAgent(_AgentCallingTool):
             agent_name={**AGENT_ID, "description": "The agent to ask."},
             input_text={"type": "string", "minLength": 1, "description": "The question."},
             input_data={"type": "object", "description": "Data that belongs to it."},
+            history={
+                "enum": ["none", *HistoryForm],
+                "description": "What it is shown of the conversation before this turn: none of it by default.",
+            },
         ),
         _object(
             ["status"],
@@ -123,6 +128,7 @@ class AskAgent(_AgentCallingTool):
             input=arguments["input_text"],
             timeout_seconds=await self._services.seconds(None, context),
             with_=arguments.get("input_data") or {},
+            history=None if (form := arguments.get("history")) in (None, "none") else HistoryForm(form),
         )
         return Delegated([child], max_parallel=1)
 

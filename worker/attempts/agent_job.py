@@ -6,7 +6,7 @@ Skills come first, then the agent's own prompt; what the caller sent stays data.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,9 @@ from planq.shared.ports import JobStore, StageClaim
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
+
+ASKED_BY_NAME = ("ask_agent", "cp__call_agent", "cp__call_agents", "cp__agent_orchestrate")
+"""Tools by which a turn lets agents work, where its agent or its tenant lists them."""
 
 _CALL_LIMITS = ("request_limit", "input_tokens_limit", "output_tokens_limit", "total_tokens_limit")
 
@@ -115,13 +118,17 @@ def most_steps(claim: StageClaim, job: AgentJob | None) -> int:
 
 
 async def offered_tools(
-    store: JobStore, claim: StageClaim, job: AgentJob | None, known: Mapping[str, ToolDefinition]
+    store: JobStore,
+    claim: StageClaim,
+    job: AgentJob | None,
+    known: Mapping[str, ToolDefinition],
+    listed: Collection[str] = (),
 ) -> Mapping[str, ToolDefinition]:
     """Return the tools that a model may plan for the job: its agent's, and of these what the request leaves.
 
     A tool that the agent lists and no worker offers is reported in an event; the job goes on without it. A job
     without an agent is offered every tool but those that work for other tools or make child jobs, which it has to ask
-    for.
+    for; a turn is offered these where its tenant has `listed` them by name.
     """
     if job is not None:
         names, missing = job.document.select_tools(list(known))
@@ -130,7 +137,11 @@ async def offered_tools(
             data = {"agent": claim.agent_name, "tools": missing}
             await persist(lambda: store.warn(claim, "agent_tools_missing", data))
     elif claim.tools is None:
-        names = [name for name, tool in known.items() if tool.kind is StepKind.TOOL and not is_reserved(name)]
+        names = [
+            name
+            for name, tool in known.items()
+            if (tool.kind is StepKind.TOOL and not is_reserved(name)) or (name in ASKED_BY_NAME and name in listed)
+        ]
     else:
         names = [name for name in claim.tools if name in known]
     return {name: known[name] for name in names if claim.tools is None or name in claim.tools}

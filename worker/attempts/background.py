@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planq.shared.computing import off_loop
-from planq.shared.domain.conversations.history import CountTokens, history_messages
+from planq.shared.domain.conversations.history import CountTokens, history_messages, summary_of
+from planq.shared.domain.conversations.messages import HistoryForm
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.models.background import Background
 from planq.shared.domain.models.exchange import ChatMessage
@@ -37,15 +38,22 @@ class Backgrounds:
         """Return the background of a claim; waits for the database as long as it is away."""
         config = await config_of(self.tenants, claim.tenant_id)
         background = Background(planner_model=config.planner_model, fallback_models=config.fallback_models)
+        if claim.conversation_id is not None or claim.history is not None:
+            background = replace(background, history=await self._history(claim, config.history_tokens))
         if claim.conversation_id is not None:
-            history = await self._history(claim, config.history_tokens)
-            prompt = config.prompt if claim.parent is None else ""
-            background = replace(background, tenant_prompt=prompt, history=history)
+            is_turn = claim.parent is None
+            prompt = config.prompt if is_turn else ""
+            background = replace(background, tenant_prompt=prompt, tools=(config.tools or ()) if is_turn else ())
         return background
 
     async def _history(self, claim: StageClaim, max_tokens: int) -> Sequence[ChatMessage]:
-        conversation_id = claim.conversation_id
-        if conversation_id is None or claim.parent is not None or not max_tokens:
+        shown, own = claim.history, claim.conversation_id
+        conversation_id = own if shown is None else shown.conversation_id
+        if conversation_id is None or (shown is None and claim.parent is not None) or not max_tokens:
             return ()
-        rows = await persist(lambda: self._store.history(claim.tenant_id, conversation_id, claim.job_id))
-        return await off_loop(history_messages, rows, max_tokens, self._count) if rows else ()
+        before = None if shown is None else shown.before
+        rows = await persist(lambda: self._store.history(claim.tenant_id, conversation_id, claim.job_id, before))
+        if not rows:
+            return ()
+        found = await off_loop(history_messages, rows, max_tokens, self._count)
+        return summary_of(found) if shown is not None and shown.form is HistoryForm.SUMMARY else found

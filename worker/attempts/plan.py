@@ -123,7 +123,7 @@ class PlanStage:
             guard = self._rounds.guard_of(claim)
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), [])
-        tools = await offered_tools(self._store, claim, job, known)
+        tools = await offered_tools(self._store, claim, job, known, background.tools)
         if job is not None and not tools and claim.strategy is Strategy.PLAN:
             return await self._answering.ask(claim, job, chain)
         job = None if job is None else job.knowing(tools)

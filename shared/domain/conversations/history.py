@@ -23,6 +23,9 @@ _MOST_BYTES_PER_TOKEN = 128
 _SHOWN_CHARS = 1_000
 """Characters that are shown of a call's arguments and of its response, so that it leaves room for words."""
 
+_LINES, _BEGINNING = 20, 160
+_SUMMARY = "How the messages of the conversation begin in which this is asked, as background:"
+
 _UNKNOWN = {"error": {"code": OutcomeUnknown.code, "message": "the turn ended before this call did"}}
 
 
@@ -41,6 +44,15 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
         kept.append(entry)
     kept = kept[: len(kept) - len(list(takewhile(lambda entry: len(entry) > 1, reversed(kept))))]
     return [message for entry in reversed(kept) for message in entry]
+
+
+def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Return one message that says how each of the newest ones begins that are words, without calling a model."""
+    said = [message for message in messages if message.role in ("user", "assistant") and message.content.strip()]
+    lines = [
+        f"- {message.role}: {capped(' '.join(message.content.split()), _BEGINNING)}" for message in said[-_LINES:]
+    ]
+    return (ChatMessage("user", "\n".join([_SUMMARY, *lines])),) if lines else ()
 
 
 def _entries(rows: Sequence[HistoryMessage]) -> Iterator[Sequence[ChatMessage]]:

@@ -6,10 +6,32 @@ one order; a turn is an inbound message, the calls that its job made, and the ou
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
+
+
+class HistoryForm(StrEnum):
+    """How a job that is no turn is shown a conversation."""
+
+    FULL = "full"  # as a turn is
+    SUMMARY = "summary"  # by what each message begins with
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHistory:
+    """What a job that is no turn is shown of a conversation: the turns `before` one of them."""
+
+    conversation_id: UUID
+    before: int
+    form: HistoryForm
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any] | None) -> ShownHistory | None:
+        """Read what is stored with a job."""
+        return None if stored is None else cls(UUID(stored["of"]), stored["before"], HistoryForm(stored["form"]))
 
 
 class Policy(StrEnum):
@@ -60,3 +82,7 @@ class HistoryMessage:
     text: str
     content: Any = None
     job_id: UUID | None = None
+
+
+Turns: TypeAlias = Sequence[HistoryMessage]
+"""Rows of a conversation as they are shown, newest first."""

@@ -13,13 +13,15 @@ class Background:
     """`tenant_prompt` is a text, if only "", in jobs of a conversation, and None in all others.
 
     `history` are the turns before this one, oldest first. `planner_model` writes guides, None: the job's own model.
-    `fallback_models` are asked in this order where the model of a question fails.
+    `fallback_models` are asked in this order where the model of a question fails. In a turn `tools` are those
+    that its tenant lists.
     """
 
     tenant_prompt: str | None = None
     history: Sequence[ChatMessage] = ()
     planner_model: str | None = None
     fallback_models: Sequence[str] = ()
+    tools: Sequence[str] = ()
 
 
 NO_BACKGROUND = Background()

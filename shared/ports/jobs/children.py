@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from planq.shared.domain.conversations.messages import HistoryForm
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import JobStatus, JoinPolicy
 
@@ -18,7 +19,8 @@ class ChildRequest:
 
     `input` may be blank beside a plan or an `action`. `with_` is what the action's prompt is rendered from.
     `timeout_seconds` is lowered to 300 s and to what the parent has left. `key` names the result within a group.
-    `plan_source` says who made the plan; `model` None takes the parent's.
+    `plan_source` says who made the plan; `model` None takes the parent's. It is shown the conversation that its root
+    is shown in the form `history`, None for not at all.
     """
 
     agent: str | None
@@ -30,6 +32,7 @@ class ChildRequest:
     plan: Mapping[str, Any] | None = None
     plan_source: str = "agent"
     model: str | None = None
+    history: HistoryForm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from planq.shared.domain.conversations.messages import ShownHistory
 from planq.shared.domain.jobs.elicitations import ElicitationAnswer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
@@ -55,7 +56,8 @@ class StageClaim:
     `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `next_index` is that of the next step
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
     model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
-    conversation has its `conversation_id`; it is a turn of it unless it has a `parent`.
+    conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. One that reads a conversation
+    without being a turn is shown `history`.
     """
 
     job_id: UUID
@@ -89,6 +91,7 @@ class StageClaim:
     trace_id: str = ""
     context_id: str = ""
     conversation_id: UUID | None = None
+    history: ShownHistory | None = None
     tried: StageTries = field(default_factory=StageTries)
     time_left: timedelta | None = None
     strategy: Strategy = Strategy.PLAN

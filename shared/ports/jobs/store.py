@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import HistoryMessage
+from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
 from planq.shared.domain.jobs.elicitations import Elicitation
@@ -485,8 +485,10 @@ class JobStore(Protocol):
         """
         ...
 
-    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
         """Return what stands in a conversation of the turns before this job's, newest first, at most 200 rows.
+
+        With `before` it is what stands before that turn, whosever job asks.
 
         Every call of a tool has its response, right after it in the order of the rows, unless the bound lies between
         them. It is the same as often as it is asked for while the job runs.

@@ -88,6 +88,7 @@ def _child(id: UUID, position: int, child: ChildRequest) -> dict[str, Any]:
         "plan": None if child.plan is None else json_text(dict(child.plan)),
         "source": child.plan_source,
         "model": _text(child.model),
+        "history": None if child.history is None else str(child.history),
     }
 
 

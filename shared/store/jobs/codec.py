@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
+from planq.shared.domain.conversations.messages import ShownHistory
 from planq.shared.domain.errors import InvalidArguments, capped, storable
 from planq.shared.domain.jobs.budget import Holder, Wanted
 from planq.shared.domain.jobs.elicitations import (
@@ -405,6 +406,7 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         trace_id=value["trace_id"],
         context_id=value["conversation_id"] or value["job_id"],
         conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
+        history=ShownHistory.of(value["history"]),
         tried=StageTries(**(value["tried"] or {})),
         priority=Priority(value["priority"]),
         time_left=None if time_left is None else timedelta(seconds=time_left),

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import HistoryMessage
+from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
 from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
 from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
@@ -454,8 +454,8 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_note_outcome", *given)
         return applied
 
-    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
-        return await history(self._database, tenant_id, conversation_id, job_id)
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None) -> Turns:
+        return await history(self._database, tenant_id, conversation_id, job_id, before)
 
     async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
         applied: bool = await self._database.call("planq_note_step", *_fence(claim)[:3], kind, as_json(data))

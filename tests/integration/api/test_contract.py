@@ -177,6 +177,8 @@ BEYOND_SCHEMAS = (
     *("prompt: ", "budget"),  # of a tenant
     "channel: unknown channel ",  # which the tenant has
     *("metadata: ", "defaults: "),  # JSON in the query
+    "conversation: is only understood together with",
+    "respond: expected model, or none at all; found ",  # beside an agent
     "metadata.agent: ",  # what somebody else's metadata may hold
     "expected a line for each request",  # not only blank ones
     "words: expected without ",  # what filters beside them

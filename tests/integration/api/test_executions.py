@@ -130,7 +130,12 @@ def test_the_limits_of_the_tenant_are_what_a_request_can_lower(make_api: MakeApi
         ("doer", {"prompt": "x", "timeout_ms": -1}, 422, "timeout_ms"),
         ("doer", {"prompt": "x", "timeout_ms": 1, "timeout_seconds": 1}, 422, "timeout_ms and timeout_seconds"),
         ("doer", {"prompt": " "}, 422, "prompt: expected a text that says what to do, found only white space"),
-        ("doer", {"prompt": "x", "input": "y"}, 422, "known fields are action, budget, metadata, prompt"),
+        (
+            "doer",
+            {"prompt": "x", "input": "y"},
+            422,
+            "known fields are action, budget, conversation",
+        ),
         ("doer", {"prompt": "x", "budget": {"soft": 0.5}}, 422, "budget"),
         ("doer", {"prompt": "x", "budget": {"max_tokens": 0}}, 422, "budget.max_tokens"),
         ("doer", {"prompt": "x", "with": []}, 422, "with"),

@@ -101,3 +101,69 @@ def test_the_object_of_a_turn_goes_to_its_chained_tool_and_both_stand_in_the_con
     call, response = rows[1][1], rows[2][1]
     assert (call["name"], call["arguments"], call["id"]) == ("note", {"text": "Ana moved"}, response["id"])
     assert json.loads(rows[3][1]) == {"text": "Ana moved"}
+
+
+BOSS = {"name": "boss", "description": "You let others work.", "tools": ["ask_agent"]}
+HELPER = {"name": "helper", "description": "You check."}
+
+
+@pytest.mark.parametrize(
+    ("form", "seen"),
+    [
+        (None, ["check it"]),
+        ("none", ["check it"]),
+        ("full", ["good morning", "hello", "check it"]),
+        ("summary", ["- user: good morning\n- assistant: hello", "check it"]),
+    ],
+)
+def test_an_agent_that_a_turn_asks_sees_as_much_of_the_conversation_as_it_is_asked_with(
+    play: Any, provider: StrictServer, form: str | None, seen: list[str]
+) -> None:
+    asked = {"agent_name": "helper", "input_text": "check it", **({} if form is None else {"history": form})}
+    provider.script(saying("hello"), calling("ask_agent", **asked), saying("checked"), saying("all is well"))
+
+    async def scenario(harness: Harness) -> Any:
+        thread = Thread(harness.database)
+        await says(harness, thread, "good morning", strategy=Strategy.REACT, model=OPENAI_CHAT.model)
+        await harness.drain()
+        await keep_agent(harness, HELPER)
+        job = await turn_of(harness, thread, BOSS, "is it right?")
+        await harness.model.aclose()
+        return job
+
+    job = play(scenario, gateway(provider), agents=True)
+
+    assert (job["status"], job["answer"]) == ("completed", "all is well")
+    assert provider.refused == []
+    body = provider.requests[2].body
+    spoken = [message["content"] for message in body["messages"] if message["role"] != "system"]
+    assert len(spoken) == len(seen)
+    assert all(told.endswith(end) for told, end in zip(spoken, seen, strict=True)), spoken
+    system = "\n".join(message["content"] for message in body["messages"] if message["role"] == "system")
+    assert "You check." in system
+
+
+@pytest.mark.parametrize(
+    ("tools", "offered"),
+    [
+        (None, {"note"}),
+        (["*"], {"note"}),
+        (["*", "ask_agent", "cp__agent_orchestrate"], {"note", "ask_agent", "cp__agent_orchestrate"}),
+        (["note", "cp__call_agents"], {"note", "cp__call_agents"}),
+    ],
+)
+def test_a_turn_without_an_agent_may_let_agents_work_where_its_tenant_lists_the_tool_by_name(
+    play: Any, provider: StrictServer, tools: list[str] | None, offered: set[str]
+) -> None:
+    provider.script(saying("hello"))
+
+    async def scenario(harness: Harness) -> None:
+        await of_tenant(harness, tools=tools)
+        await says(harness, Thread(harness.database), "hi", strategy=Strategy.REACT, model=OPENAI_CHAT.model)
+        await harness.drain()
+        await harness.model.aclose()
+
+    play(scenario, gateway(provider), [make_tool(note)], agents=True)
+
+    (request,) = provider.requests
+    assert {tool["function"]["name"] for tool in request.body["tools"]} == offered

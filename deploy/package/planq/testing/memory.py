@@ -548,7 +548,9 @@ class MemoryStore:
     async def settle_turn(self, job_id: UUID) -> Sequence[Any]:
         return ()
 
-    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[Any]:
+    async def history(
+        self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None
+    ) -> Sequence[Any]:
         return ()
 
     def __getattr__(self, name: str) -> Any:

@@ -475,6 +475,7 @@ CREATE TABLE jobs (
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
+    history JSON,
     in_message_flow BOOLEAN DEFAULT false NOT NULL,
     batch_id UUID,
     batch_line INTEGER,

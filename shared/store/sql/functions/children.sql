@@ -48,7 +48,7 @@ BEGIN
 END $$;
 
 -- Stores the child jobs of a step of the job `j`, which the caller holds, and appends their events. `p_children` lists {id,
--- position, agent, input, action, with, seconds, key, plan, source, model}, `with` and `plan` as texts that hold JSON.
+-- position, agent, input, action, with, seconds, key, plan, source, model, history}, `with` and `plan` as texts that hold JSON.
 -- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -60,7 +60,7 @@ BEGIN
                planq_child_error(c.agent, a.version, a.pinned) AS error
         FROM json_to_recordset(p_children) AS c (
             id uuid, position int, agent text, input text, action text, "with" text, seconds float8, key text,
-            plan text, source text, model text
+            plan text, source text, model text, history text
         ) LEFT JOIN LATERAL (
             SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned, d.strategy,
                    planq_loop_block(j.tenant_id, d.loop_block) AS loop_block FROM agents d
@@ -73,12 +73,12 @@ BEGIN
         FROM given g
     ), born AS (
         INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
-                          root_job_id, depth, conversation_id, in_message_flow, strategy, loop_block, model, limits, budget, priority, user_id,
+                          root_job_id, depth, conversation_id, history, in_message_flow, strategy, loop_block, model, limits, budget, priority, user_id,
                           trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
                           status, is_joined, error, finished_at, run_at, wake_at, expires_at)
         SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
                j.depth + (r.agent IS NOT NULL)::int,
-               j.conversation_id, j.in_message_flow, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
+               j.conversation_id, CASE WHEN r.history IS NOT NULL THEN planq_history_of_child(j, r.history) END, j.in_message_flow, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
                planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
                r.pinned, r.action, r."with"::json,

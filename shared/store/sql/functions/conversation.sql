@@ -226,10 +226,10 @@ END $$;
 -- conversation, its channel or tenant. The conversation keeps the version with which an agent has begun in it.
 CREATE FUNCTION planq_other_agent(c conversations, m planq_message) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_agent CONSTANT text := coalesce(m.named_agent, c.agent, m.default_agent);
+    v_agent CONSTANT text := coalesce(m.named_agent, CASE WHEN NOT m.is_job THEN coalesce(c.agent, m.default_agent) END);
     v_version int;
 BEGIN
-    IF v_agent IS NULL AND m.agent IS NULL THEN
+    IF v_agent IS NULL AND m.agent IS NULL OR m.is_job AND m.agent IS NULL THEN
         RETURN NULL;
     END IF;
     IF NOT (m.names_version OR coalesce(c.follows_agent, true)) THEN
@@ -347,7 +347,7 @@ BEGIN
         a.job := c.active_job_id;
         RETURN a;
     END IF;
-    IF m.debounce_seconds > 0 OR v_policy = 'merge' THEN
+    IF NOT m.is_job AND (m.debounce_seconds > 0 OR v_policy = 'merge') THEN
         SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
         IF FOUND AND planq_is_of_agent(v_last, m)
            AND planq_extend_job(v_last, p_input, m.debounce_seconds, m.debounce_most_seconds) THEN
@@ -358,7 +358,8 @@ BEGIN
         END IF;
         a.turn := NULL;
     END IF;
-    IF v_policy = 'merge' AND a.outcome = 'accepted' AND planq_is_of_agent(c.active_job_id, m) THEN
+    IF NOT m.is_job AND v_policy = 'merge' AND a.outcome = 'accepted' AND planq_is_of_agent(c.active_job_id, m)
+       AND (v_last IS NULL OR planq_is_of_agent(v_last, m)) THEN  -- else it would go before what waits
         a.outcome := 'merged';
         a.job := c.active_job_id;
         SELECT round INTO a.round FROM jobs WHERE id = c.active_job_id FOR NO KEY UPDATE;
@@ -366,12 +367,14 @@ BEGIN
     RETURN a;
 END $$;
 
--- Whether a job is one of the agent, in the version, that a message is for.
+-- Whether a job is one of the agent, in the version, that a message is for, and was not sent as a job with more than words.
 CREATE FUNCTION planq_is_of_agent(p_job uuid, m planq_message) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM jobs WHERE id = p_job AND tenant_id = m.tenant_id
-          AND agent_name IS NOT DISTINCT FROM m.agent AND agent_version IS NOT DISTINCT FROM m.agent_version);
+          AND agent_name IS NOT DISTINCT FROM m.agent AND agent_version IS NOT DISTINCT FROM m.agent_version
+          AND action IS NULL AND with_input IS NULL AND tools IS NULL)
+      AND NOT EXISTS (SELECT FROM plans WHERE job_id = p_job AND tenant_id = m.tenant_id AND source = 'caller');
 END $$;
 
 -- The turns of a conversation that nobody has begun, with the place of the first message of each, and its turn. They are found
@@ -586,6 +589,30 @@ BEGIN
     UPDATE conversation_messages SET turn = v_turn
     WHERE conversation_id = p_conversation AND turn IS NULL AND job_id = v_job AND status <> 'merging';
     RETURN v_job;
+END $$;
+
+-- What a job that reads a conversation is shown of it, now and at every attempt: the turns before the one that runs.
+CREATE FUNCTION planq_history_until_now(p_tenant text, p_conversation uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT json_build_object('of', c.id, 'form', 'full', 'before', coalesce((
+            SELECT min(m.turn) FROM conversation_messages m
+            WHERE m.job_id = c.active_job_id AND m.tenant_id = c.tenant_id AND m.conversation_id = c.id), c.last_turn + 1))
+        FROM conversations c WHERE c.id = p_conversation AND c.tenant_id = p_tenant);
+END $$;
+
+-- What a child job of the job `j` is shown in that form: the turns that its root is shown. Null where that has none.
+CREATE FUNCTION planq_history_of_child(j jobs, p_form text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF j.history IS NOT NULL THEN
+        RETURN json_build_object('of', j.history->>'of', 'form', p_form, 'before', (j.history->>'before')::int);
+    END IF;
+    RETURN (
+        SELECT json_build_object('of', j.conversation_id, 'form', p_form, 'before', max(m.turn))
+        FROM conversation_messages m
+        WHERE m.job_id = coalesce(j.root_job_id, j.id) AND m.tenant_id = j.tenant_id AND m.direction = 'inbound'
+          AND m.conversation_id = j.conversation_id
+        HAVING max(m.turn) IS NOT NULL);
 END $$;
 
 -- OutcomeNoted: a call whose turn was cancelled while it ran has ended after that, as `p_key` (`output` or `error`) says. It

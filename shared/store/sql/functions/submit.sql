@@ -25,7 +25,7 @@ BEGIN
             user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
             forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
             with_input text, budget text, loop_block text, priority text, callback_url text,
-            batch_id uuid, batch_line int, is_task boolean, respond text
+            batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid
         ) LEFT JOIN LATERAL (
             SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
         ) f ON true
@@ -34,7 +34,7 @@ BEGIN
             id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
             idempotency_key, request_hash, run_at, wake_at, expires_at, forked_from, agent_name, agent_version,
             skill_versions, action, with_input, budget, loop_block, conversation_id, priority, callback_url,
-            batch_id, batch_line, in_message_flow, respond
+            batch_id, batch_line, in_message_flow, respond, history
         )
         SELECT
             g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
@@ -43,7 +43,7 @@ BEGIN
             CASE WHEN v_run_at < planq_never() THEN v_run_at + make_interval(secs => g.expires_seconds) END,
             g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json, g.budget::json,
             g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url,
-            g.batch_id, g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model')
+            g.batch_id, g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'), CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of) END
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at
