@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from planq.api import http
 from planq.api.access import Access
 from planq.api.batch_validation import validate_batches
+from planq.api.channels.telegram import telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
@@ -153,7 +154,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
-        *(webhook_routes, webhook_channel_routes, overview_routes),
+        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)

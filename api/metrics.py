@@ -69,7 +69,7 @@ _COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "delivery": (
         "planq_delivery_attempts",
-        "Attempts to deliver webhooks, by result: sent, again, or failed for good.",
+        "Attempts to deliver webhooks and messages, by result: sent, again, failed for good, or uncertain.",
         ("result",),
     ),
     "tool_call": (
@@ -161,6 +161,12 @@ class Metrics:
         self._requests = Counter(
             "planq_http_requests_total", "Requests answered.", ("method", "route", "status"), registry=self.registry
         )
+        self._updates = Counter(
+            "planq_channel_updates_total",
+            "What chats have posted, by what it meant: a message, an answer by a button, a move, or nothing.",
+            ("channel", "meaning"),
+            registry=self.registry,
+        )
         self._seconds = Histogram(
             "planq_http_request_seconds",
             "Time to answer, without the time a client chose to wait for a job, or follows events.",
@@ -200,6 +206,10 @@ class Metrics:
         self._ended = _EndCollector()
         for collector in (self._each, self._ended):
             self.registry.register(collector)
+
+    def update_came(self, channel: str, meaning: str) -> None:
+        """Count what a chat has posted."""
+        self._updates.labels(channel, meaning).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note one answered request; `route` is a template, never a path."""

@@ -267,6 +267,9 @@ class Settings(ServerSettings):
     webhook_concurrency: int = Field(
         default=50, ge=1, le=1_000, description="Most deliveries that one `io` worker sends at once."
     )
+    telegram_url: WebAddress = Field(
+        default=None, description="Your own server of Telegram's Bot API, which may be private; else Telegram's."
+    )
     uncertain_delivery: DoubtPolicy = Field(
         default=DoubtPolicy.REPEAT,
         description="What becomes of a message to a chat that may have arrived: `repeat` sends it again.",

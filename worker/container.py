@@ -24,6 +24,7 @@ from celery import Celery
 from planq.shared.beats import Beat
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.domain.channels.kinds import ChannelKind
+from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Lane
@@ -76,6 +77,7 @@ from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
+from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import HostPlaces, LeastRate
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
@@ -108,7 +110,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
-    "deliveries": methods(DeliveryStore) - {"note_part", "move_thread"},
+    "deliveries": methods(DeliveryStore),
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
@@ -408,7 +410,13 @@ class LaneRuntime:
         keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
         poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random)
         deliveries = self._failpoints.around("deliveries", store)
-        channels: dict[str, MessageChannel[Any]] = {ChannelKind.WEBHOOK: WebhookChannel(poster)}
+        bots = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
+        channels: dict[str, MessageChannel[Any]] = {
+            ChannelKind.WEBHOOK: WebhookChannel(poster),
+            ChannelKind.TELEGRAM: TelegramChannel(
+                BotApi(settings.telegram_url or BOT_API, timeout), bots.get, SystemRandom().random
+            ),
+        }
         sending = ChannelSender(poster, channels, deliveries, doubt)
         sender = DeliverySender(
             deliveries,

@@ -37,6 +37,7 @@ from planq.deploy.cli import (
     processes,
     retention,
     secrets,
+    telegram,
     tenants,
 )
 from planq.deploy.local import sample, up
@@ -62,6 +63,7 @@ GROUPS = (
     retention,
     tenants,
     channels,
+    telegram,
     keys,
     secrets,
     processes,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from planq.shared.domain.channels.kinds import KNOWS_REPEATS, ChannelKind
 from planq.shared.domain.errors import NotFound, storable
@@ -75,6 +76,20 @@ class ChannelStore:
         given = {"tenant_id": storable(tenant_id), "name": storable(name)}  # they come from addresses
         row = await self._database.fetch_one("get_channel", **given)
         return None if row is None else _stored(row)
+
+    async def move(self, tenant_id: str, name: str, before: str, after: str) -> None:
+        """Know a thread of a channel, and those below it, by another name from now on."""
+        await self._database.call("planq_move_thread", tenant_id, name, before, after)
+
+    async def asks_in(self, tenant_id: str, name: str, thread: str, job_id: UUID) -> bool:
+        """Say whether a job is a turn of the conversation of a thread of the channel."""
+        given = {"tenant_id": tenant_id, "name": name, "thread": storable(thread), "job_id": job_id}
+        return await self._database.fetch_one("turn_of_thread", **given) is not None
+
+    async def hold_polling(self, tenant_id: str, name: str, holder: UUID, lease: timedelta) -> bool:
+        """Fetch the messages of a channel for so long, alone; False where another one does. No time gives it up."""
+        held: bool = await self._database.call("planq_hold_polling", tenant_id, name, holder, lease.total_seconds())
+        return held
 
     async def disconnect(self, tenant_id: str, name: str) -> None:
         """Send nothing to a channel any more: what waits fails. Raises `NotFound`."""

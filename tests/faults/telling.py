@@ -1,4 +1,4 @@
-"""How the crash points of webhooks are reached; part of `reaching.REACH`."""
+"""How the crash points of webhooks and replies are reached; part of `reaching.REACH`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import base64
 
 from standardwebhooks import Webhook
 
+from planq.shared.domain.channels.kinds import ChannelKind
+from planq.shared.domain.channels.telegram import BOT_SECRET
+from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tenants.master_keys import read_master_keys
+from planq.shared.store.channels import ChannelStore
+from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.database import Database
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.secrets import SecretStore
 from planq.shared.store.signing import SigningSecrets
+from tests.faults.conversing import says
 from tests.faults.scene import PATIENCE, Scene
+from tests.support.bot_api import TOKEN, Reply, bot_server, refused
 from tests.support.receiver import receiving
 from tests.support.waiting import eventually
 
@@ -36,4 +47,50 @@ def told(scene: Scene, point: str) -> None:
         assert (body["type"], body["data"]["id"]) == ("job.completed", str(job_id))
 
 
-TELLING = {"deliveries.claim": told, "deliveries.finish": told, "poster.send": told}
+def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7") -> list[str]:
+    """A worker dies while it sends the reply to a message over Telegram; returns what was sent, in its order."""
+    with bot_server(*replies) as server:
+        env = {"PLANQ_SECRET_KEYS": KEY, "PLANQ_TELEGRAM_URL": server.url}
+        database = scene.caller.database
+        scene.caller.do(SecretStore(database, read_master_keys(KEY)).put("default", BOT_SECRET, TOKEN))
+        kind = ChannelKind.TELEGRAM
+        scene.caller.do(ChannelStore(database).connect("default", kind, kind, {"bot_id": 42, "username": "bot"}))
+        said = says(scene, "x", publish=False, channel=kind, thread=chat)
+        scene.caller.do(_answered(database, said, "\n\n".join(letter * 3_000 for letter in "ab")))
+        scene.died_at(point, **env)
+        scene.worker(**env)
+        sent = "SELECT id FROM deliveries WHERE status = 'sent' AND conversation_id = %s"
+        eventually(lambda: scene.read(sent, said.conversation_id), PATIENCE, what="the reply is sent")
+        return [given["text"] for given in server.sent]
+
+
+async def _answered(database: Database, said: Received, text: str) -> None:
+    """Answer a message as a worker does, and settle its turn."""
+    assert said.job_id is not None
+    store = PostgresJobStore(database, new_id())
+    claim = await store.claim_stage(said.job_id, [JobStatus.QUEUED])
+    assert claim is not None
+    assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [])
+    await ConversationStore(database).settle(said.job_id)
+
+
+def part_by_part(scene: Scene, point: str) -> None:
+    """Recipe: a worker dies between two parts; the first one comes twice where nobody could know that it had come."""
+    texts = replied(scene, point)
+    assert [text[0] for text in texts] == (["a", "a", "b"] if point.endswith(":before") else ["a", "b"])
+
+
+def moved(scene: Scene, point: str) -> None:
+    """Recipe: a worker dies while it learns that a group has another id; the reply goes there."""
+    refusal = refused(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1005)
+    replied(scene, point, *[refusal] * (2 if point.endswith(":before") else 1), chat="-5")
+    assert scene.read("SELECT id FROM conversations WHERE thread = '-1005'")
+
+
+TELLING = {
+    "deliveries.claim": told,
+    "deliveries.finish": told,
+    "deliveries.note_part": part_by_part,
+    "deliveries.move_thread": moved,
+    "poster.send": told,
+}

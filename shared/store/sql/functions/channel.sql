@@ -5,6 +5,7 @@
 --   planq_message_body    what is sent, read from the conversation at each attempt: it may have been erased
 --   planq_note_part       a part of a message has arrived
 --   planq_move_thread     the channel knows a thread by another name from now on
+--   planq_hold_polling    one process alone fetches the messages of a channel
 
 -- MessageWritten: to be sent where its channel is one that is sent to.
 CREATE FUNCTION planq_send_messages() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -86,4 +87,14 @@ BEGIN
           AND o.thread = p_to || substr(c.thread, length(p_from) + 1));
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
+END $$;
+
+-- PollingHeld: `p_holder` fetches the messages of a channel for `p_seconds` more, unless another one does. Returns whether.
+CREATE FUNCTION planq_hold_polling(p_tenant text, p_channel text, p_holder uuid, p_seconds float8) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE channels SET polled_by = p_holder, polled_until = planq_now() + make_interval(secs => p_seconds)
+    WHERE tenant_id = p_tenant AND name = p_channel
+      AND (polled_by = p_holder OR polled_until IS NULL OR polled_until <= planq_now());
+    RETURN FOUND;
 END $$;

@@ -22,3 +22,8 @@ WHERE tenant_id = %(tenant_id)s AND name = %(name)s
 -- name: disconnect_channel
 -- Nothing is sent to a channel any more.
 DELETE FROM channels WHERE tenant_id = %(tenant_id)s AND name = %(name)s
+
+-- name: turn_of_thread
+-- A row where a job is a turn of a thread of a channel.
+SELECT j.id FROM conversations c JOIN jobs j ON j.conversation_id = c.id AND j.tenant_id = c.tenant_id
+WHERE c.tenant_id = %(tenant_id)s AND c.channel = %(name)s AND c.thread = %(thread)s AND j.id = %(job_id)s

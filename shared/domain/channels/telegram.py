@@ -1,0 +1,260 @@
+"""Telegram's updates and what they mean: a message, a press of a button, a group that has moved, or nothing.
+
+Updates come from outside, and fields may be missing or of any type: what is not as it should be means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import capped, storable
+
+PROOF_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+BOT_SECRET = "telegram_token"  # noqa: S105
+"""Under which name the token of a tenant's bot lies among its secrets."""
+
+BOT_API = "https://api.telegram.org"
+
+MAX_UNITS = 4_096
+"""What a message may have, in UTF-16 units."""
+
+MAX_BUTTONS = 20
+_MAX_LABEL_CHARS = 60
+
+UPDATE_KINDS = ("message", "edited_message", "callback_query")
+"""The kinds of updates that mean something; others are not asked for."""
+
+_GROUPS = frozenset({"group", "supergroup"})
+_FILES = ("document", "audio", "video", "voice", "video_note", "animation", "sticker")
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """Whose updates these are. It `hears_all` in groups, or only what mentions it or replies to it."""
+
+    id: int
+    username: str
+    hears_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PersonMessage:
+    """What somebody has said, as the document of a message; the reply goes to `chat_id`."""
+
+    document: Mapping[str, Any]
+    chat_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ButtonPress:
+    """Somebody has pressed a button of a message in a thread."""
+
+    id: str
+    person: str
+    thread: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMove:
+    """A group has another id from now on."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoMessage:
+    """An update that says nothing to a model, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A choice that a question leaves: what its button says, and what answer it is."""
+
+    label: str
+    action: str
+    content: Mapping[str, Any] | None = None
+
+
+def read_update(update: Mapping[str, Any], bot: Bot) -> PersonMessage | ButtonPress | GroupMove | NoMessage:
+    """Return what an update means."""
+    number = update.get("update_id")
+    if not _is_number(number):
+        return NoMessage("no update")
+    if "callback_query" in update:
+        return _press(_object(update["callback_query"]))
+    kind = next((name for name in UPDATE_KINDS if name in update), None)
+    if kind is None:
+        return NoMessage(next((name for name in update if name != "update_id"), "empty"))
+    message = _object(update[kind])
+    chat, sender = _object(message.get("chat")), _object(message.get("from"))
+    if not _is_number(chat.get("id")):
+        return NoMessage("no chat")
+    for name, moves in (("migrate_to_chat_id", True), ("migrate_from_chat_id", False)):
+        if _is_number(other := message.get(name)):
+            before, after = (chat["id"], other) if moves else (other, chat["id"])
+            return GroupMove(str(before), str(after))
+    if not _is_number(sender.get("id")) or sender.get("is_bot") is True:
+        return NoMessage("no person")
+    said = _said(message)
+    if said is None:
+        return NoMessage("a service message")
+    if chat.get("type") in _GROUPS and not (bot.hears_all or _concerns(message, bot)):
+        return NoMessage("not addressed")
+    return PersonMessage(_document(message, kind, said, f"{bot.id}:{number}"), chat["id"])
+
+
+def thread_of(message: Mapping[str, Any]) -> str:
+    """Return the thread of a message: its chat, or the topic of a group."""
+    chat, topic = _object(message.get("chat")).get("id"), message.get("message_thread_id")
+    is_topic = message.get("is_topic_message") is True and _is_number(topic)
+    return f"{chat}/{topic}" if is_topic else str(chat)
+
+
+def chat_of(thread: str) -> dict[str, int]:
+    """Return where a message of a thread goes, as fields of a request; raises `ValueError` for no chat."""
+    chat, _, topic = thread.partition("/")
+    return {"chat_id": int(chat), **({"message_thread_id": int(topic)} if topic else {})}
+
+
+def choices_of(kind: str, schema: Any) -> Sequence[Option]:
+    """Return the choices of a question that leaves few: yes or no, or one of some values; else none."""
+    if kind == "approval":
+        return [Option("Yes", "accept", {}), Option("No", "decline")]
+    fields = _object(_object(schema).get("properties"))
+    if kind != "form" or len(fields) != 1:
+        return []
+    ((name, field),) = fields.items()
+    known = _object(field)
+    if known.get("type") == "boolean":
+        return [Option("Yes", "accept", {name: True}), Option("No", "accept", {name: False})]
+    values = known.get("enum")
+    if not isinstance(values, list) or not 0 < len(values) <= MAX_BUTTONS:
+        return []
+    if not all(isinstance(value, str | int | float) and str(value).strip() for value in values):
+        return []
+    return [Option(capped(str(value), _MAX_LABEL_CHARS), "accept", {name: value}) for value in values]
+
+
+def press_data(question_id: str, number: int) -> str:
+    """Return what a button of a question sends: at most 64 bytes."""
+    return f"q:{UUID(question_id).hex}:{number}"
+
+
+def pressed(data: str) -> tuple[UUID, int] | None:
+    """Return the question and the number of the choice that a button has sent, None where it is none of ours."""
+    mark, _, rest = data.partition(":")
+    question, _, number = rest.partition(":")
+    try:
+        return (UUID(hex=question), int(number)) if mark == "q" and number.isdecimal() and len(number) < 3 else None
+    except ValueError:
+        return None
+
+
+def _press(query: Mapping[str, Any]) -> ButtonPress | NoMessage:
+    message, person = _object(query.get("message")), _object(query.get("from")).get("id")
+    id, data = query.get("id"), query.get("data")
+    if not (isinstance(id, str) and isinstance(data, str) and _is_number(person)):
+        return NoMessage("no press")
+    return ButtonPress(id, str(person), thread_of(message), data)
+
+
+def _said(message: Mapping[str, Any]) -> str | None:
+    """Return what a message says in words, with what is attached; None for one that says nothing."""
+    words = next((text for name in ("text", "caption") if isinstance(text := message.get(name), str)), "")
+    attached = [_shown(one) for one in attachments_of(message)]
+    found = "\n".join(part for part in (words, *attached) if part.strip())
+    return found or None
+
+
+def _shown(attachment: Mapping[str, Any]) -> str:
+    named = (f"{name} {value}" for name, value in attachment.items() if name != "kind")
+    return f"[{attachment['kind']}: {', '.join(named)}]"
+
+
+def attachments_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what is attached to a message: files with their ids, of a photo the largest, and places."""
+    found = []
+    photos = message.get("photo")
+    if isinstance(photos, list) and photos:
+        found.append(_file("photo", _object(photos[-1])))
+    found += [_file(name, _object(message[name])) for name in _FILES if isinstance(message.get(name), Mapping)]
+    place = _object(message.get("location"))
+    if place:
+        told = {name: place.get(name) for name in ("latitude", "longitude")}
+        found.append({"kind": "location", **{name: value for name, value in told.items() if _is_real(value)}})
+    contact = _object(message.get("contact"))
+    if contact:
+        told = {name: contact.get(name) for name in ("first_name", "phone_number")}
+        found.append({"kind": "contact", **{n: capped(v, 100) for n, v in told.items() if isinstance(v, str)}})
+    return found
+
+
+def _file(kind: str, file: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: file.get(name) for name in ("file_id", "file_name", "mime_type")}
+    told = {
+        name: capped(" ".join(storable(text).split()), 200) for name, text in texts.items() if isinstance(text, str)
+    }
+    size = file.get("file_size")
+    return {"kind": kind, **told, **({"file_size": size} if _is_number(size) else {})}
+
+
+def _document(message: Mapping[str, Any], kind: str, said: str, source: str) -> dict[str, Any]:
+    sender, replied = _object(message["from"]), _object(message.get("reply_to_message"))
+    names = (sender.get("first_name"), sender.get("last_name"))
+    name = " ".join(" ".join(part for part in names if isinstance(part, str)).split())
+    told = {
+        "message_id": message.get("message_id"),
+        "chat_type": _object(message.get("chat")).get("type"),
+        "reply_to_message_id": replied.get("message_id"),
+        "is_edited": kind == "edited_message" or None,
+        "attachments": attachments_of(message) or None,
+    }
+    return {
+        "thread": thread_of(message),
+        "source_message_id": source,
+        "from": {"external_id": str(sender["id"]), "display_name": capped(storable(name), 200) or None},
+        "content": {"text": said},
+        "metadata": {"telegram": {name: value for name, value in told.items() if value is not None}},
+    }
+
+
+def _concerns(message: Mapping[str, Any], bot: Bot) -> bool:
+    """Whether a message in a group is for the bot: it replies to it, mentions it, or is a command of it."""
+    if _object(_object(message.get("reply_to_message")).get("from")).get("id") == bot.id:
+        return True
+    mention = f"@{bot.username}".lower()
+    for words, places in (("text", "entities"), ("caption", "caption_entities")):
+        text, entities = message.get(words), message.get(places)
+        if not isinstance(text, str) or not isinstance(entities, list):
+            continue
+        units = text.encode("utf-16-le", "surrogatepass")
+        for one in map(_object, entities):
+            if one.get("type") == "text_mention" and _object(one.get("user")).get("id") == bot.id:
+                return True
+            offset, length = one.get("offset"), one.get("length")
+            if one.get("type") not in ("mention", "bot_command"):
+                continue
+            if isinstance(offset, int) and isinstance(length, int):
+                named = units[2 * offset : 2 * (offset + length)].decode("utf-16-le", "replace").lower()
+                if named.endswith(mention):
+                    return True
+    return False
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

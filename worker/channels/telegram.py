@@ -1,0 +1,207 @@
+"""Telegram: what a conversation says becomes messages of a bot, its questions buttons.
+
+The Bot API knows no repeats: what was written and not answered is a doubt. The token of the bot stands in the address
+of every request, so no error of the HTTP client is ever passed on in its own words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from planq.shared.domain.channels.formatted import Formatted, formatted, parts_of
+from planq.shared.domain.channels.telegram import BOT_SECRET, MAX_UNITS, chat_of, choices_of, press_data
+from planq.shared.domain.errors import (
+    AuthFailed,
+    ErrorRecord,
+    ExecutionFailed,
+    PlanqError,
+    TimedOut,
+    Transient,
+    capped,
+)
+from planq.shared.domain.webhooks.deliveries import LONGEST_PAUSE, DeliveryOutcome, after_failure
+from planq.worker.channels.contract import Outgoing
+from planq.worker.egress import GuardedTransport, Resolver, resolve_with_system
+
+FindsToken = Callable[[str, str], Awaitable[str | None]]
+"""`(tenant, name of the secret) -> token`, None where the tenant has none; raises `Misconfigured`."""
+
+UNCERTAIN = "uncertain"
+_MAX_ANSWER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BotAnswer:
+    """What the Bot API has answered; without a `status` nobody knows whether it has taken the request."""
+
+    status: int | None
+    document: Mapping[str, Any]
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the request was carried out."""
+        return self.document.get("ok") is True
+
+    @property
+    def description(self) -> str:
+        """What the Bot API says of an error."""
+        said = self.document.get("description")
+        return capped(said, 300) if isinstance(said, str) else ""
+
+    def parameter(self, name: str) -> int | None:
+        """Return a number that an error carries."""
+        parameters = self.document.get("parameters")
+        value = parameters.get(name) if isinstance(parameters, Mapping) else None
+        return value if isinstance(value, int) else None
+
+
+class BotApi:
+    """Calls methods of the Bot API at `url`, which the operator has named: its host may be private."""
+
+    def __init__(self, url: str, timeout: timedelta, *, resolve: Resolver = resolve_with_system) -> None:
+        self._url = url.rstrip("/")
+        self._seconds = timeout.total_seconds()
+        self._resolve = resolve
+        self._allowed = frozenset({(urlsplit(url).hostname or "").lower()})
+
+    async def call(self, token: str, method: str, given: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
+        """Call a method, and wait so much longer for its answer.
+
+        Raises `Transient` or `TimedOut` where nothing was carried out, and what the guard of addresses raises.
+        """
+        transport = GuardedTransport(self._resolve, self._allowed, "Telegram")
+        seconds = self._seconds + wait
+        timeout = httpx.Timeout(seconds, connect=self._seconds)
+        client = httpx.AsyncClient(transport=transport, follow_redirects=False, timeout=timeout, trust_env=False)
+        try:
+            async with asyncio.timeout(self._seconds + seconds), client:
+                return await self._post(client, f"{self._url}/bot{token}/{method}", given)
+        except (httpx.ConnectTimeout, httpx.PoolTimeout, httpx.WriteTimeout):
+            raise TimedOut(f"Telegram took no request within {self._seconds:g} s") from None
+        except (httpx.ConnectError, httpx.WriteError) as error:
+            raise Transient(f"Telegram could not be reached ({type(error).__name__})") from None
+        except (httpx.HTTPError, TimeoutError):
+            return BotAnswer(None, {})
+        except (httpx.InvalidURL, UnicodeError):
+            raise AuthFailed("the token of the bot is none that can stand in an address") from None
+
+    async def _post(self, client: httpx.AsyncClient, url: str, given: Mapping[str, Any]) -> BotAnswer:
+        headers = {"Content-Type": "application/json"}
+        async with client.stream("POST", url, content=orjson.dumps(given), headers=headers) as response:
+            body = b""
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > _MAX_ANSWER_BYTES:
+                    break
+            try:
+                document = orjson.loads(body)
+            except ValueError:
+                document = {}
+            return BotAnswer(response.status_code, document if isinstance(document, Mapping) else {})
+
+
+class TelegramChannel:
+    """Sends over the bots of all tenants; `draw` spreads the pauses between attempts."""
+
+    def __init__(self, api: BotApi, token: FindsToken, draw: Callable[[], float]) -> None:
+        self._api = api
+        self._token = token
+        self._draw = draw
+
+    def render(self, said: Outgoing) -> Sequence[Mapping[str, Any]]:
+        """Return the messages: the first one replies in a group, the last one has the buttons of a question."""
+        texts = parts_of(formatted(said.text), MAX_UNITS)
+        messages = [_message(text) for text in texts]
+        if messages and (replied := _replied(said)) is not None:
+            messages[0]["reply_parameters"] = {"message_id": replied, "allow_sending_without_reply": True}
+        if messages and (rows := _buttons(said.question)):
+            messages[-1]["reply_markup"] = {"inline_keyboard": rows}
+        return messages
+
+    async def send(self, said: Outgoing, part: Mapping[str, Any]) -> DeliveryOutcome:
+        """Make one attempt at a message; one whose formats the Bot API does not take goes as plain text."""
+        try:
+            token = await self._token(said.delivery.tenant_id, BOT_SECRET)
+            if token is None:
+                raise AuthFailed(f"the tenant has no secret {BOT_SECRET}")
+            place = chat_of(said.thread)
+            answer = await self._api.call(token, "sendMessage", {**place, **part})
+            if answer.status == 400 and "entities" in part and "entit" in answer.description.lower():
+                plain = {name: value for name, value in part.items() if name != "entities"}
+                answer = await self._api.call(token, "sendMessage", {**place, **plain})
+        except ValueError:
+            return DeliveryOutcome(ErrorRecord("receiver_refused", "the thread is no chat of Telegram"))
+        except ExecutionFailed as error:
+            return self._failed(said, ErrorRecord.of(error))
+        except PlanqError as error:
+            if error.code != "misconfigured":
+                raise
+            return self._failed(said, ErrorRecord(error.code, error.message, retryable=True))
+        return self._outcome(said, answer)
+
+    def _outcome(self, said: Outgoing, answer: BotAnswer) -> DeliveryOutcome:
+        status = answer.status
+        if status is None:
+            told = "Telegram gave no answer to a message that was sent; it may have arrived"
+            outcome = self._failed(said, ErrorRecord(UNCERTAIN, told, retryable=True))
+            return replace(outcome, is_uncertain=True)
+        if answer.is_taken:
+            result = answer.document.get("result")
+            id_ = result.get("message_id") if isinstance(result, Mapping) else None
+            return DeliveryOutcome(response_status=status, external_id=None if id_ is None else str(id_))
+        told = f"Telegram answered {status}: {answer.description or 'without a reason'}"
+        if (moved := answer.parameter("migrate_to_chat_id")) is not None:
+            return DeliveryOutcome(ErrorRecord("moved", told, retryable=True), moved_to=str(moved))
+        if status == 429:
+            return self._busy(said, answer, told)
+        if status >= 500:
+            return self._failed(said, ErrorRecord("receiver_failed", told, retryable=True), status)
+        if status in (401, 404):
+            problem = "Telegram refuses the token of the bot; store the present one as the secret " + BOT_SECRET
+            return DeliveryOutcome(ErrorRecord(AuthFailed.code, problem), response_status=status, problem=problem)
+        return DeliveryOutcome(ErrorRecord("receiver_refused", told), response_status=status)
+
+    def _busy(self, said: Outgoing, answer: BotAnswer, told: str) -> DeliveryOutcome:
+        wait = min(timedelta(seconds=max(answer.parameter("retry_after") or 0, 1)), LONGEST_PAUSE)
+        error = ErrorRecord("rate_limited", told, retryable=True)
+        # A group has a limit of its own, 20 messages a minute; in other chats it is the bot that sends too much.
+        pause = None if said.thread.startswith("-") else wait
+        return DeliveryOutcome(error, wait, answer.status, pause=pause)
+
+    def _failed(self, said: Outgoing, error: ErrorRecord, status: int | None = None) -> DeliveryOutcome:
+        outcome = after_failure(error, said.delivery.tries, None, self._draw(), status)
+        return replace(outcome, problem=error.message) if error.code == AuthFailed.code else outcome
+
+
+def _message(text: Formatted) -> dict[str, Any]:
+    entities = text.to_json()
+    return {"text": text.text, **({"entities": entities} if entities else {})}
+
+
+def _replied(said: Outgoing) -> int | None:
+    """Return the message in a group that is replied to; in a chat of two nobody needs to be told."""
+    reply = said.document["in_reply_to"] or {}
+    told = (reply.get("metadata") or {}).get("telegram")
+    found = told.get("message_id") if isinstance(told, Mapping) and said.thread.startswith("-") else None
+    return found if isinstance(found, int) else None
+
+
+def _buttons(question: Mapping[str, Any] | None) -> list[list[dict[str, str]]]:
+    if question is None:
+        return []
+    options = choices_of(question["kind"], question["schema"])
+    buttons = [
+        {"text": option.label, "callback_data": press_data(question["id"], number)}
+        for number, option in enumerate(options)
+    ]
+    if len(buttons) <= 2:
+        return [buttons] if buttons else []
+    return [[button] for button in buttons]
