@@ -41,6 +41,7 @@ _OF_TURNS = Opening(frozenset({KeyScope.JOBS}) | _FLOW, in_part=_FLOW, methods=(
 _QUESTIONS = Opening(frozenset(KeyScope), in_part=_FLOW)
 
 OPENINGS: Mapping[str, Sequence[Opening]] = {
+    "manual": [Opening(frozenset(KeyScope))],
     "tenants": [Opening(_ADMIN)],
     "metrics": [Opening(_ADMIN)],
     "messages": [_MESSAGES_ALONE],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from setuptools.command.build_py import build_py
 
-SOURCES = ("README.md", "docs/*.md")
+SOURCES = ("README.md", "docs/*.md", "docs/pictures/*")
 
 
 class BuildWithManual(build_py):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from planq.shared.manual.pages import manual_pages
-from planq.shared.manual.ranking import ManualHit, ManualSection, search_pages, sections_of
+from planq.shared.manual.pages import manual_pages, manual_picture
+from planq.shared.manual.ranking import ManualHit, ManualSection, anchor_of, search_pages, sections_of
 
-__all__ = ["ManualHit", "ManualSection", "manual_pages", "search_pages", "sections_of"]
+__all__ = [
+    "ManualHit",
+    "ManualSection",
+    "anchor_of",
+    "manual_pages",
+    "manual_picture",
+    "search_pages",
+    "sections_of",
+]

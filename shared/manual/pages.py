@@ -21,3 +21,10 @@ def manual_pages() -> Mapping[str, str]:
         root = INSTALLED.parents[2]
         found = {str(path.relative_to(root)): path for path in (root / "README.md", *(root / "docs").glob("*.md"))}
     return {name: found[name].read_text("utf-8") for name in sorted(found) if found[name].is_file()}
+
+
+@cache
+def manual_picture(name: str) -> bytes | None:
+    """Return a picture that a page shows, by its name; None where there is none."""
+    folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "docs" / "pictures"
+    return next((path.read_bytes() for path in folder.glob("*.[sp][vn]g") if path.name == name), None)

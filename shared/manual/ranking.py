@@ -96,8 +96,12 @@ def sections_of(name: str, text: str) -> Iterable[ManualSection]:
 
 
 def _section(name: str, title: str, heading: str, lines: Sequence[str]) -> ManualSection:
-    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-    return ManualSection(name, title, heading.replace("`", ""), anchor, "\n".join(lines).strip())
+    return ManualSection(name, title, heading.replace("`", ""), anchor_of(heading), "\n".join(lines).strip())
+
+
+def anchor_of(heading: str) -> str:
+    """Return by which anchor a link names a heading, as GitHub makes it of its Markdown."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def terms(text: str) -> list[str]:

@@ -47,7 +47,8 @@ def test_a_wheel_brings_the_manual_and_the_handbook_that_the_sample_job_searches
     wheel: Path, installed: Path
 ) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    documents = {f"planq/shared/manual/pages/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    sources = (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/pictures").iterdir())
+    documents = {f"planq/shared/manual/pages/{path.name}" for path in sources}
     found = {name for name in names if name.startswith("planq/shared/manual/pages/")}
     assert documents | {"planq/shared/manual/pages/README.md"} == found
 
