@@ -1,9 +1,10 @@
-"""`planq sample`: loads a small handbook and runs one job over them, to show what planq does."""
+"""`planq sample`: loads a small handbook, stores the sample agents, and runs one job, to show what planq does."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -21,9 +22,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def sample(url: Url = None) -> None:
-    """Load a small handbook and run the sample job on it."""
+    """Load a small handbook, store the sample agents, and run the sample job on the handbook."""
+    key = os.environ.get("PLANQ_API_KEY") or _first_key()
     _load_handbook()
-    succeeded = run_sample(url, os.environ.get("PLANQ_API_KEY") or _first_key())
+    _store_agents(url, key)
+    succeeded = run_sample(url, key)
     raise typer.Exit(0 if succeeded else 1)
 
 
@@ -44,13 +47,34 @@ HANDBOOK = Path(__file__).resolve().parents[1] / "samples" / "handbook"
 """What the sample job searches: a few short texts of its own, in a clone and in a wheel alike."""
 
 
+AGENTS = HANDBOOK.parent / "agents"
+"""A small team, an agent that dreams, and one for everything else, with the skill that they list."""
+
+
 def _load_handbook() -> None:
+    _run(["knowledge", "load", str(HANDBOOK), "--prefix", "handbook/"], "the handbook could not be loaded")
+
+
+def _store_agents(url: str | None, api_key: str | None) -> None:
+    named = [] if url is None else ["--url", url]
+    told = _run(["agents", "apply", str(AGENTS), *named], "the sample agents could not be stored", api_key)
+    names = [line.split()[1] for line in told.splitlines() if line.startswith("agent ")]
+    if names:
+        out.print(f"sample agents: {', '.join(names)}")
+
+
+def _run(arguments: Sequence[str], failed: str, api_key: str | None = None) -> str:
+    """Run a command of planq's own and return what it said; says what went wrong, and then returns nothing."""
     from planq.deploy.local.parts import PLANQ
 
-    command = [*PLANQ, "knowledge", "load", str(HANDBOOK), "--prefix", "handbook/"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
-    if done.returncode != 0:
-        err.print(f"the handbook could not be loaded: {done.stderr.strip() or done.stdout.strip()}", style="red")
+    environment = dict(os.environ) if api_key is None else {**os.environ, "PLANQ_API_KEY": api_key}
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*PLANQ, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode == 0:
+        return done.stdout
+    err.print(f"{failed}: {done.stderr.strip() or done.stdout.strip()}", style="red")
+    return ""
 
 
 def _first_key() -> str | None:

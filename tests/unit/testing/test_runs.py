@@ -281,3 +281,22 @@ def test_the_policy_of_an_agents_own_block_counts() -> None:
     document = {**HOST, "strategy": "react", "loop": {"policy": {"greet": "deny"}}}
     run = run_agent(document, "hi", tools=[greet], model=ScriptedModel(turns=[[("greet", {"name": "A"})], "no"]))
     assert run.steps[0]["error"]["code"] == "policy"
+
+
+@pytest.mark.parametrize(
+    ("limits", "exceeded"),
+    [({"request_limit": 1}, "request_limit"), ({"total_tokens_limit": 1}, "total_tokens_limit"), ({}, None)],
+)
+def test_an_agents_own_limits_hold(limits: dict[str, int], exceeded: str | None) -> None:
+    # Pins: a document with limits could not be tested, for such a run asked for what only a server has.
+    agent = {"name": "a", "description": "You look.", "tools": ["look"], "limits": limits}
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    run = run_agent(agent, "Look.", tools=[look], model=ScriptedModel([("look", {})], "I have seen it."))
+
+    assert run.status == ("completed" if exceeded is None else "failed")
+    assert exceeded is None or exceeded in str(run.error)

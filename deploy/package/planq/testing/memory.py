@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, InternalFault
+from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
 from planq.shared.domain.jobs.elicitations import (
     Elicitation,
     ElicitationAnswer,
@@ -552,6 +553,24 @@ class MemoryStore:
         self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None
     ) -> Sequence[Any]:
         return ()
+
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+        # The agent's own limits: no job here has a budget beside them.
+        made = [*self.calls, *wanted.made]
+        put, got = sum(call.input_tokens for call in made), sum(call.output_tokens for call in made)
+        counts = {
+            "request_limit": (len(made), wanted.model_calls),
+            "input_tokens_limit": (put, wanted.asked_tokens),
+            "output_tokens_limit": (got, wanted.least_tokens),
+            "total_tokens_limit": (put + got, wanted.asked_tokens + wanted.least_tokens),
+        }
+        for name, (used, more) in counts.items():
+            if name in wanted.own and used + more > wanted.own[name]:
+                return Reserved(exceeded=name, most=wanted.own[name], used=used)
+        left = [wanted.own[name] - counts[name][0] for name in ("output_tokens_limit",) if name in wanted.own]
+        if "total_tokens_limit" in wanted.own:
+            left.append(wanted.own["total_tokens_limit"] - put - got - wanted.asked_tokens)
+        return Reserved(reply_tokens=min([wanted.reply_tokens, *left]))
 
     def __getattr__(self, name: str) -> Any:
         async def refuse(*_: Any, **__: Any) -> Any:

@@ -1,0 +1,73 @@
+"""The sample agents do what they are for, with a model that says what a test wants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from planq.shared.domain.agents.document import parse_agent
+from planq.testing import ScriptedModel, run_agent
+from planq.worker.tools import tool
+from tests.support.stack import ROOT
+
+SAMPLES = ROOT / "deploy" / "samples" / "agents"
+STYLE = (SAMPLES / "skills" / "house-style.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.glob("*.yaml")))
+def test_each_sample_is_a_sound_document(name: str) -> None:
+    assert f"{parse_agent((SAMPLES / name).read_text()).name}.yaml" == name
+
+
+def test_what_the_dreamer_says_goes_to_the_tool_that_keeps_it() -> None:
+    kept: list[Any] = []
+
+    @tool(effect="idempotent")
+    async def save_moments(
+        dream_moments: list[dict[str, Any]],
+        search_questions: list[str] | None = None,
+        cross_session_themes: list[str] | None = None,
+    ) -> dict[str, int]:
+        """Keep moments."""
+        kept.append((dream_moments, search_questions, cross_session_themes))
+        return {"moments_count": len(dream_moments)}
+
+    @tool(effect="read")
+    async def get_moments() -> str:
+        """Find moments."""
+        return "none yet"
+
+    moment = {"name": "dream-sailing", "summary": "They went sailing.", "topic_tags": ["sea"]}
+    said = {"dream_moments": [moment], "search_questions": ["Where?"], "cross_session_themes": ["the sea"]}
+    model = ScriptedModel([("get_moments", {})], json.dumps(said))
+
+    run = run_agent(
+        (SAMPLES / "dreamer.yaml").read_text(), "What stays?", tools=[save_moments, get_moments], model=model
+    )
+
+    assert (run.status, run.output) == ("completed", said)
+    assert kept == [([moment], ["Where?"], ["the sea"])]
+
+
+def test_the_helper_looks_up_and_answers_in_its_own_words() -> None:
+    @tool(effect="read")
+    async def search(query: str) -> str:
+        """Find documents."""
+        return f"all about {query}"
+
+    model = ScriptedModel([("search", {"query": "leases"})], "A lease is renewed by a heartbeat.")
+
+    run = run_agent(
+        (SAMPLES / "helper.yaml").read_text(),
+        "What is a lease?",
+        skills={"house-style": STYLE},
+        tools=[search],
+        model=model,
+    )
+
+    assert (run.status, run.answer) == ("completed", "A lease is renewed by a heartbeat.")
+    ask, _ = model.asked[0]
+    assert ask.instructions[0] == STYLE
+    assert "You help with whatever you are asked." in ask.instructions[-1]
