@@ -120,4 +120,15 @@ async function keepFollowing() {
   }
 }
 
+// A link to a step opens it, also from the picture of the plan.
+function open() {
+  const step = location.hash.startsWith("#step-") && document.getElementById(location.hash.slice(1));
+  if (step) {
+    step.open = true;
+    step.scrollIntoView({ block: "nearest" });
+  }
+}
+
+addEventListener("hashchange", open);
+open();
 keepFollowing();

@@ -13,6 +13,7 @@ from planq.api.deps import Services, Use
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
+from planq.api.page.jobs.picture import picture_of, timeline_of
 from planq.api.routes.elicitations import get_elicitation
 from planq.api.routes.events import get_job_events
 from planq.api.routes.jobs import get_job
@@ -42,6 +43,8 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         why=why,
         error=_first_error(job),
         steps=steps,
+        picture=picture_of(job["steps"]),
+        timeline=timeline_of(job["steps"]),
         left_out=len(job["steps"]) - len(steps),
         planned=_planned(job),
         questions=await _questions(services, who, job),

@@ -117,6 +117,36 @@ def test_a_job_is_paused_resumed_and_cancelled(stack: Stack, visitor: Visitor) -
     assert job_of(stack, job_id)["status"] == "cancelled"
 
 
+def test_a_plan_is_seen_as_a_graph_and_forked_with_an_edit(stack: Stack, visitor: Visitor) -> None:
+    hold = {"tool_name": "test_hold", "arguments": {"seconds": 0}}
+    fan = [{**hold, "depends_on": [0]} for _ in range(8)]
+    join = {"tool_name": "test_raise", "arguments": {"message": "no"}, "depends_on": list(range(1, 9))}
+    job_id = submit(stack, input="Fan out", plan={"calls": [hold, *fan, join]}, respond="none")
+    page = visitor.page
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("#plan .node")).to_have_count(3)
+    expect(page.locator("#plan .node.is-bad")).to_have_count(1)
+    expect(page.locator("#plan")).to_contain_text("8 × test_hold8 succeeded")
+    expect(page.locator("#timeline svg")).to_have_count(10)
+    page.get_by_role("link", name="8 × test_hold: 8 succeeded").click()
+    expect(page.locator("#step-1")).to_have_attribute("open", "")
+
+    page.get_by_role("link", name="Fork…").click()
+    plan = page.get_by_label("Plan", exact=True)
+    good = plan.input_value().replace("test_raise", "test_hold").replace('"message": "no"', '"seconds": 0')
+    plan.fill(good.replace('"seconds"', '"minutes"'))
+    page.get_by_role("button", name="Look first").click()
+    expect(page.get_by_role("alert")).to_contain_text("minutes")
+    plan.fill(good)
+    page.get_by_role("button", name="Look first").click()
+    expect(page.locator("#preview")).to_contain_text("$9 test_hold")
+    expect(page.locator("#preview pre")).to_contain_text('-      "tool_name": "test_raise"')
+    page.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.locator("#facts .state")).to_have_text("Completed")
+    assert page.url.rpartition("/")[2] != job_id
+    del visitor.complaints[:]  # that the plan was refused, by its status
+
+
 def test_what_strangers_wrote_stays_text(stack: Stack, visitor: Visitor) -> None:
     call = {"tool_name": "test_raise", "arguments": {"message": HOSTILE}}
     job_id = submit(stack, input=HOSTILE, plan={"calls": [call]}, metadata={"note": HOSTILE})
@@ -160,7 +190,8 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     stands(stack, asking, "input_required")
     stands(stack, failed, "failed")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
-    for path in ("/ui/jobs", f"/ui/jobs/{asking}", f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", "/ui/jobs/x"):
+    of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
+    for path in ("/ui/jobs", f"/ui/jobs/{asking}", *of_failed, "/ui/jobs/x"):
         visitor.page.goto(path)
         found = Axe().run(visitor.page).response["violations"]
         serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]

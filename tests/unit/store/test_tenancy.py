@@ -77,6 +77,7 @@ ENGINE = {
     "keep_traceback": "of a claim, by its attempt",
     "held_work": "what one worker holds",
     "return_wakes": "gives back wake-ups that a sweep has taken",
+    "frame_of_orchestration": "of a claim's job",
     "look_at_orchestration": "of a claim's job",
     "lock_orchestration": "of a claim's job",
     "journal_orchestration": "of a claim's job",

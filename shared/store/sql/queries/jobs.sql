@@ -184,7 +184,7 @@ SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.pau
         THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->>'error' END AS stage_error,
     CASE WHEN j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL THEN (
         SELECT t.id FROM jobs t
-        WHERE t.conversation_id = j.conversation_id AND t.parent_job_id IS NULL AND t.id < j.id
+        WHERE t.tenant_id = %(tenant_id)s AND t.conversation_id = j.conversation_id AND t.parent_job_id IS NULL AND t.id < j.id
           AND t.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
         ORDER BY t.id DESC LIMIT 1
     ) END AS turn_before, q.questions AS questions,
@@ -196,8 +196,8 @@ CROSS JOIN LATERAL (
 ) q
 LEFT JOIN LATERAL (
     SELECT e.created_at, e.asked_ids, a.tool_name FROM elicitations e
-    LEFT JOIN steps a ON a.job_id = e.job_id AND a.index = e.step_index
-    WHERE e.id = (q.questions->0->>'id')::uuid
+    LEFT JOIN steps a ON a.job_id = e.job_id AND a.index = e.step_index AND a.tenant_id = %(tenant_id)s
+    WHERE e.id = (q.questions->0->>'id')::uuid AND e.tenant_id = %(tenant_id)s
 ) o ON true
 CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
@@ -206,10 +206,11 @@ CROSS JOIN LATERAL (
                CASE WHEN s.status = 'running' THEN (SELECT w.name FROM workers w WHERE w.id = s.worker_id) END AS worker,
                CASE WHEN s.open_children > 0 THEN (
                    SELECT json_build_object('id', c.id, 'status', c.status) FROM jobs c
-                   WHERE c.id = ANY (s.children) AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+                   WHERE c.id = ANY (s.children) AND c.tenant_id = %(tenant_id)s AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
                    ORDER BY c.id LIMIT 1
                ) END AS child
-        FROM steps s WHERE s.job_id = j.id AND s.round = j.round AND s.status IN ('ready', 'running', 'waiting')
+        FROM steps s WHERE s.job_id = j.id AND s.tenant_id = %(tenant_id)s AND s.round = j.round
+          AND s.status IN ('ready', 'running', 'waiting')
         ORDER BY s.index LIMIT 50
     ) f
 ) s

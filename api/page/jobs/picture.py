@@ -1,0 +1,80 @@
+"""The plan of a job as a picture, and when its steps ran: the figures that the SVG of its page is drawn by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from planq.api.page.frame.words import line, step_state
+from planq.shared.domain.plan.layout import plan_layout
+
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 168, 46, 54, 20, 20
+_MOST_ROWS = 100
+_SCALE = 1_000.0
+_WORST_FIRST = ("bad", "ask", "run", "idle", "ok")
+"""A node that stands for several steps shows the state that a person looks for first."""
+
+
+def picture_of(steps: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the nodes and edges of the picture of all rounds; None where there is nothing to be drawn."""
+    at = {step["index"]: place for place, step in enumerate(steps)}
+    graph = [[at[one] for one in step["depends_on"] if one in at] for step in steps]
+    layout = plan_layout(graph, [step["tool_name"] for step in steps])
+    if not layout.nodes:
+        return None
+    nodes = [_node([steps[place] for place in node.steps], *_corner(node.column, node.row)) for node in layout.nodes]
+    edges = [_edge(nodes[first], nodes[last]) for first, last in layout.edges]
+    width, height = _corner(layout.columns, layout.rows)
+    return {"nodes": nodes, "edges": edges, "width": width - _GAP_X + _EDGE, "height": height - _GAP_Y + _EDGE}
+
+
+def _corner(column: int, row: int) -> tuple[int, int]:
+    return _EDGE + column * (_WIDTH + _GAP_X), _EDGE + row * (_HEIGHT + _GAP_Y)
+
+
+def _node(steps: Sequence[dict[str, Any]], x: int, y: int) -> dict[str, Any]:
+    first = steps[0]
+    states = [step_state(step) for step in steps]
+    kind = min((state[0] for state in states), key=_WORST_FIRST.index)
+    if len(steps) == 1:
+        name, told = f"${first['index']} {first['tool_name']}", states[0][1]
+    else:
+        name = f"{len(steps)} × {first['tool_name']}"
+        told = ", ".join(f"{count} {word.lower()}" for word, count in Counter(word for _, word in states).items())
+    wanted = next(step for step, state in zip(steps, states, strict=True) if state[0] == kind)
+    return {"x": x, "y": y, "kind": kind, "name": line(name, 22), "full": line(name), "told": line(told, 26)} | {
+        "index": wanted["index"],
+        "width": _WIDTH,
+        "height": _HEIGHT,
+    }
+
+
+def _edge(first: dict[str, Any], last: dict[str, Any]) -> str:
+    x, y, to_x, to_y = first["x"] + _WIDTH, first["y"] + _HEIGHT // 2, last["x"], last["y"] + _HEIGHT // 2
+    middle = x + _GAP_X // 2
+    return f"M{x} {y}C{middle} {y} {to_x - _GAP_X // 2} {to_y} {to_x} {to_y}"
+
+
+def timeline_of(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a bar for each step that has begun, in thousandths of the time from the first beginning to now."""
+    begun = [step for step in steps if step["started_at"] is not None][:_MOST_ROWS]
+    if not begun:
+        return []
+    spans = [(_moment(step["started_at"]), _moment(step["finished_at"])) for step in begun]
+    first = min(start for start, _ in spans)
+    whole = max(max(end for _, end in spans) - first, 0.001)
+    return [
+        {
+            "step": step,
+            "kind": step_state(step)[0],
+            "x": round(_SCALE * (start - first) / whole, 1),
+            "width": max(round(_SCALE * (end - start) / whole, 1), 3.0),
+        }
+        for step, (start, end) in zip(begun, spans, strict=True)
+    ]
+
+
+def _moment(text: str | None) -> float:
+    return (datetime.now(UTC) if text is None else datetime.fromisoformat(text)).timestamp()
