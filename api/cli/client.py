@@ -9,11 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Self
+from uuid import uuid4
 
 from planq.shared.client.blocking import Client
 from planq.shared.client.exchanges import Page
 from planq.shared.client.following import StreamEvent
-from planq.shared.client.requests import UPLOAD_SECONDS, answer_request, at, batch_action, job_action, job_request
+from planq.shared.client.requests import (
+    UPLOAD_SECONDS,
+    MessageFields,
+    answer_request,
+    at,
+    batch_action,
+    job_action,
+    job_request,
+    message_request,
+)
 from planq.shared.client.wire import ApiReply, ApiRequest, Broken, Json, object_of, refused, unreached
 
 
@@ -144,6 +154,14 @@ class CommandClient:
     def events(self, job_id: str, *, children: bool) -> Iterator[StreamEvent]:
         """Yield the events of a job as `Client.stream` does."""
         return self.api.stream(job_id, children=children)
+
+    def begin_conversation(self, body: Json) -> Json:
+        """Begin a conversation from `{channel?, thread?, agent?, …}` and return it."""
+        return self._json("POST", "/conversations", body=body)
+
+    def say(self, text: str, fields: MessageFields) -> Json:
+        """Store a message, and return `{status, job_id, conversation_id, …}` without waiting for its answer."""
+        return self.api.document(message_request(text, fields, uuid4().hex))
 
     def endpoints(self) -> list[Json]:
         """Return all endpoints, newest first."""

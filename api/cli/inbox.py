@@ -76,7 +76,9 @@ def answer(
         with connect(url, api_key) as client:
             if body["action"] == "accept":
                 given = None if content is None else json_or_file(content, "the content")
-                body["content"] = _asked(client.elicitation(str(elicitation_id))) if content is None else given
+                body["content"] = (
+                    content_asked_for(client.elicitation(str(elicitation_id))) if content is None else given
+                )
             answered = client.answer(str(elicitation_id), body)
     if as_json:
         print_json(answered)
@@ -84,7 +86,7 @@ def answer(
         out.print(f"question {answered['id']} {answered['status']}")
 
 
-def _asked(question: Mapping[str, Any]) -> dict[str, Any]:
+def content_asked_for(question: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for the content of an answer, one property after the other; one left empty is left out unless required."""
     err.print(as_line(question["message"], 2_000), style="bold")
     if question["url"]:

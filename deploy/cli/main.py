@@ -14,6 +14,7 @@ import typer
 from planq.api.cli import (
     agents,
     batches,
+    chat,
     control,
     conversations,
     inbox,
@@ -55,6 +56,7 @@ GROUPS = (
     inbox,
     schedules,
     batches,
+    chat,
     conversations,
     webhooks,
     knowledge,

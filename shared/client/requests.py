@@ -36,6 +36,8 @@ class JobFields(TypedDict, total=False):
     limits: Mapping[str, Any] | None
     callback_url: str | None
     respond: Literal["model", "output", "none"] | None
+    conversation_id: str | None
+    conversation: Literal["turn", "read"] | None
 
 
 class BatchFields(TypedDict, total=False):
@@ -62,6 +64,7 @@ class MessageFields(TypedDict, total=False):
     thread: str | None
     conversation_id: str | None
     source_message_id: str | None
+    agent: str | None
     metadata: Mapping[str, Any] | None
 
 
