@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 
+import httpx
 from standardwebhooks import Webhook
 
+from planq.shared.domain.channels.formatted import formatted
 from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import BOT_SECRET
+from planq.shared.domain.channels.telegram import BOT_SECRET, PROOF_HEADER
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.store.channels import ChannelStore
@@ -19,8 +22,9 @@ from planq.shared.store.secrets import SecretStore
 from planq.shared.store.signing import SigningSecrets
 from tests.faults.conversing import says
 from tests.faults.scene import PATIENCE, Scene
-from tests.support.bot_api import TOKEN, Reply, bot_server, refused
+from tests.support.bot_api import TOKEN, BotServer, Reply, bot_server, refused
 from tests.support.receiver import receiving
+from tests.support.updates import said
 from tests.support.waiting import eventually
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -47,20 +51,29 @@ def told(scene: Scene, point: str) -> None:
         assert (body["type"], body["data"]["id"]) == ("job.completed", str(job_id))
 
 
-def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7") -> list[str]:
+PROOF = "the-secret-token"
+
+
+def bot_of(scene: Scene, server: BotServer) -> dict[str, str]:
+    """Give the tenant a bot; returns the settings of who sends over it."""
+    database, kind = scene.caller.database, ChannelKind.TELEGRAM
+    scene.caller.do(SecretStore(database, read_master_keys(KEY)).put("default", BOT_SECRET, TOKEN))
+    config, digest = {"bot_id": 42, "username": "bot"}, hashlib.sha256(PROOF.encode()).hexdigest()
+    scene.caller.do(ChannelStore(database).connect("default", kind, kind, config, digest))
+    return {"PLANQ_SECRET_KEYS": KEY, "PLANQ_TELEGRAM_URL": server.url}
+
+
+def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7", ends: str = "sent", **more: str) -> list[str]:
     """A worker dies while it sends the reply to a message over Telegram; returns what was sent, in its order."""
     with bot_server(*replies) as server:
-        env = {"PLANQ_SECRET_KEYS": KEY, "PLANQ_TELEGRAM_URL": server.url}
-        database = scene.caller.database
-        scene.caller.do(SecretStore(database, read_master_keys(KEY)).put("default", BOT_SECRET, TOKEN))
-        kind = ChannelKind.TELEGRAM
-        scene.caller.do(ChannelStore(database).connect("default", kind, kind, {"bot_id": 42, "username": "bot"}))
-        said = says(scene, "x", publish=False, channel=kind, thread=chat)
-        scene.caller.do(_answered(database, said, "\n\n".join(letter * 3_000 for letter in "ab")))
+        env = {**bot_of(scene, server), **more}
+        database, kind = scene.caller.database, ChannelKind.TELEGRAM
+        asked = says(scene, "x", publish=False, channel=kind, thread=chat)
+        scene.caller.do(_answered(database, asked, "\n\n".join(letter * 3_000 for letter in "ab")))
         scene.died_at(point, **env)
         scene.worker(**env)
-        sent = "SELECT id FROM deliveries WHERE status = 'sent' AND conversation_id = %s"
-        eventually(lambda: scene.read(sent, said.conversation_id), PATIENCE, what="the reply is sent")
+        ended = "SELECT id FROM deliveries WHERE status = %s AND conversation_id = %s"
+        eventually(lambda: scene.read(ended, ends, asked.conversation_id), PATIENCE, what=f"the reply is {ends}")
         return [given["text"] for given in server.sent]
 
 
@@ -85,6 +98,50 @@ def moved(scene: Scene, point: str) -> None:
     refusal = refused(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1005)
     replied(scene, point, *[refusal] * (2 if point.endswith(":before") else 1), chat="-5")
     assert scene.read("SELECT id FROM conversations WHERE thread = '-1005'")
+
+
+def a_reply_that_may_have_arrived_is_sent_again(scene: Scene) -> None:
+    """The worker dies between Telegram's answer and its own commit."""
+    texts = replied(scene, "poster.send:after")
+    assert [text[0] for text in texts] == ["a", "b", "b"], "the first part was known to have arrived"
+    assert [row["doubts"] for row in scene.read("SELECT doubts FROM deliveries")] == [1]
+
+
+def a_reply_that_may_have_arrived_is_held_where_that_is_wanted(scene: Scene) -> None:
+    """The worker dies between Telegram's answer and its own commit."""
+    texts = replied(scene, "poster.send:after", ends="uncertain", PLANQ_UNCERTAIN_DELIVERY="hold")
+    assert [text[0] for text in texts] == ["a", "b"]
+    (row,) = scene.read("SELECT doubts, error FROM deliveries")
+    assert (row["doubts"], row["error"]["code"]) == (1, "uncertain")
+
+
+def five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed(scene: Scene) -> None:
+    """Every update comes twice, and each turn's worker is killed in the middle."""
+    with bot_server() as server:
+        env = bot_of(scene, server)
+        name = scene.worker(**env)
+        scene.api()
+        eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
+        for number in range(5):
+            update = said(f'call fault_hold with {{"until": "go-{number}"}}', update_id=number + 1)
+            for _ in range(2):
+                taken = httpx.post(
+                    f"{scene.stack.url}/webhooks/telegram",
+                    json=update,
+                    headers={PROOF_HEADER: PROOF},
+                    timeout=PATIENCE,
+                )
+                assert taken.status_code == 200, taken.text
+            scene.eventually_running("fault_hold", 1)
+            scene.stack.kill(name)
+            (scene.folder / f"go-{number}").touch()
+            name = scene.worker(**env)
+            eventually(lambda sent=number + 1: len(server.sent) == sent, PATIENCE, what="the reply has come")
+        texts = [given["text"] for given in server.sent]
+    assert ["attempt 2" in text for text in texts] == [True] * 5, texts
+    answers = scene.read("SELECT text FROM conversation_messages WHERE direction = 'outbound' ORDER BY sequence")
+    assert [formatted(row["text"]).text for row in answers] == texts
+    scene.sound()
 
 
 TELLING = {
