@@ -81,7 +81,8 @@ async function follow() {
   const headers = { Accept: "text/event-stream" };
   if (last) headers["Last-Event-ID"] = last;
   const answer = await fetch(main.dataset.stream, { headers });
-  if (answer.status === 204 || answer.status === 401) {
+  if ([204, 401, 403].includes(answer.status)) {
+    // Nothing is to come, the session has ended, or its key opens this page but not the stream.
     if (answer.status === 401) location.reload();
     delete main.dataset.stream;
     return;

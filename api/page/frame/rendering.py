@@ -18,7 +18,10 @@ from planq.api.prefix import below_prefix
 from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.shared.settings import VERSION
 
-SECTIONS = (("Jobs", "/jobs"), ("Manual", "/manual"))
+SECTIONS = (
+    *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Agents", "/agents"), ("Tools", "/tools")),
+    ("Manual", "/manual"),
+)
 """The pages that have a place in the navigation."""
 
 

@@ -103,6 +103,29 @@ def test_a_question_is_answered_where_it_is_read(stack: Stack, visitor: Visitor)
     assert (question["answered_by"], question["channel"]) == ("ann", "web")
 
 
+def test_the_inbox_takes_answers_and_an_agent_is_asked(stack: Stack, visitor: Visitor) -> None:
+    document = {"name": "host", "description": "Welcomes guests.", "tools": ["calculate"]}
+    assert httpx.put(f"{stack.url}/agents/host", json=document, timeout=60).status_code in (200, 201)
+    page = visitor.page
+    page.goto("/ui/elicitations")
+    job_id = submit(
+        stack, input="a", plan={"calls": [{**QUESTION, "message": "Which way, captain?"}]}, respond="output"
+    )
+    asked = page.locator(".question").filter(has_text="Which way, captain?")
+    asked.get_by_label("city").fill("Bergen")
+    asked.get_by_role("button", name="Answer").click()
+    expect(asked).to_have_count(0)
+    stands(stack, job_id, "completed")
+    page.get_by_role("link", name="Tools").click()
+    expect(page.locator("details").filter(has_text="test_hold")).to_be_visible()
+    page.get_by_role("link", name="Agents").click()
+    page.get_by_role("link", name="host").click()
+    page.get_by_label("What is to be done").fill("calculate 6*7")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#facts")).to_contain_text("host v1")
+    expect(page.locator("#facts .state")).to_have_text("Completed")
+
+
 def test_a_job_is_paused_resumed_and_cancelled(stack: Stack, visitor: Visitor) -> None:
     job_id = held(stack, "Hold on")
     page = visitor.page
@@ -191,7 +214,8 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     stands(stack, failed, "failed")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
     of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
-    for path in ("/ui/jobs", f"/ui/jobs/{asking}", *of_failed, "/ui/jobs/x"):
+    others = ("/ui/elicitations", "/ui/agents", "/ui/tools", "/ui/jobs/x")
+    for path in ("/ui/jobs", f"/ui/jobs/{asking}", *of_failed, *others):
         visitor.page.goto(path)
         found = Axe().run(visitor.page).response["violations"]
         serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]

@@ -1,0 +1,25 @@
+"""The inbox: what needs a person, the oldest first, each question with its form."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Who
+from planq.api.deps import Use
+from planq.api.page.frame.fields import fields_in
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import page_router, values_of
+from planq.api.routes.elicitations import get_elicitations
+from planq.api.schemas import MAX_PAGE
+from planq.shared.domain.jobs.states import ElicitationStatus
+
+inbox_routes = page_router()
+
+
+@inbox_routes.get("/ui/elicitations")
+async def show_inbox(request: Request, services: Use, who: Who) -> Response:
+    """Show the open questions."""
+    listed = values_of(await get_elicitations(services, who, status=ElicitationStatus.OPEN, limit=MAX_PAGE))
+    questions = [{**one, "fields": fields_in(one["schema"])} for one in reversed(listed["items"])]
+    return page(request, "inbox.html", questions=questions, has_more=listed["next_cursor"] is not None)
