@@ -88,9 +88,12 @@ def test_a_cancelled_consumer_is_begun_again_unless_cancelling_is_allowed(allowe
             planq_reserve=None,
             amqp=SimpleNamespace(queues=queues),
         )
+        consumer.pool, consumer.prefetch_multiplier = SimpleNamespace(num_processes=4), 1
         consumer._own_queues = tuple(queues)
         consumer.task_consumer = Consumer(channel, list(queues.values()))
         windows: list[int] = []
+        told: list[str] = []
+        consumer.qos = SimpleNamespace(prev=4, update=lambda: told.append("all together"))
         channel.basic_qos = lambda size, count, everywhere: windows.append(count)
         consumer.task_consumer.consume()
         for name in queues:
@@ -100,4 +103,5 @@ def test_a_cancelled_consumer_is_begun_again_unless_cancelling_is_allowed(allowe
         consumer._heal()
 
         assert [consumer.task_consumer.consuming_from(name) for name in queues] == [heard, heard]
-        assert windows == ([3] if heard else []), "bulk work has its window again"
+        assert windows == ([4, 3] if heard else []), "each queue has its window again"
+        assert told == (["all together"] * 2 if heard else []), "which comes after that of each"
