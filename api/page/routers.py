@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
+from planq.api.page.batches.pages import batch_page_routes
 from planq.api.page.catalogue.pages import catalogue_page_routes
 from planq.api.page.jobs.acts import act_routes
 from planq.api.page.jobs.forking import fork_routes
 from planq.api.page.jobs.job import job_page_routes
 from planq.api.page.jobs.listing import list_routes
 from planq.api.page.manual.routes import manual_routes
+from planq.api.page.operations.pages import operation_page_routes
 from planq.api.page.talks.inbox import inbox_routes
 from planq.api.page.visits.routes import visit_routes
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes),
-    *(inbox_routes, catalogue_page_routes, manual_routes),
+    *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes, manual_routes),
 )

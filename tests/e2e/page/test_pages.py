@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -126,6 +127,22 @@ def test_the_inbox_takes_answers_and_an_agent_is_asked(stack: Stack, visitor: Vi
     expect(page.locator("#facts .state")).to_have_text("Completed")
 
 
+def test_a_batch_is_watched_and_cancelled(stack: Stack, visitor: Visitor) -> None:
+    body = {"input": "a", "plan": {"calls": [QUESTION]}}
+    lines = "\n".join(json.dumps({"custom_id": name, "body": body}) for name in "abc")
+    jsonl = {"Content-Type": "application/jsonl"}
+    sent = httpx.post(f"{stack.url}/batches", params={"name": "Trips"}, content=lines, headers=jsonl, timeout=60)
+    assert sent.status_code == 202, sent.text
+    page = visitor.page
+    page.goto("/ui/batches")
+    page.get_by_role("link", name="Trips").click()
+    expect(page.locator("#facts dd").first).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#facts")).to_contain_text(re.compile("status cancell(ing|ed)"))
+
+
 def test_a_job_is_paused_resumed_and_cancelled(stack: Stack, visitor: Visitor) -> None:
     job_id = held(stack, "Hold on")
     page = visitor.page
@@ -214,7 +231,7 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     stands(stack, failed, "failed")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
     of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
-    others = ("/ui/elicitations", "/ui/agents", "/ui/tools", "/ui/jobs/x")
+    others = ("/ui/elicitations", "/ui/agents", "/ui/tools", "/ui/batches", "/ui/schedules", "/ui/jobs/x")
     for path in ("/ui/jobs", f"/ui/jobs/{asking}", *of_failed, *others):
         visitor.page.goto(path)
         found = Axe().run(visitor.page).response["violations"]

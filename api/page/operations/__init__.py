@@ -1,0 +1,1 @@
+"""What runs beside jobs: schedules, and what is sent to webhooks."""

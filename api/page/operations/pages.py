@@ -1,0 +1,28 @@
+"""The page of schedules."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Who
+from planq.api.deps import Use
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import page_router, seen, values_of
+from planq.api.routes.schedules import delete_schedule, get_schedules
+
+operation_page_routes = page_router()
+
+
+@operation_page_routes.get("/ui/schedules")
+async def schedules_page(request: Request, services: Use, who: Who) -> Response:
+    """Show what is to come, and what is over."""
+    listed = values_of(await get_schedules(services, who, everything=True))
+    return page(request, "schedules.html", schedules=listed["items"])
+
+
+@operation_page_routes.post("/ui/schedules/{schedule_id}/delete")
+async def post_deletion(schedule_id: str, services: Use, who: Who) -> Response:
+    """Remove a schedule."""
+    await delete_schedule(schedule_id, services, who)
+    return seen("/schedules")
