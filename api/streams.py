@@ -51,6 +51,7 @@ _JOIN_SECONDS = 10.0
 _WATCH_SECONDS = 30.0
 _WATCH_EVERY_SECONDS = 10.0
 _ASK_EVERY_SECONDS = 5.0
+_BEGINNINGS = ("job_submitted", "job_resumed")
 _ENDINGS = frozenset(f"job_{status}" for status in TERMINAL_JOB)
 
 
@@ -84,6 +85,7 @@ class Stream:
         "_on_full",
         "_wake",
         "beat_at",
+        "below",
         "is_cut",
         "joined",
         "root",
@@ -97,11 +99,13 @@ class Stream:
     ) -> None:
         """`on_full` is called when the client does not read, and the stream has ended for that reason.
 
-        Of a tree `root` is the job above all others, which may be above the one that is followed.
+        Of a tree `root` is the job above all others, which may be above the one that is followed. `below` that one
+        are the jobs that have not ended, whose texts it shows, too.
         """
         self.topic = topic
         self.root = root
         self.tenant_id = tenant_id
+        self.below: set[UUID] = set()
         self.joined = BEGINNING
         self.texts_below = 0
         self.is_cut = False
@@ -237,6 +241,16 @@ class Streams:
         if not mine:
             self._following.pop(stream.topic, None)
 
+    def show_below(self, stream: Stream, job_ids: Collection[UUID]) -> tuple[set[UUID], int]:
+        """Put the texts of further jobs of a tree to its stream from now on.
+
+        Returns those that are new to it. What transactions below the number that comes with them have written of
+        their texts was there before.
+        """
+        new = set(job_ids) - stream.below
+        stream.below |= new
+        return new, stream.texts_below if self._reached is None else self._reached[0].below
+
     def _makes_room_for(self, tenant_id: str) -> bool:
         """Return whether there is a place for one more stream of a tenant, after ending one of another's if need be.
 
@@ -344,13 +358,16 @@ class Streams:
 
     def _put(self, one: LoggedEvent | TextPiece) -> None:
         if isinstance(one, TextPiece):
-            streams = self._streams_of(one.epoch.job_id)
+            streams = [*self._streams_of(one.epoch.job_id), *self._trees_above(one.epoch.job_id)]
             frame = text_frame(one) if streams else b""
         else:
+            trees = [of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())]
+            for tree in trees:
+                _note_below(tree, one)
             streams = [
                 *self._following.get(Topic(Followed.JOB, one.job_id), ()),
                 *self._following.get(Topic(Followed.TENANT, one.tenant_id), ()),
-                *(of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())),
+                *trees,
             ]
             if one.conversation_id is not None:
                 streams += self._following.get(Topic(Followed.CONVERSATION, one.conversation_id), ())
@@ -395,6 +412,7 @@ class Streams:
     async def _watch(self) -> None:
         """Say of which jobs the text is wanted, where that has changed or would run out."""
         wanted = set(_ids(topic.of for topic in self._following if topic.followed is not Followed.CONVERSATION))
+        wanted |= {job_id for tree in self._trees() for job_id in tree.below}
         new, gone = wanted - self._watched, self._watched - wanted
         if monotonic() >= self._watched_until:
             new = wanted
@@ -436,8 +454,24 @@ class Streams:
             for stream in self._following.get(Topic(followed, job_id), ())
         ]
 
+    def _trees(self) -> list[Stream]:
+        following = self._following.items()
+        return [stream for topic, mine in following if topic.followed is Followed.TREE for stream in mine]
+
+    def _trees_above(self, job_id: UUID) -> list[Stream]:
+        """Return the streams of trees that a job stands in, below the one that they are about."""
+        return [stream for stream in self._trees() if job_id in stream.below]
+
     def _all(self) -> list[Stream]:
         return [stream for streams in self._following.values() for stream in streams]
+
+
+def _note_below(tree: Stream, event: LoggedEvent) -> None:
+    """Take note of a job below that of a stream which begins, goes on or ends."""
+    if event.kind in _ENDINGS:
+        tree.below.discard(event.job_id)
+    elif event.kind in _BEGINNINGS and event.job_id != tree.topic.of:
+        tree.below.add(event.job_id)
 
 
 def _ids(found: Iterable[UUID | str]) -> Collection[UUID]:

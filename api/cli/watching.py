@@ -114,8 +114,10 @@ class _Teller:
         """Print what an event tells, if it is new."""
         if event.id is not None:
             out.print(self._line(event.data))
-        elif event.kind == "text" and self._live is not None and self._spoken.add(event.data):
-            self._live.update(_tail(self._spoken.text))
+        elif event.kind == "text":
+            is_own = event.data["job_id"] == self._job_id
+            if is_own and self._live is not None and self._spoken.add(event.data):
+                self._live.update(_tail(self._spoken.text))
         elif event.kind == "job" and self._live is not None:
             self._live.update("")
 

@@ -352,7 +352,7 @@ class EventStream(Response):
                 yield b"".join(map(event_frame, events))
             if not self._is_live:
                 return
-            if (said := await self._said()) is not None:
+            async for said in self._said():
                 yield text_frame(said)
         except DatabaseUnavailable:
             return  # the client comes back for the rest
@@ -382,14 +382,21 @@ class EventStream(Response):
                 yield list(events)
             after = events[-1].position if len(events) == _PAGE else stream.joined
 
-    async def _said(self) -> TextPiece | None:
-        """Return what the model has said before the stream."""
-        if self._has_ended or self._stream.topic.followed not in (Followed.JOB, Followed.TREE):
-            return None
-        assert isinstance(self._stream.topic.of, UUID)
-        tenant_id, job_id, below = self._stream.tenant_id, self._stream.topic.of, self._stream.texts_below
-        text = await self._services.texts.live_text(tenant_id, job_id, below)
-        return None if text is None else TextPiece(text.epoch, tenant_id, text.stage, 0, text.text)
+    async def _said(self) -> AsyncIterator[TextPiece]:
+        """Yield what the models of the job, and of those below it that run, have said before the stream."""
+        stream = self._stream
+        if self._has_ended or stream.topic.followed not in (Followed.JOB, Followed.TREE):
+            return
+        assert isinstance(stream.topic.of, UUID)
+        told = [(stream.topic.of, stream.texts_below)]
+        if stream.topic.followed is Followed.TREE:
+            known = await self._services.event_log.unfinished_below(stream.tenant_id, stream.topic.of)
+            new, below = self._services.streams.show_below(stream, known)
+            told += [(job_id, below) for job_id in new]
+        for job_id, below in told:
+            text = await self._services.texts.live_text(stream.tenant_id, job_id, below)
+            if text is not None:
+                yield TextPiece(text.epoch, stream.tenant_id, text.stage, 0, text.text)
 
 
 async def _gone(receive: Receive) -> None:

@@ -250,6 +250,11 @@ class EventLog:
         )
         return row is not None and row["found"]
 
+    async def unfinished_below(self, tenant_id: str, job_id: UUID) -> set[UUID]:
+        """Return the jobs below a tenant's job that have not ended; raises `DatabaseUnavailable`."""
+        rows = await self._database.fetch_all("unfinished_jobs_below", tenant_id=tenant_id, job_id=job_id)
+        return {row["id"] for row in rows}
+
     async def holder(self) -> OpenTransaction | None:
         """Return what has held events back for `HELD_SECONDS`, None where nothing has.
 

@@ -274,6 +274,43 @@ def test_texts_come_while_they_are_said_and_whole_to_whoever_comes_late(api: Api
     assert "text" not in [frame.event for frame in read(api, f"/jobs/{job}/events")], "it has its answer"
 
 
+def test_texts_of_jobs_below_come_on_demand_whole_and_each_piece_once(api: Api) -> None:
+    """Nothing that an agent said came to who followed the one that had asked it."""
+    top, below, later = (api.submit()["id"] for _ in range(3))
+    lowered = (
+        "UPDATE jobs SET parent_job_id = %s, root_job_id = %s, parent_round = 0, parent_step_index = 0, "
+        "child_position = 0, depth = 1 WHERE id = %s"
+    )
+    api.jobs.execute(lowered, top, top, below)
+    say(api, below, 0, "Once ")
+    with (
+        following(api, f"/jobs/{top}/events?children=true") as (_, found),
+        following(api, f"/jobs/{top}/events") as (_, alone),
+    ):
+        assert [next(found).event for _ in range(2)] == ["job_submitted"] * 2
+        assert next(alone).event == "job_submitted"
+
+        def heard(job_id: str) -> tuple[int, str]:
+            frame = next(found)
+            assert (frame.event, frame.data["job_id"]) == ("text", job_id)
+            return frame.data["offset"], frame.data["text"]
+
+        assert heard(below) == (0, "Once ")
+        say(api, below, 5, "upon")
+        assert heard(below) == (5, "upon")
+        say(api, top, 0, "I ask")
+        assert heard(top) == (0, "I ask")
+        assert next(alone).data["job_id"] == top
+        api.jobs.execute(lowered, top, top, later)
+        tell(api, later, "job_resumed")
+        assert next(found).data["job_id"] == later
+        say(api, later, 0, "A time")
+        assert heard(later) == (0, "A time")
+        api.jobs.complete(below)
+        assert next(found).event == "stage_started"
+        assert (frame := next(found)).event == "job_completed", frame
+
+
 def test_heads_begin_no_stream(api: Api) -> None:
     job = api.submit()["id"]
     for path in (f"/jobs/{job}/events", "/events"):

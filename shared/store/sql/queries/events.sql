@@ -135,6 +135,16 @@ SELECT EXISTS (
     WHERE (e.xid, e.sequence) > (%(xid)s::text::xid8, %(sequence)s)
 ) AS found
 
+-- name: unfinished_jobs_below
+-- The jobs below a tenant's job that have not ended.
+WITH RECURSIVE tree (id) AS (
+    SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+    UNION ALL
+    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+)
+SELECT j.id FROM tree t JOIN jobs j ON j.id = t.id
+WHERE j.id <> %(job_id)s AND j.status NOT IN ('completed', 'failed', 'cancelled')
+
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.
 SELECT count(*)::int AS n FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())
