@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -66,7 +65,3 @@ class Visitor:
     def close(self) -> None:
         """Close the page and forget its cookies."""
         self.context.close()
-
-    def picture(self, folder: Path, name: str) -> None:
-        """Keep what is seen."""
-        self.page.screenshot(path=folder / f"{name}.png", full_page=True)

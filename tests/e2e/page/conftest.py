@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -45,9 +44,3 @@ def visitor(browser: Browser, stack: Stack) -> Iterator[Visitor]:
     yield visitor
     visitor.close()
     assert visitor.complaints == []
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Where a test keeps what it has seen."""
-    return tmp_path
