@@ -156,8 +156,8 @@ FAULTS = (
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "AND run_at <= planq_now() AND wake_at IS NOT NULL\n        RETURNING * INTO s",
-        "AND wake_at IS NOT NULL\n        RETURNING * INTO s",
+        "AND run_at <= planq_now() AND wake_at IS NOT NULL\n          AND planq_can_run(p_worker, lane",
+        "AND wake_at IS NOT NULL\n          AND planq_can_run(p_worker, lane",
         STORE,
     ),
     Fault(
