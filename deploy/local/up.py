@@ -251,7 +251,7 @@ class Session:
 
     def _show(self, database_url: str, broker_url: str) -> None:
         self._say(f"healthy in {monotonic() - self._begun:.1f} s")
-        rows = {"API": self._options.url, "docs": f"{self._options.url}/docs"}
+        rows = {"page": f"{self._options.url}/", "API": self._options.url, "docs": f"{self._options.url}/docs"}
         if self._options.flower_port is not None:
             password = flower_password(self._options.data)
             rows["Flower"] = f"http://127.0.0.1:{self._options.flower_port}  user {FLOWER_USER}, password {password}"
