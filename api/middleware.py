@@ -52,7 +52,7 @@ _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/"
 """What may be put below these paths; all else is JSON."""
 
 _FORM_MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""What the pages send. Any site could make a browser send it: so each form has a token (`api/page/frame/route.py`)."""
+"""What the pages send. Any site could make a browser send it: so each form has a token (`api/page/frame/`)."""
 
 _BATCHES = "/batches"
 _BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")

@@ -1,0 +1,66 @@
+"""`python -m tests.support.page_pictures URL`: takes the pictures of docs/ of the pages of a running planq.
+
+It asks that planq for a few jobs, so give it one that holds nothing else (`planq up --sample`). It needs Debian's
+chromium.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from planq import Client
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+FAN_OUT = {
+    "calls": [
+        *({"tool_name": "calculate", "arguments": {"expression": f"{n} * {n}"}} for n in range(1, 5)),
+        {
+            "tool_name": "json_query",
+            "arguments": {"data": [f"${n}.output.result" for n in range(4)], "expression": "sum(@)"},
+        },
+        {"tool_name": "calculate", "arguments": {"expression": "{{ $4.output.result }} / 4"}},
+    ]
+}
+
+
+def ask(url: str) -> str:
+    """Ask for what the pictures show; returns the job whose page is one of them."""
+    with Client(url) as client:
+        client.submit("calculate 6 * 7, then calculate it + 3").result(timeout=120)
+        client.submit(plan={"calls": [{"tool_name": "calculate", "arguments": {"expression": "1 / 0"}}]}).wait(
+            timeout=120
+        )
+        shown = client.submit("Squares of the first four numbers", plan=FAN_OUT)
+        shown.wait(timeout=120)
+        client.submit(plan={"calls": [{"tool_name": "wait", "arguments": {"seconds": 3600}}]})
+        return str(shown.id)
+
+
+def take(page: Page, url: str, path: str, name: str) -> None:
+    """Keep what a page shows as a picture."""
+    page.goto(f"{url}{path}")
+    page.wait_for_load_state("load")
+    page.screenshot(path=str(PICTURES / f"{name}.png"), full_page=True)
+
+
+def main(url: str) -> int:
+    """Take the pictures of a planq that answers at `url`."""
+    job = ask(url)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1120, "height": 640})
+        take(page, url, "/ui/jobs", "page-jobs")
+        take(page, url, f"/ui/jobs/{job}", "page-job")
+        take(page, url, "/ui/manual?q=job+stuck+in+queued", "page-manual")
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
