@@ -167,11 +167,13 @@ def test_the_time_of_a_step_is_that_of_all_that_it_delegates(
 def test_a_called_agent_has_no_more_time_than_its_caller_has_left(stack: Stack, database: str) -> None:
     execution = executed(stack, "caller", action="call", timeout_ms=1500)
 
-    assert execution["status"] == "failed", execution
+    # The caller answers without it, if what is left to it is enough on this machine.
+    assert execution["outcome"] in ("partial", "failed"), execution
     assert execution["error"]["code"] == "timeout"
     caller, child = tree(database, execution["exec_id"])
     assert (caller["agent_name"], child["agent_name"]) == ("caller", "sleeper")
-    assert (child["expires_at"] - caller["expires_at"]).total_seconds() == pytest.approx(0, abs=0.01)
+    earlier = (caller["expires_at"] - child["expires_at"]).total_seconds()
+    assert 0 <= earlier <= 0.15 + 0.01, "a tenth of what the caller had left, in which it can still answer"
     assert child["status"] in ("failed", "cancelled"), "whichever of the two is found out of time first"
     assert max(caller["late"], child["late"]) < LATE_SECONDS
     assert broken_invariants(database) == []
