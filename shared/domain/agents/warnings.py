@@ -111,7 +111,8 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
 
 def _empty(document: AgentDocument) -> Iterator[Warned]:
     """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
-    if not (document.system_prompt().strip() or document.tools or document.skills or document.actions):
+    given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
+    if not any(given):
         told = "it has neither instructions (description) nor tools: it only passes on what it is asked"
         yield Warned("", "agent_empty", document.name, told)
 

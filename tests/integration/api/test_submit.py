@@ -219,7 +219,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         {"input": "a", "promt": 1},
         422,
         "invalid_request",
-        "known fields are action, agent, callback_url, context, input, limits",
+        "known fields are action, agent, callback_url, context, conversation, conversation_id, input, limits",
     ),
     ("a long context", {"input": "a", "context": "é" * 50_001}, 413, "too_large", "context: expected at most 100000"),
     ("NUL in a context", {"input": "a", "context": "\x00"}, 422, "invalid_request", "context: the character NUL"),
