@@ -21,10 +21,10 @@ _IN_HEADING, _IN_TITLE = 4, 2
 _OF_HEADING = 1.5
 """What a heading is worth that says nothing but what was asked; one of which it is a part is worth that part."""
 
-_BY_NATURE: Sequence[tuple[str, float]] = (
-    (r"docs/(decisions|comparison|benchmarks)\.md", 0.5),
-    (r"docs/(http-(?!api)\w+|cli|settings|scopes|architecture)\.md", 0.7),
-    (r"docs/troubleshooting\.md", 1.2),
+_BY_NATURE: Sequence[tuple[re.Pattern[str], float]] = (
+    (re.compile(r"docs/(decisions|comparison|benchmarks)\.md"), 0.5),
+    (re.compile(r"docs/(http-(?!api)\w+|cli|settings|scopes|architecture)\.md"), 0.7),
+    (re.compile(r"docs/troubleshooting\.md"), 1.2),
 )
 """What a page is for: who asks how to do something wants a way before a list of fields or a reason."""
 
@@ -129,7 +129,7 @@ def _rarity(having: int, of: int) -> float:
 
 
 def _weight(page: str) -> float:
-    return next((weight for pattern, weight in _BY_NATURE if re.fullmatch(pattern, page)), 1.0)
+    return next((weight for pattern, weight in _BY_NATURE if pattern.fullmatch(page)), 1.0)
 
 
 def _shown(section: ManualSection, score: float, asked: Iterable[str]) -> ManualHit:
@@ -142,5 +142,5 @@ def _excerpt(text: str, asked: frozenset[str]) -> str:
     """Return the paragraph or line of a table that has most of the words, cut to a few lines."""
     parts = [part for part in re.split(r"\n\s*\n|\n(?=[|-] ?)", text) if part.strip(" |-\n") and "<!--" not in part]
     best = max(parts, key=lambda part: len(asked & set(terms(part))), default="")
-    plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", best).replace("|", " ").replace("`", "").split())
+    plain = " ".join(re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", best).replace("|", " ").replace("`", "").split())
     return plain if len(plain) <= _EXCERPT_CHARS else plain[: _EXCERPT_CHARS - 1].rsplit(" ", 1)[0] + " …"

@@ -24,7 +24,7 @@ from planq.shared.manual import anchor_of, manual_pages, sections_of
 _MADE = re.compile(r"http-(?!api)\w+|cli|settings")
 """The pages that are made from the code: lists of fields, options and commands."""
 
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
 _CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 

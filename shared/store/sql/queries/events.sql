@@ -136,14 +136,15 @@ SELECT EXISTS (
 ) AS found
 
 -- name: unfinished_jobs_below
--- The jobs below a tenant's job that have not ended.
-WITH RECURSIVE tree (id) AS (
-    SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+-- The jobs below a tenant's job that have not ended. PostgreSQL expects a large tree, for which it would read all jobs; so
+-- those below each are asked for by themselves.
+WITH RECURSIVE tree (id, status) AS (
+    SELECT id, status FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
     UNION ALL
-    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    SELECT c.id, c.status FROM tree t
+    CROSS JOIN LATERAL (SELECT j.id, j.status FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
 )
-SELECT j.id FROM tree t JOIN jobs j ON j.id = t.id
-WHERE j.id <> %(job_id)s AND j.status NOT IN ('completed', 'failed', 'cancelled')
+SELECT id FROM tree WHERE id <> %(job_id)s AND status NOT IN ('completed', 'failed', 'cancelled')
 
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.
