@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from planq.shared.manual.pages import manual_pages, manual_picture
-from planq.shared.manual.ranking import ManualHit, ManualSection, anchor_of, search_pages, sections_of
+from planq.shared.manual.pages import manual_pages, manual_pictures
+from planq.shared.manual.ranking import ManualHit, ManualSection, anchor_of, search_pages, sections_of, without_links
 
 __all__ = [
     "ManualHit",
     "ManualSection",
     "anchor_of",
     "manual_pages",
-    "manual_picture",
+    "manual_pictures",
     "search_pages",
     "sections_of",
+    "without_links",
 ]

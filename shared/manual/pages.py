@@ -24,7 +24,7 @@ def manual_pages() -> Mapping[str, str]:
 
 
 @cache
-def manual_picture(name: str) -> bytes | None:
-    """Return a picture that a page shows, by its name; None where there is none."""
+def manual_pictures() -> Mapping[str, bytes]:
+    """Return the pictures that pages show, by their names."""
     folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "docs" / "pictures"
-    return next((path.read_bytes() for path in folder.glob("*.[sp][vn]g") if path.name == name), None)
+    return {path.name: path.read_bytes() for path in folder.glob("*.[sp][vn]g")}

@@ -104,6 +104,11 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
+def without_links(text: str) -> str:
+    """Return a text with the words of its links in their place."""
+    return re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
+
+
 def terms(text: str) -> list[str]:
     """Return the words of a text that a search looks for, each without the ending that its forms differ in."""
     return [_stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _COMMON]
@@ -142,5 +147,5 @@ def _excerpt(text: str, asked: frozenset[str]) -> str:
     """Return the paragraph or line of a table that has most of the words, cut to a few lines."""
     parts = [part for part in re.split(r"\n\s*\n|\n(?=[|-] ?)", text) if part.strip(" |-\n") and "<!--" not in part]
     best = max(parts, key=lambda part: len(asked & set(terms(part))), default="")
-    plain = " ".join(re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", best).replace("|", " ").replace("`", "").split())
+    plain = " ".join(without_links(best).replace("|", " ").replace("`", "").split())
     return plain if len(plain) <= _EXCERPT_CHARS else plain[: _EXCERPT_CHARS - 1].rsplit(" ", 1)[0] + " …"

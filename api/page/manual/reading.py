@@ -19,12 +19,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from planq.shared.manual import anchor_of, manual_pages, sections_of
+from planq.shared.manual import anchor_of, manual_pages, sections_of, without_links
 
 _MADE = re.compile(r"http-(?!api)\w+|cli|settings")
 """The pages that are made from the code: lists of fields, options and commands."""
 
-_LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
 _CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 
@@ -54,18 +53,19 @@ def listed_pages() -> tuple[Sequence[ManualPage], Sequence[ManualPage]]:
 def _listed(path: str, text: str) -> ManualPage:
     first = next(iter(sections_of(path, text)))
     paragraphs = (part for part in _CODE.sub("", first.text).split("\n\n") if part and part[0] not in "!<|-[")
-    about = re.sub("[`*]", "", _LINK.sub(r"\1", next(paragraphs, "").replace("\n", " ")))
+    about = re.sub("[`*]", "", without_links(next(paragraphs, "").replace("\n", " ")))
     return ManualPage(name_of(path), first.title.replace("`", ""), about)
 
 
-@cache
 def page_as_html(name: str) -> Markup | None:
     """Return a page as HTML by its name; None where there is none."""
-    pages = {name_of(path): (path, text) for path, text in manual_pages().items()}
-    if name not in pages:
-        return None
-    path, text = pages[name]
-    tokens = _READER.parse(text)
+    path = next((path for path in manual_pages() if name_of(path) == name), None)
+    return None if path is None else _as_html(path)
+
+
+@cache
+def _as_html(path: str) -> Markup:
+    tokens = _READER.parse(manual_pages()[path])
     _name_headings(tokens)
     for token in tokens:
         _lead_links(token.children or (), PurePosixPath(path).parent, manual_pages())

@@ -13,7 +13,7 @@ from planq.api.page.frame.route import page_router
 from planq.api.page.manual.reading import listed_pages, name_of, page_as_html
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import NotFound
-from planq.shared.manual import manual_pages, manual_picture, search_pages
+from planq.shared.manual import manual_pages, manual_pictures, search_pages
 
 manual_routes = page_router()
 
@@ -43,7 +43,7 @@ async def read_manual(request: Request, name: str) -> Response:
 @manual_routes.get("/ui/manual/pictures/{name}")
 async def get_picture(name: str) -> Response:
     """Return a picture that a page shows."""
-    picture = manual_picture(name)
+    picture = manual_pictures().get(name)
     if picture is None:
         raise NotFound("the manual has no such picture")
     media_type = "image/svg+xml" if name.endswith(".svg") else "image/png"
