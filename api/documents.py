@@ -287,7 +287,7 @@ def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
 def schedule_document(row: Row) -> _Document:
     """Return a `ScheduleDocument`."""
     times = {name: shown_time(row[name]) for name in ("next_at", "created_at")}
-    ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id")}
+    ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id", "conversation_id")}
     return {**row, **times, **ids}
 
 

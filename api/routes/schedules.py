@@ -32,6 +32,9 @@ class ScheduleDocument(Answer):
     input: str = Field(description="What the job is asked.")
     cron: str | None = Field(description="Minute, hour, day of month, month, day of week; null for one that is once.")
     timezone: str
+    conversation_id: Id | None = Field(
+        description="The conversation whose turns its jobs are; null where it was asked for in none."
+    )
     is_active: bool = Field(description="False when it is over, or was switched off.")
     next_at: Time | None = Field(description="When it is due next; null when it is over.")
     last_job_id: Id | None = Field(description="The job that it made last.")

@@ -18,14 +18,14 @@ from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
 from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.domain.questions.answering import answer_of_message
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.batching import Batcher
 from planq.shared.store.jobs.codec import after_answer_fields
 from planq.shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
-from planq.shared.store.turns import settle_turn
+from planq.shared.store.turns import plan_wake, settle_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +404,7 @@ def _received(value: Mapping[str, Any]) -> Received:
         raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
         raise _mismatch(value["differs"])
-    wakes: list[Wake] = [_plan_wake(begun) for begun in value["begun"]]
+    wakes: list[Wake] = [plan_wake(begun) for begun in value["begun"]]
     if told in ("rejected", "closed"):
         is_closed = told == "closed"
         return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)
@@ -424,9 +424,5 @@ def _received(value: Mapping[str, Any]) -> Received:
         wakes=tuple(wakes),
         answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), ElicitationStatus(asked["status"])),
         missed=None if value.get("missed") is None else UUID(value["missed"]),
-        later=None if later is None else (later["seconds"], _plan_wake(later)),
+        later=None if later is None else (later["seconds"], plan_wake(later)),
     )
-
-
-def _plan_wake(begun: Mapping[str, Any]) -> PlanWake:
-    return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])

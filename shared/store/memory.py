@@ -83,7 +83,8 @@ class PostgresMemory:
 
             async def ask(statement: str, **more: Any) -> Row:
                 row = await (await connection.execute(query(statement), {**given, **more})).fetchone()
-                assert row is not None
+                if row is None:  # of `add_schedule` alone
+                    raise Conflict("the turn that asks for the reminder has ended meanwhile")
                 return row
 
             # The lock comes in a statement of its own: what others stored before it is seen only by the next ones.

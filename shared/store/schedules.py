@@ -3,22 +3,28 @@
 One statement makes the job and moves its schedule on, guarded by the time that was due: however many sweepers find
 it and whenever they die, each due time makes one job. Times that no sweeper saw make one job altogether. A budget is
 that of all jobs of a schedule together, so each waits until the one before has ended; when nothing is left of it, the
-schedule is switched off.
+schedule is switched off. The jobs of one that was asked for in a conversation are turns there, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import Conflict, NotFound, RequestRefused
 from planq.shared.domain.jobs.schedule import next_time, read_zone
-from planq.shared.ports import DueSchedule
+from planq.shared.ports import DueSchedule, FiredSchedule, PlanWake
 from planq.shared.store.agents import DocumentStore, pin_agent, with_prompt
-from planq.shared.store.database import Database, Row, as_json
+from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
+from planq.shared.store.turns import plan_wake
+
+_ENDED = {
+    "closed": "the conversation in which it was asked for is closed",
+    "gone": "the conversation in which it was asked for is not there any more",
+}
 
 
 class Firing:
@@ -33,38 +39,67 @@ class Firing:
         """Return schedules whose time has come, longest overdue first."""
         return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
 
-    async def fire(self, due: DueSchedule) -> UUID | None:
+    async def fire(self, due: DueSchedule) -> FiredSchedule | None:
         """Make the job that is due and move the schedule on; None when another sweeper did, or it is switched off."""
         try:
             if due.is_spent:
                 raise Conflict("its jobs have used up the budget that the job which asked for it had left")
             pinned = loop = None
             if due.agent is not None:
-                pinned = await pin_agent(self._agents, self._skills, due.tenant_id, due.agent)
+                pinned = await pin_agent(
+                    self._agents,
+                    self._skills,
+                    due.tenant_id,
+                    due.agent,
+                    due.kept_version,
+                    may_be_retired=due.kept_version is not None,
+                )
                 loop = await with_prompt(self._skills, due.tenant_id, pinned.loop(above=due.loop))
-            skills = pinned.skill_versions() if pinned else None
-            model = pinned.model_or(due.model) if pinned else due.model
-            next_at = _after(due)
+            made = {
+                "job_id": new_id(),
+                "trace_id": uuid4().hex,
+                "model": pinned.model_or(due.model) if pinned else due.model,
+                "agent_version": pinned.version if pinned else None,
+                "skill_versions": pinned.skill_versions() if pinned else None,
+                "strategy": pinned.strategy() if pinned else None,
+            }
+            if due.conversation_id is not None:
+                return await self._begin_turn(due, made, loop)
+            row = await self._database.fetch_one(
+                "fire_schedule",
+                id=due.id,
+                due_at=due.next_at,
+                next_at=_after(due),
+                metadata=as_json(_metadata(due)),
+                agent=due.agent,
+                loop_block=as_json(loop),
+                **made,
+            )
         except RequestRefused as error:
             # It would be refused again each time: its user finds the reason at the schedule.
             await self._database.execute("stop_schedule", id=due.id, due_at=due.next_at, error=error.message)
             return None
-        row = await self._database.fetch_one(
-            "fire_schedule",
-            id=due.id,
-            due_at=due.next_at,
-            next_at=next_at,
-            job_id=new_id(),
-            trace_id=uuid4().hex,
-            metadata=as_json(_metadata(due)),
-            model=model,
-            agent=due.agent,
-            agent_version=pinned.version if pinned else None,
-            skill_versions=skills,
-            strategy=pinned.strategy() if pinned else None,
-            loop_block=as_json(loop),
+        return None if row is None else FiredSchedule(row["id"], (PlanWake(row["id"]),))
+
+    async def _begin_turn(
+        self, due: DueSchedule, made: Mapping[str, Any], loop: Mapping[str, Any] | None
+    ) -> FiredSchedule | None:
+        """Make the job a turn of the schedule's conversation; raises `Conflict` where that takes none any more."""
+        given = {
+            **made,
+            "job_id": str(made["job_id"]),
+            "message_id": str(new_id()),
+            "metadata": json_text(_metadata(due)),
+            "loop_block": stored_text(loop),
+        }
+        found = await self._database.call(
+            "planq_fire_reminder", due.tenant_id, due.id, due.next_at, _after(due), as_json(given)
         )
-        return None if row is None else row["id"]
+        if found is None:
+            return None
+        if found["outcome"] in _ENDED:
+            raise Conflict(_ENDED[found["outcome"]])
+        return FiredSchedule(made["job_id"], tuple(plan_wake(begun) for begun in found["begun"]))
 
 
 def _after(due: DueSchedule) -> datetime | None:

@@ -525,6 +525,7 @@ class ScheduleRow(SQLModel, table=True):
 
     `strategy`, `loop_block`, `model`, `limits`, `tools`, `priority` are of the job that asked for it, or of its tree;
     `budget` is what its jobs have left of the tree's, before what `last_job_id` uses; `error` says why it stopped.
+    Its jobs are turns of the conversation that it was asked for in, if any.
     """
 
     __tablename__ = "schedules"
@@ -534,6 +535,11 @@ class ScheduleRow(SQLModel, table=True):
         Index("ix_schedules_user_id", "tenant_id", "user_id", postgresql_where=text("is_active")),
         Index("ix_schedules_listing", "tenant_id", "created_at", "id"),
         Index("ix_schedules_created_at", "created_at", postgresql_where=text("NOT is_active")),
+        Index(
+            "ix_schedules_conversation_id",
+            "conversation_id",
+            postgresql_where=text("conversation_id IS NOT NULL"),
+        ),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = text_column()
@@ -550,6 +556,7 @@ class ScheduleRow(SQLModel, table=True):
     limits: Any = json_column()
     budget: Any = json_column()
     tools: list[str] | None = texts_column()
+    conversation_id: UUID | None = None
     next_at: datetime | None = time_column()
     last_job_id: UUID | None = None
     error: str | None = text_column(nullable=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.conversations.failure import said
@@ -18,7 +19,12 @@ async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
     """See `JobStore.settle_turn`."""
     settled = await database.call("planq_settle_turn", job_id)
     begun = settled.get("next")
-    return () if begun is None else (PlanWake(UUID(begun), agent=settled["agent"], tenant=settled["tenant"]),)
+    return () if begun is None else (plan_wake({**settled, "id": begun}),)
+
+
+def plan_wake(begun: Mapping[str, Any]) -> PlanWake:
+    """Return the wake-up of a turn that has begun, by its `id`, `agent` and `tenant`."""
+    return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])
 
 
 async def history(

@@ -56,7 +56,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
     SweepStore,
 )
-from planq.shared.ports.jobs.wakes import PlanWake, Publisher, Queues, Wake, stage_again
+from planq.shared.ports.jobs.wakes import Publisher, Queues, Wake, stage_again
 from planq.worker.engine.chain import after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
@@ -227,19 +227,21 @@ class Sweeper:
 
     async def _fire_schedules(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
+        count = 0
         for due in await self._store.due_schedules(min(self._settings.batch, _SCHEDULES_AT_ONCE)):
             try:
-                job_id = await self._store.fire_schedule(due)
+                fired = await self._store.fire_schedule(due)
             except DatabaseUnavailable:
                 raise
             except Exception:
                 # The longest overdue comes first: one that cannot be fired would keep the others waiting for ever.
                 _log.exception("schedule_failed", extra={"schedule": str(due.id)})
                 continue
-            if job_id is not None:
-                _log.info("schedule_fired", extra={"schedule": str(due.id), "job": str(job_id)})
-                wakes.append(PlanWake(job_id))
-        return len(wakes), wakes
+            if fired is not None:
+                _log.info("schedule_fired", extra={"schedule": str(due.id), "job": str(fired.job_id)})
+                count += 1
+                wakes += fired.wakes
+        return count, wakes
 
     async def _take_back_steps(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

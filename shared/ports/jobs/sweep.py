@@ -148,7 +148,8 @@ class DueSchedule:
     """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
 
     `is_spent` says that its jobs have used up the budget that they share. `loop` is the loop block of the job that
-    asked for it, None for none.
+    asked for it, None for none. Its jobs are turns of a conversation if it was asked for in one, which may keep its
+    agent in a version.
     """
 
     id: UUID
@@ -163,6 +164,16 @@ class DueSchedule:
     now: datetime
     is_spent: bool = False
     loop: Mapping[str, Any] | None = None
+    conversation_id: UUID | None = None
+    kept_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FiredSchedule:
+    """The job that a schedule has made, and whom to wake: a turn may have to wait for those before it."""
+
+    job_id: UUID
+    wakes: Sequence[Wake]
 
 
 class SweepPart(StrEnum):
@@ -317,7 +328,7 @@ class SweepStore(Protocol):
         """Return schedules whose time has come."""
         ...
 
-    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+    async def fire_schedule(self, due: DueSchedule) -> FiredSchedule | None:
         """Make the job of a schedule that is due, and move it on to its next time, in one commit.
 
         None when somebody else has fired it, or when it cannot be fired (its agent is gone, say): then it is switched

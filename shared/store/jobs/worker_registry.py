@@ -34,6 +34,7 @@ from planq.shared.ports.jobs.sweep import (
     ExpiredJob,
     ExpiredPlan,
     ExpiredQuestion,
+    FiredSchedule,
     Held,
     Loss,
     LostStage,
@@ -485,7 +486,7 @@ class WorkerRegistry:
     async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
         return await self._firing.due(limit)
 
-    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+    async def fire_schedule(self, due: DueSchedule) -> FiredSchedule | None:
         return await self._firing.fire(due)
 
     async def unnotified_children(self, limit: int) -> Sequence[UUID]:

@@ -71,10 +71,11 @@ CREATE TYPE planq_arrival AS (outcome text, job uuid, turn int, round int, begin
 -- channel sends the message again; `content` and `metadata` are texts that hold JSON. It `may_answer` what a step of the
 -- active turn has asked; of attempts to steer a model the kinds are `suspected`. Its job is made for the `agent` in
 -- `agent_version`: `named_agent` is the one that the message itself names, with a version where it `names_version`, and
--- `default_agent` that of its channel or tenant. One that `is_job` was sent as a job, which is a turn by itself, as it is.
+-- `default_agent` that of its channel or tenant. One that `is_job` was sent as a job, which is a turn by itself, as it is. One that
+-- is `patient` waits for its turn, whatever the policy.
 CREATE TYPE planq_message AS (
     id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text,
-    idempotency_key text, request_hash text, user_id text, text text, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json, agent text, agent_version int, named_agent text, names_version boolean, default_agent text, is_job boolean
+    idempotency_key text, request_hash text, user_id text, text text, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json, agent text, agent_version int, named_agent text, names_version boolean, default_agent text, is_job boolean, patient boolean
 );
 
 -- A line of a batch, and how many lines of a batch are unfinished jobs.

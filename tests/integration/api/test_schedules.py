@@ -29,6 +29,7 @@ FIELDS = {
     "input",
     "cron",
     "timezone",
+    "conversation_id",
     "is_active",
     "next_at",
     "last_job_id",

@@ -271,6 +271,7 @@ CREATE TABLE schedules (
     limits JSON,
     budget JSON,
     tools TEXT[],
+    conversation_id UUID,
     next_at TIMESTAMP WITH TIME ZONE,
     last_job_id UUID,
     error TEXT,
@@ -279,6 +280,8 @@ CREATE TABLE schedules (
     CONSTRAINT pk_schedules PRIMARY KEY (id),
     CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
 );
+
+CREATE INDEX ix_schedules_conversation_id ON schedules (conversation_id) WHERE conversation_id IS NOT NULL;
 
 CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
 

@@ -25,7 +25,7 @@ BEGIN
             user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
             forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
             with_input text, budget text, loop_block text, priority text, callback_url text,
-            batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid
+            batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, schedule uuid
         ) LEFT JOIN LATERAL (
             SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
         ) f ON true
@@ -55,6 +55,7 @@ BEGIN
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT g.tenant_id, g.id, 'job_submitted', CASE
             WHEN g.forked_from IS NOT NULL THEN json_build_object('forked_from', g.forked_from)
+            WHEN g.schedule IS NOT NULL THEN json_build_object('conversation_id', p_conversation, 'schedule', g.schedule)
             WHEN p_conversation IS NOT NULL THEN json_build_object('conversation_id', p_conversation) END
         FROM given g JOIN made m ON m.id = g.id
     )

@@ -70,14 +70,17 @@ WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: add_schedule
 -- Stores a schedule for a user, with what its jobs inherit: the model, the priority and the only tools of the job that asks, and the
--- strategy, the loop block and the limits of the outermost one above it, whose time its own is only a part of. `budget` is what its tree has left. No row
--- where one with this id is there already.
+-- strategy, the loop block and the limits of the outermost one above it, whose time its own is only a part of; where that is a
+-- turn, its jobs are turns of the same conversation. `budget` is what its tree has left. No row where one with this id is there
+-- already, or where the turn has ended: its conversation may have been erased, and the reminders of it.
 INSERT INTO schedules (id, tenant_id, user_id, name, agent, input, cron, timezone, strategy, loop_block, model, limits,
-                       budget, tools, priority, next_at)
+                       budget, tools, priority, conversation_id, next_at)
 SELECT %(id)s, j.tenant_id, j.user_id, %(name)s, %(agent)s, %(input)s, %(cron)s, %(timezone)s, r.strategy, r.loop_block,
-       j.model, r.limits, %(budget)s::json, j.tools, j.priority, %(next_at)s
+       j.model, r.limits, %(budget)s::json, j.tools, j.priority, r.conversation_id, %(next_at)s
 FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+  AND (r.conversation_id IS NULL OR r.status NOT IN ('completed', 'failed', 'cancelled'))
+FOR SHARE OF r
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 

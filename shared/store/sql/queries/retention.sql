@@ -40,7 +40,7 @@ SELECT count(*)::int AS count FROM (
 ) due
 
 -- name: count_old_conversations
--- How many conversations are due that have no message any more, at most `most`.
+-- How many conversations are due that have no message any more, and no reminder, at most `most`.
 SELECT count(*)::int AS count FROM (
     SELECT FROM tenants t
     CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, 'conversations', %(seconds)s) AS since) k
@@ -49,6 +49,7 @@ SELECT count(*)::int AS count FROM (
         WHERE c.tenant_id = t.id AND c.id < planq_first_id(k.since) AND c.active_job_id IS NULL
           AND greatest(c.created_at, c.last_inbound_at, c.last_outbound_at) < k.since
           AND NOT EXISTS (SELECT FROM conversation_messages m WHERE m.conversation_id = c.id)
+          AND NOT EXISTS (SELECT FROM schedules s WHERE s.conversation_id = c.id AND s.is_active)
         ORDER BY c.id LIMIT %(most)s
     ) c
     LIMIT %(most)s
@@ -192,7 +193,8 @@ WITH page AS MATERIALIZED (
 SELECT id, (SELECT count(*) FROM gone)::int AS removed FROM page ORDER BY page.id DESC LIMIT 1
 
 -- name: delete_old_conversations
--- The same of conversations in which nothing has been said for so long, and of which no message is left.
+-- The same of conversations in which nothing has been said for so long, of which no message is left, and in which no reminder is
+-- to come.
 WITH page AS MATERIALIZED (
     SELECT c.id, k.since FROM tenants t
     CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, 'conversations', %(seconds)s) AS since) k
@@ -205,6 +207,7 @@ WITH page AS MATERIALIZED (
     SELECT c.id FROM page p JOIN conversations c ON c.id = p.id
     WHERE c.active_job_id IS NULL AND greatest(c.created_at, c.last_inbound_at, c.last_outbound_at) < p.since
       AND NOT EXISTS (SELECT FROM conversation_messages m WHERE m.conversation_id = c.id)
+      AND NOT EXISTS (SELECT FROM schedules s WHERE s.conversation_id = c.id AND s.is_active)
     FOR UPDATE OF c SKIP LOCKED
 ), gone AS (
     DELETE FROM conversations d USING old WHERE d.id = old.id RETURNING d.id

@@ -3,7 +3,7 @@
 -- name: list_schedules
 -- A page of a tenant's schedules, newest first, with what their last jobs came to; those that are over only where they are
 -- asked for.
-SELECT s.id, s.user_id, s.name, s.agent, s.input, s.cron, s.timezone, s.next_at, s.last_job_id,
+SELECT s.id, s.user_id, s.name, s.agent, s.input, s.cron, s.timezone, s.conversation_id, s.next_at, s.last_job_id,
        (SELECT planq_outcome(j.status, j.error) FROM jobs j WHERE j.id = s.last_job_id AND j.tenant_id = s.tenant_id)
            AS last_outcome, s.is_active, s.error, s.created_at
 FROM schedules s
@@ -22,12 +22,16 @@ WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
 
 -- name: due_schedules
 -- Schedules whose time has come, longest overdue first, and the database's time. `is_spent`: nothing is left of the budget.
--- One with a budget waits until its last job has ended: until then that may use whatever it was given. Those of a disabled
--- tenant wait until it is enabled.
+-- One with a budget waits until its last job has ended: until then that may use whatever it was given. So does one of a
+-- conversation, whose turns would else queue behind one that waits for a person. Those of a disabled
+-- tenant wait until it is enabled. `kept_version` is that in which the conversation has its agent, null for the newest.
 SELECT id, tenant_id, name, agent, cron, timezone, strategy, model, next_at, planq_now() AS now, loop_block AS loop,
-       planq_budget_is_spent(planq_budget_left(budget, last_job_id)) AS is_spent
+       planq_budget_is_spent(planq_budget_left(budget, last_job_id)) AS is_spent, conversation_id,
+       (SELECT k.version FROM conversation_agents k JOIN conversations c ON c.id = k.conversation_id AND c.tenant_id = k.tenant_id
+        WHERE k.tenant_id = schedules.tenant_id AND k.conversation_id = schedules.conversation_id AND k.agent = schedules.agent
+          AND NOT c.follows_agent) AS kept_version
 FROM schedules
-WHERE is_active AND next_at <= planq_now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+WHERE is_active AND next_at <= planq_now() AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
   AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 ORDER BY next_at LIMIT %(limit)s
 

@@ -46,7 +46,8 @@ SELECT 'jobs', NULL, NULL WHERE EXISTS (
 )
 UNION ALL
 SELECT 'schedules', NULL, NULL WHERE EXISTS (
-    SELECT FROM schedules WHERE is_active AND next_at <= planq_now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+    SELECT FROM schedules WHERE is_active AND next_at <= planq_now()
+      AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
       AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 )
 UNION ALL
