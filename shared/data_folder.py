@@ -116,4 +116,4 @@ def free_space(folder: Path) -> str:
     """Return how much is free where a folder lies, and what to do about it."""
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     free = shutil.disk_usage(there).free // 1024
-    return f"{free} kB are free; remove something, or move the folder (--data or PLANQ_DATA)"
+    return f"{free} KiB are free; remove something, or move the folder (--data or PLANQ_DATA)"

@@ -97,8 +97,8 @@ class Settings(ServerSettings):
         default=12_000,
         ge=1,
         description="Connections that one API process serves, of about 20 kB each (less where the system has "
-        "fewer file descriptors); others are answered 503. A head of more than 64 kB is 431; one that takes 20 s, "
-        "and a body of which less than a megabyte comes in 120 s, 408.",
+        "fewer file descriptors); others are answered 503. A head of more than 64 KiB is 431; one that takes 20 s, "
+        "and a body of which less than 1 MiB comes in 120 s, 408.",
     )
     max_streams: int = Field(
         default=2_500, ge=1, description="Streams of events that one API process serves; others are answered 503."

@@ -78,7 +78,7 @@ def read_file(path: Path) -> tuple[str, Form, bytes]:
     except OSError as error:
         raise UnreadableFile(f"cannot be read ({error.strerror})") from error
     if len(raw) > MAX_FILE_BYTES:
-        raise UnreadableFile(f"larger than {MAX_FILE_BYTES // 1024**2} MB")
+        raise UnreadableFile(f"larger than {MAX_FILE_BYTES // 1024**2} MiB")
     form = _form(path)
     return _decode(raw, form), form, raw
 

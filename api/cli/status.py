@@ -143,7 +143,7 @@ def _show_steps(job: dict[str, Any]) -> None:
     for step in steps:
         if large := step.get("output_ref"):
             size = large["bytes"] / 1024**2
-            out.print(f"${step['index']} has {size:.1f} MB of output: planq output {job['id']} {step['index']}")
+            out.print(f"${step['index']} has {size:.1f} MiB of output: planq output {job['id']} {step['index']}")
     if children := job.get("children"):
         noun = "job" if len(children) == 1 else "jobs"
         out.print(f"{len(children)} child {noun}: planq status --tree {job['id']}")

@@ -64,7 +64,7 @@ def load_documents(
     """Load documents: Markdown, HTML and any text.
 
     Each is known by its path below the PATH that was given. An unchanged document is left alone, a changed one
-    replaced. Binary files and files over 5 MB are skipped and said so; hidden files are left out.
+    replaced. Binary files and files over 5 MiB are skipped and said so; hidden files are left out.
     """
     with reported(as_json=as_json):
         result = _with_knowledge(lambda knowledge: _load(knowledge, paths, prefix, tenant or ALL), tenant)

@@ -397,6 +397,62 @@ def test_every_block_of_code_can_be_read(name: str) -> None:
         compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+RUN = {
+    "console": "integration/cli/test_printed_examples.py",
+    "python": {
+        "docs/tools.md": "unit/test_docs.py",
+        "docs/tutorial.md": "integration/cli/test_printed_examples.py",
+        "docs/testing.md": "unit/testing/test_page.py",
+        "docs/loops.md": "integration/cli/test_printed_programs.py",
+        "docs/questions.md": "integration/cli/test_printed_programs.py",
+        "docs/client.md": "integration/cli/test_printed_programs.py",
+        "README.md": "integration/cli/test_printed_programs.py",
+    },
+    "yaml": {
+        "docs/loops.md": "integration/engine/test_loop_recipes.py",
+        "docs/agents.md": "unit/test_docs.py",
+        "docs/tools.md": "unit/test_docs.py",
+        "docs/tutorial.md": "unit/test_docs.py",
+    },
+    "json": {
+        "docs/plans.md": "unit/test_docs.py",
+        "docs/tools.md": "unit/test_docs.py",
+        "docs/agents.md": "unit/test_docs.py",
+        "docs/batches.md": "integration/cli/test_printed_programs.py",
+    },
+    "sql": "integration/cli/test_printed_programs.py",
+}
+"""Which test runs the examples of a language, in all pages or in each."""
+
+NOT_RUN = {
+    ("docs/testing.md", "toml"): "two lines of somebody's pyproject.toml",
+    ("docs/loops.md", "toml"): "two lines of somebody's pyproject.toml",
+    ("docs/containers.md", "yaml"): "for a Kubernetes of one's own",
+    (
+        "docs/plans.md",
+        "yaml",
+    ): "needs agents of one's own; its form is read by `test_every_block_of_code_can_be_read`",
+}
+
+
+def test_every_example_is_run_or_somebody_says_why_not() -> None:
+    found = {
+        (name, language)
+        for name, text in PAGES.items()
+        for language in re.findall(r"^```(\w+)$", text, re.MULTILINE)
+        if language != "text"
+    }
+    tested = {
+        (name, language): of if isinstance(of, str) else of.get(name)
+        for name, language in found
+        if (of := RUN.get(language)) is not None
+    }
+    without = {one for one in found if tested.get(one) is None}
+
+    assert without == set(NOT_RUN)
+    assert [path for path in tested.values() if path and not (ROOT / "tests" / path).exists()] == []
+
+
 def test_no_page_holds_the_marks_of_a_merge() -> None:
     marks = re.compile(r"^(<{7}|>{7}|={7}$|\|{7})", re.MULTILINE)
 

@@ -66,7 +66,7 @@ _Seconds = Annotated[float, Field(gt=0, lt=2**31, allow_inf_nan=False)]
 _ToolName = Annotated[str, Field(min_length=1, max_length=200)]
 _ToolNames = Annotated[list[_ToolName], Field(max_length=1_000)]
 _PolicyEntry = Annotated[Any, AfterValidator(read_policy_entry), WithJsonSchema(POLICY_ENTRY_SCHEMA)]
-_Condition = Annotated[str, Field(description="An expression (JMESPath), at most 1 kB.")]
+_Condition = Annotated[str, Field(description="An expression (JMESPath), at most 1 KiB.")]
 
 
 def _template_form(value: Any) -> Any:

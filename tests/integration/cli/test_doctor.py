@@ -144,7 +144,7 @@ def test_the_room_for_the_embedded_servers_is_told(doctor: Doctor, tmp_path: Pat
     found = checks(doctor("--json", PLANQ_DATA=str(data)))["disk"]
 
     assert found["ok"] is True
-    assert found["found"].endswith("kB are free")
+    assert found["found"].endswith("KiB are free")
 
 
 @pytest.mark.parametrize(

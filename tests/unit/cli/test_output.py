@@ -105,5 +105,5 @@ def test_status_says_how_a_large_output_can_be_had(server: Recorder) -> None:
 
     result = planq("status", ID)
 
-    assert f"$3 has 50.0 MB of output: planq output {ID} 3" in result.stdout
+    assert f"$3 has 50.0 MiB of output: planq output {ID} 3" in result.stdout
     assert json.loads(planq("status", ID, "--json").stdout)["steps"][0]["output_ref"]["href"] == PATH

@@ -96,7 +96,7 @@ def test_what_is_no_document_says_why(tmp_path: Path) -> None:
         file.truncate(MAX_FILE_BYTES + 1)
     cases = {
         write(tmp_path / "image.md", b"\x89PNG\r\n\x1a\n\x00\x00"): "binary",
-        large: "larger than 5 MB",
+        large: "larger than 5 MiB",
         tmp_path / "pipe": "not a regular file",
         tmp_path / "gone.md": "cannot be read",
     }

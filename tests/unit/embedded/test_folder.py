@@ -126,7 +126,7 @@ def test_a_disk_that_is_full_is_said_and_what_lies_elsewhere_is_left_alone(tmp_p
         with usable(tmp_path), open("/dev/full", "w") as full:  # the kernel's disk without space
             full.write("x")
 
-    with pytest.raises(Misconfigured, match=rf"^no space left in {tmp_path}: \d+ kB are free"):
+    with pytest.raises(Misconfigured, match=rf"^no space left in {tmp_path}: \d+ KiB are free"):
         fill()
     for error in (OSError(errno.EIO, "broken"), FileNotFoundError(errno.ENOENT, "absent", "/elsewhere/x")):
         with pytest.raises(type(error)), usable(tmp_path):

@@ -231,7 +231,7 @@ async def update_user_metadata(
     context: ToolContext,
     services: ToolServices,
 ) -> UpdatedMetadata:
-    """Remember facts about the user (preferences, relations, interests), and return all that is kept (32 kB)."""
+    """Remember facts about the user (preferences, relations, interests), and return all that is kept (32 KiB)."""
     patch = storable_json(metadata)
     if is_deeper_than(patch, _MAX_LEVELS):
         raise InvalidArguments(f"update_user_metadata: expected at most {_MAX_LEVELS} levels, found more")
@@ -276,7 +276,7 @@ async def action(
     services: ToolServices,
     payload: Annotated[
         dict[str, Any] | None,
-        Field(description="What belongs to it, at most 16 kB of JSON; such as question, options."),
+        Field(description="What belongs to it, at most 16 KiB of JSON; such as question, options."),
     ] = None,
 ) -> dict[str, Any]:
     """Emit a structured event, which the followers of the job receive; the same step emits it once."""
