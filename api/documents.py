@@ -265,6 +265,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         # A waiting step already holds what it will succeed with; it is no output before that.
         "output": row["output"] if succeeded else None,
         "output_ref": _output_ref(job_id, row) if succeeded else None,
+        "content": row["content"] if succeeded else None,
         "error": row["error"],
         "depends_on": row["depends_on"],
         "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),

@@ -345,6 +345,7 @@ class StepDocument(Answer):
     arguments: dict[str, Any]
     output: Any = Field(description="The structured output, null unless the step succeeded, and where it is large.")
     output_ref: OutputReference | None = Field(description="Where a large output can be had.")
+    content: str | None = Field(description="What the tool says to models beside its output.")
     error: ErrorDocument | None
     depends_on: list[int]
     reused_from: Origin | None = Field(description="The step whose outcome this one took over instead of running.")

@@ -164,6 +164,7 @@ def _step_row(step: dict[str, Any]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
     note = as_line(error["message"], 120) if error.get("message") else _progress(step.get("progress") or {})
+    note = note or as_line(step.get("content") or "", 120)
     attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
     return [

@@ -247,14 +247,16 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Accompanied:
-    """An output with an artifact beside it, a wrapper with `artifact_id`, `artifact` and `_metadata`.
+    """An output with what is not for references: a text for models, and artifacts for people.
 
-    The output is what references see and what its schema describes; the artifact is kept with the step, like one that
-    is the output itself.
+    The output is what references see and what its schema describes. `content` is shown to models beside it. Each
+    artifact is a wrapper with `artifact_id`, `artifact` and `_metadata`, and kept with the step like one that is the
+    output itself.
     """
 
     output: Any
-    artifact: Mapping[str, Any]
+    artifacts: Sequence[Mapping[str, Any]] = ()
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ class Step(SQLModel, table=True):
     `elicitation_id` is the step's open question to a person, asked at `asked_at`. Whether one may be called that
     `is_asked_ahead` a person was asked before it began. A large output is kept as `payload_hash`, `output_bytes`
     and the `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job`
-    made it.
+    made it. `content` is a text for models that its tool gave beside the output.
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
     yet notified of their end; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
     `tool_digest` is that of the schemas against which its plan was checked, null where it needs no tool. No live
@@ -301,6 +301,7 @@ class Step(SQLModel, table=True):
     output_bytes: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
     wanted: Any = json_column()
     excerpts: Any = json_column()
+    content: str | None = text_column(nullable=True)
     recovery: str = enum_column("step_recovery", Recovery, default="fail")
     in_doubt: bool = flag_column()
     is_known: bool = flag_column()

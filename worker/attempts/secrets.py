@@ -59,8 +59,8 @@ class CallSecrets:
         match answer:
             case Suspended(output=output):
                 return replace(answer, output=self.hidden_in(output))
-            case Accompanied(output, artifact):
-                return Accompanied(self.hidden_in(output), self.hidden_in(artifact))
+            case Accompanied(output, artifacts, content):
+                return Accompanied(self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content))
             case str() | dict() | list():
                 return without(answer, self._given)
         return answer

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
+from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
-from planq.shared.domain.results.artifacts import identify
+from planq.shared.domain.results.artifacts import MAX_CONTENT, identify
 from planq.shared.domain.schema.schemas import Steps, violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
@@ -58,14 +58,19 @@ class OutputLimits:
 class ReadyOutput:
     """A checked output, ready to be stored. `excerpts` and `preview` are None where it is small.
 
-    `beside` is the body of an artifact beside it, where that is large.
+    `beside` are the bodies of the artifacts beside it, None for each that is small.
     """
 
     body: bytes
     artifact: ArtifactRecord | None
     excerpts: bytes | None = None
     preview: bytes | None = None
-    beside: ReadyOutput | None = None
+    beside: Sequence[ReadyOutput | None] = ()
+
+    @property
+    def has_payload(self) -> bool:
+        """True where something of it is to be stored apart from the step."""
+        return self.excerpts is not None or any(self.beside)
 
 
 class Values:
@@ -101,7 +106,7 @@ class Values:
         """Check and encode an answer; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
         if isinstance(answer, Accompanied):
             ready = await self.ready(claim, tool, answer.output)
-            return await off_loop(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
+            return await off_loop(_accompanied, ready, tool.definition, answer, claim, self._limits)
         if not is_larger(answer, min(INLINE_CHARS, self._limits.inline)):
             steps = Steps(_STEPS_AT_ONCE)
             try:
@@ -117,9 +122,13 @@ class Values:
         Idempotent. Nobody refers to them until the step is finished; if that never happens they are collected.
         """
         artifact = output.artifact
-        if artifact is not None and artifact.beside is not None and output.beside is not None:
-            digest = await self._payloads.put(claim.tenant_id, output.beside.body, output.beside.preview or b"null")
-            artifact = replace(artifact, beside=replace(artifact.beside, hash=digest))
+        if artifact is not None and any(output.beside):
+            beside = list(artifact.beside)
+            for position, large in enumerate(output.beside):
+                if large is not None:
+                    digest = await self._payloads.put(claim.tenant_id, large.body, large.preview or b"null")
+                    beside[position] = replace(beside[position], hash=digest)
+            artifact = replace(artifact, beside=beside)
         if output.excerpts is None or output.preview is None:
             return artifact, None
         digest = await self._payloads.put(claim.tenant_id, output.body, output.preview)
@@ -158,17 +167,24 @@ def _resolved(
 
 
 def _accompanied(
-    ready: ReadyOutput, definition: ToolDefinition, wrapper: Mapping[str, Any], claim: StepClaim, limits: OutputLimits
+    ready: ReadyOutput, definition: ToolDefinition, answer: Accompanied, claim: StepClaim, limits: OutputLimits
 ) -> ReadyOutput:
-    """Return an output with the artifact that came beside it."""
-    body = _body(definition.name, wrapper, limits)
-    beside = _artifact(wrapper, definition.skill_id or claim.skill_id)
-    if beside is None:
-        raise InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
-    is_large = len(body) > limits.inline
-    beside = beside if is_large else replace(beside, body=JsonText(body))
-    artifact = replace(ready.artifact or ArtifactRecord(None, None, None), beside=beside)
-    large = ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None
+    """Return an output with the artifacts and the text that came beside it."""
+    records: list[ArtifactRecord] = []
+    large: list[ReadyOutput | None] = []
+    for wrapper in answer.artifacts:
+        body = _body(definition.name, wrapper, limits)
+        record = _artifact(wrapper, definition.skill_id or claim.skill_id)
+        if record is None:
+            raise InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
+        is_large = len(body) > limits.inline
+        records.append(record if is_large else replace(record, body=JsonText(body)))
+        large.append(ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None)
+    content = None if answer.content is None else capped(answer.content, MAX_CONTENT)
+    own = ready.artifact
+    if own is None or any(record.id == own.id for record in records):  # then the output only tells of that one
+        own = ArtifactRecord(None, None, None)
+    artifact = replace(own, beside=records, content=content)
     return replace(ready, artifact=artifact, beside=large)
 
 
@@ -240,6 +256,6 @@ class AttemptOutcome:
     @property
     def small(self) -> ReadyOutput | None:
         """Return the output where the step has succeeded with a small one, None in any other case."""
-        if self.output is None or self.output.excerpts is not None or self.output.beside is not None:
+        if self.output is None or self.output.has_payload:
             return None
         return self.output

@@ -272,11 +272,16 @@ def _answer_form(schema: Mapping[str, Any]) -> str:
 
 
 def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]:
-    """Return the results with the longest outputs cut, so that all their JSON together has about `max_chars`."""
+    """Return the results with the longest outputs and texts cut, so that all together have about `max_chars`."""
     texts = [json.dumps(result.output, ensure_ascii=False, default=str) for result in results]
-    share = fair_share([len(text) for text in texts], max_chars)
+    said = [result.content for result in results if result.content is not None]
+    share = fair_share([len(text) for text in (*texts, *said)], max_chars)
     return [
-        replace(result, output={"shortened": capped(text, share)}) if len(text) > share else result
+        replace(
+            result,
+            output={"shortened": capped(text, share)} if len(text) > share else result.output,
+            content=None if result.content is None else capped(result.content, share),
+        )
         for result, text in zip(results, texts, strict=True)
     ]
 

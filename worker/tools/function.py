@@ -22,12 +22,11 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
-from planq.shared.ports import NotHappened, Ownership, Suspended, ToolContext
+from planq.shared.ports import Accompanied, NotHappened, Ownership, Suspended, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place
 from planq.worker.tools.errors import as_execution_failed, traceback_text
 from planq.worker.tools.resources import Resources
-from planq.worker.tools.response import Artifact
 from planq.worker.tools.services import ToolServices
 from planq.worker.tools.signature import INJECTED, FindOutFunction, Inputs, read_inputs, read_output, read_question
 from planq.worker.tools.threads import ToolThreads
@@ -82,8 +81,8 @@ class FunctionTool:
         values = self._bound(arguments, context, offered)
         result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
         if isinstance(result, Suspended):
-            return replace(result, output=self._dumped(result.output, name, context))
-        return self._dumped(result, name, context)
+            return replace(result, output=self._dumped_later(result.output, name, context))
+        return self._output.dump_returned(result, name, context)
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask the tool's `find_out` function; see `planq.shared.ports.FindsOut.find_out`."""
@@ -98,12 +97,15 @@ class FunctionTool:
             return result
         if isinstance(result, Suspended) or result is None:
             raise InvalidOutput(f"{name} returned {result!r}; expected the output of the call, or NotHappened()")
-        return self._dumped(result, name, context)
+        return self._output.dump_returned(result, name, context)
 
-    def _dumped(self, result: Any, name: str, context: ToolContext) -> dict[str, Any]:
-        if isinstance(result, Artifact):
-            return self._output.dump_artifact(result, name, context)
-        return self._output.dump(result, name)
+    def _dumped_later(self, result: Any, name: str, context: ToolContext) -> Any:
+        dumped = self._output.dump_returned(result, name, context)
+        if isinstance(dumped, Accompanied):
+            raise InvalidOutput(
+                f"{name} returned Suspended with content or artifacts beside its output; expected the output alone"
+            )
+        return dumped
 
     async def _offered(self, injected: Mapping[str, Any], context: ToolContext) -> Mapping[Any, Any]:
         """Return what these parameters ask for, by type; raises `Unreached` where a resource cannot be opened."""

@@ -1,4 +1,4 @@
-"""What a tool returns that makes an artifact, for authors of tools.
+"""What a tool returns for those beside the next steps: artifacts for people, texts for models.
 
     class Report(BaseModel):
         title: str
@@ -13,14 +13,12 @@ Later steps can refer to `$0.output.artifact_id`, `$0.output.artifact.title` and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Self, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
-
-from planq.shared.domain.results.artifacts import MAX_ID, METADATA_SCHEMA, provenance
-from planq.shared.ports import ToolContext
+from planq.shared.domain.results.artifacts import MAX_ID
 
 A = TypeVar("A")
 
@@ -45,38 +43,25 @@ class Artifact(Generic[A]):
             raise ValueError(f"an artifact's id is a text of 1 to {MAX_ID} characters; found {self.id!r:.300}")
 
 
-class ToolResponse(BaseModel, Generic[A]):
-    """An artifact with its id and where it comes from; as a return annotation it gives the tool's output schema.
+@dataclass(frozen=True)
+class ToolResponse(Generic[A]):
+    """What a tool returns to each of its three readers.
 
-    Each output under one `artifact_id` becomes a version of that artifact, the newest by default.
+    Later steps refer to `structured`, which is checked against the output schema: as a return annotation,
+    `ToolResponse[Price]` gives that of `Price`. Models are shown `content`, a text, beside it. People get the
+    `artifacts`, each of which is stored under an id of its own. Without `structured` the content is the output, as
+    `{"text": …}`.
     """
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
+    content: str | None = None
+    structured: A | None = None
+    artifacts: Sequence[Artifact[Any]] = ()
 
-    artifact_id: Annotated[
-        str, Field(min_length=1, max_length=MAX_ID, description="Unique identifier of the artifact")
-    ]
-    artifact: A
-    metadata: Annotated[dict[str, Any], Field(alias="_metadata"), WithJsonSchema(METADATA_SCHEMA)]
-
-    @classmethod
-    def new(
-        cls,
-        artifact_id: str,
-        artifact: A,
-        context: ToolContext,
-        *,
-        skill_id: str | None = None,
-        executed_at: datetime | None = None,
-    ) -> Self:
-        """Wrap an artifact that the call of `context` has made.
-
-        `skill_id` is the skill on whose behalf, that of the agent by default; `executed_at` is aware, by default now.
-        Raises `pydantic.ValidationError` for an `artifact_id` that is empty or longer than 255 characters.
-        """
-        metadata = provenance(context, executed_at or datetime.now(UTC), skill_id=skill_id)
-        return cls(artifact_id=artifact_id, artifact=artifact, metadata=metadata)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the wrapper as JSON: `{"artifact_id", "artifact", "_metadata"}`."""
-        return self.model_dump(mode="json", by_alias=True)
+    def __post_init__(self) -> None:
+        if self.content is not None and not isinstance(self.content, str):
+            raise TypeError(f"content is a text for models; found {type(self.content).__name__}")
+        if isinstance(self.artifacts, Artifact) or any(not isinstance(one, Artifact) for one in self.artifacts):
+            raise TypeError(f"artifacts is a list of Artifact; found {self.artifacts!r:.300}")
+        ids = [one.id for one in self.artifacts]
+        if len({*ids}) < len(ids):
+            raise ValueError(f"each artifact of a response has an id of its own; found {ids}")

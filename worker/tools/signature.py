@@ -16,7 +16,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Union
 
@@ -30,8 +30,8 @@ from planq.shared.domain.results.artifacts import provenance, tool_response_sche
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.ports import NotHappened, Suspended, ToolContext
-from planq.worker.tools.response import Artifact
+from planq.shared.ports import Accompanied, NotHappened, Suspended, ToolContext
+from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 
 INJECTED = frozenset({ToolContext, ToolServices})
@@ -100,6 +100,24 @@ class Output:
             )
         return plain
 
+    def dump_returned(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | Accompanied:
+        """Return whatever a function has returned as it is stored; raises as `dump` does."""
+        if isinstance(value, Artifact):
+            return self.dump_artifact(value, tool_name, context)
+        if not isinstance(value, ToolResponse):
+            return self.dump(value, tool_name)
+        content = value.content
+        output: dict[str, Any] | Accompanied = {"text": content}
+        if value.structured is None and content is not None and self.wrap in ("text", "texts"):
+            content = None
+        else:
+            output = self.dump_returned(value.structured, tool_name, context)
+        if isinstance(output, Accompanied):
+            raise InvalidOutput(f"{tool_name} returned a ToolResponse as the structured part of another one")
+        untyped = replace(self, adapter=TypeAdapter(Any))
+        made = [untyped.dump_artifact(one, tool_name, context) for one in value.artifacts]
+        return Accompanied(output, made, content) if made or content else output
+
     def dump_artifact(self, made: Artifact[Any], tool_name: str, context: ToolContext) -> dict[str, Any]:
         """Return an artifact, which the call of `context` has made, in its wrapper; raises as `dump` does."""
         body = self._as_json(made.body, tool_name)
@@ -159,16 +177,25 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
     annotation = _without_suspended(hints.get("return", None))
     if override is not None:
         return Output(dict(override), TypeAdapter(Any), "nothing")
+    if annotation is ToolResponse or "return" not in hints:  # nobody knows: an object stays one, all else is its text
+        return Output({"type": "object"}, TypeAdapter(Any), "texts")
+    if typing.get_origin(annotation) is ToolResponse:
+        (annotation,) = typing.get_args(annotation)
+    return _read_annotation(annotation, place)
+
+
+def _read_annotation(annotation: Any, place: str) -> Output:
     if annotation is Artifact or typing.get_origin(annotation) is Artifact:
         (body,) = typing.get_args(annotation) or (Any,)
         adapter, schema = _described(body, place)
         return Output(tool_response_schema(schema), adapter, "artifact")
-    if any(one is Artifact or typing.get_origin(one) is Artifact for one in _members(annotation)):
-        raise Misconfigured(
-            f"{place}: its return annotation has an Artifact beside something else; expected it alone"
-        )
-    if "return" not in hints:  # nobody knows: an object stays one, all else is its text
-        return Output({"type": "object"}, TypeAdapter(Any), "texts")
+    for one in _members(annotation):
+        for kind in (Artifact, ToolResponse):
+            if one is kind or typing.get_origin(one) is kind:
+                named = "an Artifact" if kind is Artifact else "a ToolResponse"
+                raise Misconfigured(
+                    f"{place}: its return annotation has {named} beside something else; expected it alone"
+                )
     if annotation is None or annotation is type(None) or annotation is str:
         return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
     adapter, schema = _described(annotation, place)

@@ -64,7 +64,7 @@ class StepResult:
 
     `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
     output it is a preview: `shortened_from` then says how many bytes of JSON the whole has. `index` is the step's;
-    `code` and `details` are those of the error.
+    `code` and `details` are those of the error. `content` is what the tool says to models beside its output.
     """
 
     tool_name: str
@@ -76,6 +76,7 @@ class StepResult:
     index: int = 0
     code: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    content: str | None = None
 
     @property
     def succeeded(self) -> bool:

@@ -53,6 +53,7 @@ def wanted_for(
     """Return what a model call is taken to need: its question by its length, its reply by its limit."""
     said = [*ask.instructions, ask.guide, ask.tenant_prompt or "", ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
+    shown += [result.content for result in findings.results]
     shown += [schema for tool in tools for schema in (tool.input_schema, tool.output_schema)]
     chars = _PROMPT_CHARS + sum(map(len, said)) + sum(measure(value, 1_000_000) for value in shown)
     if findings.repair is not None:

@@ -29,6 +29,9 @@ MAX_STORED_BYTES = 100 * 1024**3
 MAX_ID = 255
 """Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 
+MAX_CONTENT = 32_000
+"""Characters that are kept of what a tool says to models beside its output."""
+
 METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {

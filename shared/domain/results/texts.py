@@ -6,6 +6,7 @@ docs/decisions.md, D26.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,10 @@ class ToolOutcome:
 
 
 def format_summary(results: Sequence[StepResult]) -> str:
-    """Return the numbered list of results that the responding model reads (case per-020); `""` for none."""
+    """Return the numbered list of results that the responding model reads (case per-020); `""` for none.
+
+    What a tool says beside its output stands in one line, as JSON, so that it can pass for no other entry.
+    """
     return "\n\n".join(_entry(number, result) for number, result in enumerate(results, start=1))
 
 
@@ -64,4 +68,5 @@ def _entry(number: int, result: StepResult) -> str:
         return f"{number}. {result.tool_name} - FAILED\n   Error: {result.error}"
     shown = indented(result.output)
     what = "Result" if result.shortened_from is None else f"Result (shortened, of {result.shortened_from} bytes)"
-    return f"{number}. {result.tool_name} - SUCCESS\n   {what}: {shown}"
+    said = "" if result.content is None else f"\n   Content: {json.dumps(result.content, ensure_ascii=False)}"
+    return f"{number}. {result.tool_name} - SUCCESS{said}\n   {what}: {shown}"

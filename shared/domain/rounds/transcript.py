@@ -197,7 +197,7 @@ def _answer_to(call: ToolCallRequest, content: str) -> ChatMessage:
 
 def _answer(record: RoundRecord, result: StepResult, ids: Sequence[str]) -> Any:
     """Return what the message of one call says: a bare output, else an object that says what it holds."""
-    if result.succeeded and result.shortened_from is None:
+    if result.succeeded and result.shortened_from is None and result.content is None:
         return result.output
     entry = _entry(result)
     twin = entry.pop("same_as_step", None)
@@ -218,6 +218,7 @@ def _entry(result: StepResult) -> dict[str, Any]:
     """Return what became of a step: its status, and its output or why it has none."""
     entry: dict[str, Any] = {"status": _status(result)}
     if result.succeeded:
+        entry |= {} if result.content is None else {"content": result.content}
         entry["output"] = result.output
     else:
         entry |= {"error": result.code or "failed", "message": result.error}
@@ -246,7 +247,7 @@ def _kept(told: Sequence[Sequence[ChatMessage]], max_tokens: int) -> int:
 
 def _shortened(record: RoundRecord, told: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:
     """Return a round's results, the longest ones cut so that its messages have about `max_tokens` tokens."""
-    lengths = [len(_json(result.output)) + len(result.error or "") for result in record.results]
+    lengths = [_length(result) for result in record.results]
     around = message_tokens(told) * CHARS_PER_TOKEN - sum(lengths)
     share = max(fair_share(lengths, max(max_tokens * CHARS_PER_TOKEN - around, 0)), _LEAST_SHOWN)
     return [
@@ -255,9 +256,16 @@ def _shortened(record: RoundRecord, told: Sequence[ChatMessage], max_tokens: int
     ]
 
 
+def _length(result: StepResult) -> int:
+    return len(_json(result.output)) + len(result.error or "") + len(result.content or "")
+
+
 def _cut(result: StepResult, chars: int) -> StepResult:
     whole = len(_json(result.output).encode("utf-8", "surrogatepass"))
     cut = replace(result, error=None if result.error is None else capped(result.error, chars))
+    if result.content is not None:
+        chars = fair_share([len(_json(result.output)), len(result.content)], chars)
+        cut = replace(cut, content=capped(result.content, chars))
     shown = preview(result.output, chars)
     if shown is result.output:
         return cut
@@ -302,7 +310,9 @@ def _count_line(results: Sequence[tuple[int, StepResult]]) -> str:
 
 def _left_out(results: Iterable[StepResult]) -> str:
     chars = sum(
-        (result.shortened_from or len(_json(result.output))) if result.succeeded else len(result.error or "")
+        (result.shortened_from or len(_json(result.output))) + len(result.content or "")
+        if result.succeeded
+        else len(result.error or "")
         for result in results
     )
     return f"{chars} characters left out"

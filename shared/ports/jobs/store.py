@@ -49,17 +49,19 @@ class Take:
 class ArtifactRecord:
     """What is stored about an artifact beside its body, which is the step's output.
 
-    `metadata` is its `_metadata`. `beside` is another artifact of the same step, which has a body of its own: `body`,
-    or where that is large the `hash` of its payload. Where only that one is there, `id` is None.
+    `metadata` is its `_metadata`. `beside` are other artifacts of the same step, each with a body of its own: `body`,
+    or where that is large the `hash` of its payload. `content` is what the tool says to models. Where the output
+    itself is no artifact, `id` is None.
     """
 
     id: str | None
     skill_id: str | None
     type: str | None
     metadata: Mapping[str, Any] | None = None
-    beside: ArtifactRecord | None = None
+    beside: Sequence[ArtifactRecord] = ()
     body: JsonText | None = None
     hash: bytes | None = None
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

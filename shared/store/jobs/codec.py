@@ -216,6 +216,7 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
         index=row["index"],
         code=None if succeeded else error.get("code"),
         details={} if succeeded else error.get("details") or {},
+        content=row["content"] if succeeded else None,
     )
 
 
@@ -271,7 +272,8 @@ def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
         "skill_id": artifact.skill_id,
         "type": artifact.type,
         "metadata": None if artifact.metadata is None else json_text(artifact.metadata),
-        "beside": artifact.beside and _artifact_fields(artifact.beside),
+        "beside": [_artifact_fields(one) for one in artifact.beside] or None,
+        "content": artifact.content,
         "body": artifact.body and artifact.body.body.decode(),
         "hash": artifact.hash and artifact.hash.hex(),
     }

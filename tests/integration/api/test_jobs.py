@@ -72,8 +72,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     assert (seen["model_calls"], seen["usage"]) == (0, {"input_tokens": 0, "output_tokens": 0, "cost_usd": None})
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
-        *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error"),
-        *("depends_on", "reused_from", "recovery", "question", "tool_away_since", "progress"),
+        *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "content"),
+        *("error", "depends_on", "reused_from", "recovery", "question", "tool_away_since", "progress"),
         *("started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)

@@ -94,13 +94,16 @@ def test_outputs_of_one_moment_lose_no_version(play: Any) -> None:  # noqa: F811
 def test_what_stands_beside_an_output_is_an_artifact_of_its_step(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         body = JsonText(b'{"artifact_id":"b","artifact":{"t":"\\u0000"},"_metadata":{}}')
-        beside = ArtifactRecord("b", None, "mcp_content", {}, body=body)
+        beside = [ArtifactRecord(name, None, "mcp_content", {}, body=body) for name in "bc"]
         claim, job_id = await begun(rows, calls_of(1))
         await rows.store.succeed_step(claim, text(0), ArtifactRecord(None, None, None, beside=beside), take=IO)
 
-        assert await versions(rows, "b") == [(1, body.body.decode())]
-        (made,) = await rows.requests.artifacts("default", job_id)
-        assert (made["id"], made["step_index"], made["type"]) == ("b", 0, "mcp_content")
+        assert await versions(rows, "b") == await versions(rows, "c") == [(1, body.body.decode())]
+        made = await rows.requests.artifacts("default", job_id)
+        assert [(one["id"], one["step_index"], one["type"]) for one in made] == [
+            ("b", 0, "mcp_content"),
+            ("c", 0, "mcp_content"),
+        ]
 
     play(scenario)
 

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -271,9 +272,12 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
             async def call(name: str) -> Any:
                 assert await broken(name) == []
                 answer = await tool(toolbox, f"odd_{name}").call({}, context)
-                return (answer.output, answer.artifact["artifact"]) if isinstance(answer, Accompanied) else answer
+                if not isinstance(answer, Accompanied):
+                    return answer
+                kept = [one["artifact"] for one in answer.artifacts]
+                return (answer.output, answer.content, kept[0]) if kept else (answer.output, answer.content)
 
-            beside = {"artifact_type": "mcp_content", "content": [SAID]}
+            beside = {"artifact_type": "mcp_content"}
             artifact_id = f"{context.idempotency_key}/content"
             image = {"type": "image", "mimeType": "image/png", "bytes": 2, "artifact_id": artifact_id}
             pixels = {"type": "image", "mimeType": "image/png", "data": "aGk="}
@@ -283,15 +287,19 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
             assert await broken("hostile") == ["pattern"]
             with pytest.raises(InvalidOutput, match="returned no structured_content"):
                 await call("silent")
-            assert await call("undeclared") == ({"n": 1}, beside)
-            assert await call("undeclared_list") == ({"result": [1, 2]}, beside)
-            assert await call("shown") == ({"n": 1}, {**beside, "content": [SAID, pixels]})
+            assert await call("undeclared") == ({"n": 1}, "said")
+            assert await call("undeclared_list") == ({"result": [1, 2]}, "said")
+            output, said, artifact = await call("shown")
+            assert (output, artifact) == ({"n": 1}, {**beside, "content": [SAID, pixels]})
+            first, stated = said.splitlines()
+            assert (first, json.loads(stated)) == ("said", image)
             assert await call("two_texts") == (
                 {"text": "said\nsaid", "content": [image]},
+                None,
                 {**beside, "content": [pixels]},
             )
-            assert await call("picture") == ({"text": "", "content": [image]}, {**beside, "content": [pixels]})
-            output, artifact = await call("many_kinds")
+            assert await call("picture") == ({"text": "", "content": [image]}, None, {**beside, "content": [pixels]})
+            output, _, artifact = await call("many_kinds")
             assert [one["type"] for one in output["content"]] == ["image", "audio", "resource_link", "resource"]
             assert output["content"][2]["uri"] == "file:///log"
             assert output["content"][3]["resource"]["text"] == "<p>"

@@ -264,6 +264,23 @@ def test_the_newest_round_is_shown_though_shortened() -> None:
     assert message_tokens([said, answer, failed]) < 1_200
 
 
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+def test_what_a_tool_says_to_models_stands_beside_its_output_and_is_cut_like_it(form: TurnForm) -> None:
+    def told(output: Any, content: str, room: int) -> Any:
+        done = record(0, 0, [StepResult("look", {}, output, content=content)], None)
+        return json.loads(transcript([done], max_tokens=room, form=form)[1].content)
+
+    shown = told({"n": 1}, "a line\nand another", PLENTY)
+    assert (shown["status"], shown["content"], shown["output"]) == ("succeeded", "a line\nand another", {"n": 1})
+    cut = told({"text": "y" * 50_000}, "z" * 50_000, 1_000)
+    assert len(json.dumps(cut)) < 5_000
+    assert cut["content"].startswith("zzz")
+    assert "more characters" in cut["content"]
+    assert cut["shortened_from_bytes"] > 50_000
+    short = told({"text": "y" * 50_000}, "short", 1_000)
+    assert short["content"] == "short"
+
+
 def test_names_that_a_model_made_up_cannot_write_lines_of_a_summary() -> None:
     odd = record(0, 0, [StepResult("x\n- step 9, all: succeeded", {}, None, "no", code="unknown_tool")], None)
 

@@ -89,6 +89,19 @@ def test_long_results_are_shortened_and_short_ones_kept_whole() -> None:
     assert 1_900 < sum(len(json.dumps(result.output)) for result in kept) < 2_100
 
 
+def test_what_tools_say_to_models_is_fenced_and_takes_part_in_what_is_cut() -> None:
+    results = [StepResult("a", {}, {"n": 1}, content="said so"), StepResult("b", {}, {}, content="z" * 9_000)]
+
+    first, second = shortened(results, 2_000)
+    asked = respond_request(Ask("j", "x", "offline"), Findings(results=results), 2_000).messages[-1].content
+
+    assert first == results[0]
+    assert second.content is not None
+    assert 1_500 < len(second.content) < 2_100
+    fenced = asked.split("<data-", 1)[1].split("</data-")[0]
+    assert '1. a - SUCCESS\n   Content: "said so"\n   Result: ' in fenced
+
+
 @given(st.lists(st.text(max_size=200), max_size=6), st.integers(min_value=1, max_value=500))
 def test_results_that_fit_are_untouched(texts: list[str], budget: int) -> None:
     results = [StepResult("a", {}, {"text": text}) for text in texts]

@@ -12,11 +12,13 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.plan.document import parse_plan
 from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.results.artifacts import MAX_CONTENT
 from planq.shared.domain.schema.schemas import check_schema, violations
 from planq.worker.tools import ToolError
 from planq.worker.tools.mcp.config import McpServer, read_mcp_file
 from planq.worker.tools.mcp.definitions import (
     UNDECLARED_OUTPUT_SCHEMA,
+    McpAnswer,
     answer_of,
     definition_of,
     effect_of,
@@ -141,35 +143,42 @@ SAID = {"type": "text", "text": "said"}
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
 LINK = {"type": "resource_link", "name": "log", "uri": "file:///log", "mimeType": "text/plain"}
 PAGE = {"type": "resource", "resource": {"uri": "x://page", "mimeType": "text/html", "text": "<p>"}}
+FOR_USERS = {"type": "text", "text": "for people", "annotations": {"audience": ["user"]}}
+LONG = {"type": "text", "text": "x" * (MAX_CONTENT + 1)}
+STATED_IMAGE = '{"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "id"}'
 BLOB = {"type": "resource", "resource": {"uri": "x://zip", "mimeType": "application/zip", "blob": "AAEC"}}
 
 
 @pytest.mark.parametrize(
-    ("declared", "structured", "content", "output", "beside"),
+    ("declared", "structured", "content", "output", "said", "kept"),
     [
-        (None, {"k": 1}, [SAID], {"k": 1}, [SAID]),
-        (None, {"text": 3}, [SAID], {"text": 3}, [SAID]),
-        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}], {"k": 1}, []),
-        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}, IMAGE], {"k": 1}, [IMAGE]),
-        (None, [1, 2], [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, []),
-        ({"type": "object"}, {"result": "said"}, [SAID], {"result": "said"}, []),
-        ({"type": "object"}, {"k": 1}, [SAID, LINK], {"k": 1}, [SAID, LINK]),
-        ({"type": "array"}, [1], [SAID], {"result": [1]}, [SAID]),
-        (None, {"a": [1]}, [], {"a": [1]}, []),
+        (None, {"k": 1}, [SAID], {"k": 1}, "said", ()),
+        (None, {"text": 3}, [SAID, SAID], {"text": 3}, "said\nsaid", ()),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}], {"k": 1}, None, ()),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}, IMAGE], {"k": 1}, STATED_IMAGE, [IMAGE]),
+        (None, [1, 2], [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, None, ()),
+        ({"type": "object"}, {"result": "said"}, [SAID], {"result": "said"}, None, ()),
+        ({"type": "object"}, {"k": 1}, [SAID, LINK], {"k": 1}, f"said\n{json.dumps(LINK)}", [SAID, LINK]),
+        ({"type": "array"}, [1], [SAID], {"result": [1]}, "said", ()),
+        (None, {"a": [1]}, [], {"a": [1]}, None, ()),
+        (None, {"k": 1}, [FOR_USERS], {"k": 1}, None, [FOR_USERS]),
+        (None, {"k": 1}, [SAID, FOR_USERS], {"k": 1}, "said", [SAID, FOR_USERS]),
+        (None, {"k": 1}, [LONG], {"k": 1}, LONG["text"], [LONG]),
     ],
 )
-def test_structured_content_is_the_output_unaltered_and_what_else_was_said_stands_beside_it(
-    declared: Any, structured: Any, content: list[Any], output: Any, beside: list[Any]
+def test_structured_content_is_the_output_unaltered_and_what_else_was_said_is_for_models(
+    declared: Any, structured: Any, content: list[Any], output: Any, said: str | None, kept: Any
 ) -> None:
     result = {"content": content, "structuredContent": structured}
 
-    assert answer_of("t", declared, result, "id") == (output, beside)
+    assert answer_of("t", declared, result, "id") == McpAnswer(output, said, kept)
 
 
 def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> None:
-    output, kept = answer_of("t", None, {"content": [SAID, IMAGE, LINK, PAGE, BLOB]}, "job/0/content")
+    answer = answer_of("t", None, {"content": [SAID, IMAGE, LINK, PAGE, BLOB]}, "job/0/content")
 
-    assert output == {
+    assert answer.content is None
+    assert answer.output == {
         "text": "said",
         "content": [
             {"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "job/0/content"},
@@ -184,8 +193,8 @@ def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> Non
             },
         ],
     }
-    assert kept == [IMAGE, BLOB]
-    assert violations(UNDECLARED_OUTPUT_SCHEMA, output) == []
+    assert answer.kept == [IMAGE, BLOB]
+    assert violations(UNDECLARED_OUTPUT_SCHEMA, answer.output) == []
 
 
 def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -> None:

@@ -1,20 +1,20 @@
-"""`ToolResponse`: how an author returns an artifact."""
+"""`ToolResponse` and `Artifact`: what an author returns beside a plain output."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from planq.shared.domain.errors import InvalidOutput, Misconfigured
 from planq.shared.domain.plan.document import parse_plan
 from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import Question, Suspended, ToolContext
+from planq.shared.ports import Accompanied, Question, Suspended, ToolContext
 from planq.testing import AskedQuestion, tool_context
 from planq.worker.tools import Artifact, ToolResponse, tool
 from tests.unit.tools.conftest import Make
@@ -29,45 +29,104 @@ class Report(BaseModel):
     words: int
 
 
-def test_a_tool_that_returns_one_declares_its_schema_and_gives_the_wrapper(make: Make, context: ToolContext) -> None:
+def test_each_reader_of_a_response_gets_its_own(make: Make, context: ToolContext) -> None:
     @tool(effect="pure")
-    async def write(title: str, context: ToolContext) -> ToolResponse[Report]:
+    async def write(title: str) -> ToolResponse[Report] | Suspended:
         """Write."""
-        return ToolResponse.new("reports/1", Report(title=title, words=1), context, executed_at=WHEN)
+        drafts = [Artifact("reports/1", Report(title=title, words=1), executed_at=WHEN), Artifact("rows", [1])]
+        return ToolResponse("Written.", Report(title=title, words=1), drafts)
 
     found = make(write)
-    output = asyncio.run(found.call({"title": "T"}, replace(context, user_id="ada", skill_id="writing")))
+    answer = asyncio.run(found.call({"title": "T"}, replace(context, user_id="ada", skill_id="writing")))
 
-    assert output == {
-        "artifact_id": "reports/1",
-        "artifact": {"title": "T", "words": 1},
-        "_metadata": {
-            "context_id": context.context_id,
-            "request_id": context.request_id,
-            "trace_id": context.trace_id,
-            "user_id": "ada",
-            "tool_name": context.tool_name,
-            "executed_at": "2026-11-22T12:00:00Z",
-            "skill_id": "writing",
-        },
+    assert (answer.output, answer.content) == ({"title": "T", "words": 1}, "Written.")
+    report, rows = answer.artifacts
+    assert (report["artifact_id"], report["artifact"]) == ("reports/1", {"title": "T", "words": 1})
+    assert report["_metadata"] == {
+        "context_id": context.context_id,
+        "request_id": context.request_id,
+        "trace_id": context.trace_id,
+        "user_id": "ada",
+        "tool_name": context.tool_name,
+        "executed_at": "2026-11-22T12:00:00Z",
+        "skill_id": "writing",
     }
-    assert violations(found.definition.output_schema or {}, output) == []
+    assert (rows["artifact_id"], rows["artifact"]) == ("rows", [1])
+    assert violations(found.definition.output_schema or {}, answer.output) == []
     for field, defects in (("title", []), ("words", ["type_mismatch"]), ("none", ["field_not_found"])):
-        titles = ("a", f"$0.output.artifact.{field}")
+        titles = ("a", f"$0.output.{field}")
         plan = parse_plan({"calls": [{"tool_name": "write", "arguments": {"title": title}} for title in titles]})
         assert [one.type for one in validate_plan(plan, {"write": found.definition}, max_steps=2)] == defects
 
 
-@pytest.mark.parametrize("artifact_id", ["", "x" * 256])
-def test_an_id_that_cannot_be_kept_is_refused(context: ToolContext, artifact_id: str) -> None:
-    with pytest.raises(ValidationError):
-        ToolResponse.new(artifact_id, {}, context)
+@pytest.mark.parametrize(
+    ("annotation", "response", "expected"),
+    [
+        (ToolResponse, ToolResponse("said"), {"text": "said"}),
+        (ToolResponse[str], ToolResponse("said"), {"text": "said"}),
+        (ToolResponse[str], ToolResponse("for models", "kept"), Accompanied({"text": "kept"}, [], "for models")),
+        (ToolResponse[int], ToolResponse("five", 5), Accompanied({"result": 5}, [], "five")),
+        (ToolResponse, ToolResponse(structured={"n": 1}), {"n": 1}),
+        (None, ToolResponse(), {"text": ""}),
+    ],
+)
+def test_a_response_may_lack_parts(
+    make: Make, context: ToolContext, annotation: Any, response: Any, expected: Any
+) -> None:
+    async def say() -> Any:
+        """Say."""
+        return response
+
+    say.__annotations__ = {} if annotation is None else {"return": annotation}
+    found = make(tool(effect="pure")(say))
+
+    answer = asyncio.run(found.call({}, context))
+
+    assert answer == expected
+    output = answer.output if isinstance(answer, Accompanied) else answer
+    assert violations(found.definition.output_schema or {}, output) == []
 
 
-def test_it_can_be_had_as_json(context: ToolContext) -> None:
-    made: dict[str, Any] = ToolResponse.new("a", {"n": 1}, context, skill_id="s").to_json()
+def test_the_structured_part_may_be_an_artifact(make: Make, context: ToolContext) -> None:
+    @tool(effect="pure")
+    async def write() -> ToolResponse[Artifact[Report]]:
+        """Write."""
+        return ToolResponse("Written.", Artifact("reports/1", Report(title="T", words=1)))
 
-    assert (made["artifact_id"], made["artifact"], made["_metadata"]["skill_id"]) == ("a", {"n": 1}, "s")
+    found = make(write)
+    answer = asyncio.run(found.call({}, context))
+
+    assert (answer.output["artifact_id"], answer.content, answer.artifacts) == ("reports/1", "Written.", [])
+    assert violations(found.definition.output_schema or {}, answer.output) == []
+
+
+def test_a_response_that_cannot_be_kept_is_refused(make: Make, context: ToolContext) -> None:
+    with pytest.raises(TypeError, match="a text for models; found dict"):
+        ToolResponse({"n": 1})  # type: ignore[arg-type]
+    for wrong in (Artifact("a", 1), ["a"]):
+        with pytest.raises(TypeError, match="a list of Artifact"):
+            ToolResponse("x", artifacts=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an id of its own"):
+        ToolResponse("x", artifacts=[Artifact("a", 1), Artifact("a", 2)])
+
+    async def said(response: Any, annotation: Any) -> Any:
+        async def say() -> Any:
+            """Say."""
+            return response
+
+        say.__annotations__ = {"return": annotation}
+        return await make(tool(effect="pure")(say)).call({}, context)
+
+    for response, words in (
+        (ToolResponse("text alone"), "promises a JSON object"),
+        (ToolResponse("x", {"n": float("nan")}), "cannot express"),
+        (ToolResponse("x", ToolResponse("y", {"n": 1})), "another one"),
+        (Suspended(timedelta(1), ToolResponse("x", {"n": 1})), "expected the output alone"),
+    ):
+        with pytest.raises(InvalidOutput, match=words):
+            asyncio.run(said(response, ToolResponse[dict[str, float]]))
+    with pytest.raises(Misconfigured, match="a ToolResponse beside something else"):
+        asyncio.run(said(None, ToolResponse[int] | str))
 
 
 def test_an_artifact_is_returned_without_a_word_of_where_it_comes_from(make: Make, context: ToolContext) -> None:

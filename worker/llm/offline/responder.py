@@ -86,7 +86,8 @@ def _describe(result: StepResult) -> str:
         told = teller(result.arguments, output) if teller else None
         if told:
             return told
-    return f"{result.tool_name} returned:\n\n{_as_json(output)}"
+    said = "" if result.content is None else f"{capped(result.content, _MAX_JSON_CHARS)}\n\n"
+    return f"{said}{result.tool_name} returned:\n\n{_as_json(output)}"
 
 
 def _as_json(value: Any) -> str:

@@ -136,7 +136,8 @@ def _planned(call: ToolCallRequest, content: str) -> Iterator[StepResult]:
 def _result(tool_name: str, arguments: Mapping[str, Any], entry: Mapping[str, Any]) -> StepResult:
     shortened = entry.get("shortened_from_bytes")
     if entry.get("status") == "succeeded":
-        return StepResult(tool_name, arguments, entry.get("output"), shortened_from=shortened)
+        said = entry.get("content")
+        return StepResult(tool_name, arguments, entry.get("output"), shortened_from=shortened, content=said)
     code = str(entry.get("error"))
     return StepResult(tool_name, arguments, error=str(entry.get("message") or code), code=code)
 

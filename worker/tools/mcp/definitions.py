@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.domain.errors import InvalidOutput
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.results.artifacts import MAX_CONTENT
 from planq.shared.domain.results.texts import tool_outcome
 from planq.shared.domain.schema.schemas import rebase
 from planq.shared.domain.tools.definition import ToolDefinition, default_retries
@@ -88,15 +90,24 @@ def output_schema_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class McpAnswer:
+    """What a call came to: its `output`, the `content` for models beside it, and the blocks to be `kept`."""
+
+    output: dict[str, Any]
+    content: str | None = None
+    kept: Sequence[Any] = ()
+
+
 def answer_of(
     name: str, declared: Mapping[str, Any] | None, result: Mapping[str, Any], artifact_id: str
-) -> tuple[dict[str, Any], list[Any]]:
-    """Return the output of a call from the JSON form of its `CallToolResult`, and what stands beside it.
+) -> McpAnswer:
+    """Return what a call came to, from the JSON form of its `CallToolResult`.
 
     Structured content is the output, unaltered (a value that is no object stands under `result`); what the server
-    said beside it, unless that repeats it, stands in the second value. Without structured content the texts are the
-    output, and under `content` it states whatever else there is: of images, sounds and other bytes what they are and
-    the `artifact_id` under which they are kept, which are then the second value.
+    said beside it, unless that repeats it, is the `content`, and is kept where that does not hold all of it. Without
+    structured content the texts are the output, and under `content` it states whatever else there is: of images,
+    sounds and other bytes what they are and the `artifact_id` under which they are kept.
     Raises `ToolError` when the result says `isError`, and `InvalidOutput` when a tool that declares an output schema
     gives no structured content.
     """
@@ -107,12 +118,24 @@ def answer_of(
     structured = result.get("structuredContent")
     if structured is not None:
         is_object = isinstance(structured, Mapping) and (declared is None or is_object_schema(declared))
-        return dict(structured) if is_object else {"result": structured}, _unsaid(blocks, structured)
+        output = dict(structured) if is_object else {"result": structured}
+        return _accompanied(output, _unsaid(blocks, structured), artifact_id)
     others = [block for block in blocks if block.get("type") != "text"]
     if not others:
-        return dict(outcome.output), []
+        return McpAnswer(dict(outcome.output))
     kept = [block for block in others if _bytes_in(block)]
-    return {**outcome.output, "content": [_stated(block, artifact_id) for block in others]}, kept
+    stated = [_stated(block, artifact_id) for block in others]
+    return McpAnswer({**outcome.output, "content": stated}, kept=kept)
+
+
+def _accompanied(output: dict[str, Any], unsaid: Sequence[Mapping[str, Any]], artifact_id: str) -> McpAnswer:
+    shown = [block for block in unsaid if (block.get("annotations") or {}).get("audience") != ["user"]]
+    content = "\n".join(
+        str(block.get("text")) if block.get("type") == "text" else json.dumps(_stated(block, artifact_id))
+        for block in shown
+    )
+    is_whole = len(content) <= MAX_CONTENT and all(block.get("type") == "text" for block in unsaid)
+    return McpAnswer(output, content or None, () if is_whole and len(shown) == len(unsaid) else unsaid)
 
 
 def _unsaid(blocks: Sequence[Mapping[str, Any]], structured: Any) -> list[Any]:

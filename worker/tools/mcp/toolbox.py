@@ -56,11 +56,14 @@ class McpTool:
         """Call the server, and ask people what it needs to know; see `planq.shared.ports.Tool.call`."""
         result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
-        output, beside = answer_of(self._definition.name, self._declared, result, artifact_id)
-        if not beside:
-            return output
-        content = {"artifact_type": "mcp_content", "content": beside}
-        return Accompanied(output, build_tool_response(artifact_id, content, context, datetime.now(UTC)))
+        answer = answer_of(self._definition.name, self._declared, result, artifact_id)
+        if not answer.kept and answer.content is None:
+            return answer.output
+        artifacts = []
+        if answer.kept:
+            body = {"artifact_type": "mcp_content", "content": answer.kept}
+            artifacts.append(build_tool_response(artifact_id, body, context, datetime.now(UTC)))
+        return Accompanied(answer.output, artifacts, answer.content)
 
     async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         """Return the server's result. A call that people have answered goes on where the server left it."""

@@ -172,6 +172,7 @@ class MemoryStore:
             index=index,
             code=None if error is None else error.code,
             details={} if error is None else error.details,
+            content=None if row.artifact is None else row.artifact.content,
         )
 
     def _record(self, number: int) -> RoundRecord:

@@ -794,6 +794,7 @@ CREATE TABLE steps (
     output_bytes BIGINT,
     wanted JSON,
     excerpts JSON,
+    content TEXT,
     recovery step_recovery DEFAULT 'fail' NOT NULL,
     in_doubt BOOLEAN DEFAULT false NOT NULL,
     is_known BOOLEAN DEFAULT false NOT NULL,

@@ -129,7 +129,7 @@ BEGIN
         'index', s.index, 'tool_name', s.tool_name, 'status', s.status, 'attempt', s.attempt,
         'arguments', s.arguments, 'inputs', s.inputs, 'output', s.output,
         'payload_hash', encode(s.payload_hash, 'hex'), 'output_bytes', s.output_bytes, 'excerpts', s.excerpts,
-        'preview', p.preview, 'error', s.error,
+        'preview', p.preview, 'content', s.content, 'error', s.error,
         'seconds', extract(epoch FROM coalesce(s.asked_at, s.finished_at) - s.started_at)::float8
     ) ORDER BY s.index), '[]')
     FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash

@@ -724,28 +724,32 @@ EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
     RETURN v_output::text;
 END $$;
 
--- Keeps what hangs on a large or structured output beside its step: its artifact, the reference to its payload.
--- `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its `beside`:
--- as `p_artifact`, with its own `body` (JSON in a text) or `hash` (hexadecimal).
+-- Keeps what hangs on a large or structured output beside its step: its artifacts, the reference to its payload, and its
+-- `content`. `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its
+-- array `beside`: each as `p_artifact`, with its own `body` (JSON in a text) or `hash` (hexadecimal).
 CREATE FUNCTION planq_keep_outcome(
     p_tenant text, p_job uuid, p_index int, p_tool_name text, p_output json, p_hash bytea, p_artifact json
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_beside json := p_artifact->'beside';
-    v_hash bytea := decode(v_beside->>'hash', 'hex');
+    v_beside json;
 BEGIN
+    IF p_artifact->>'content' IS NOT NULL THEN
+        UPDATE steps SET content = p_artifact->>'content'
+        WHERE job_id = p_job AND index = p_index AND status = 'succeeded' AND content IS NULL;
+    END IF;
     IF p_hash IS NOT NULL THEN
         PERFORM planq_touch_payload(p_tenant, p_hash);
     END IF;
     IF p_artifact->>'id' IS NOT NULL THEN
         PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, p_artifact, p_output, p_hash);
     END IF;
-    IF v_hash IS NOT NULL THEN
-        PERFORM planq_touch_payload(p_tenant, v_hash);
-    END IF;
-    IF v_beside->>'id' IS NOT NULL THEN
-        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, v_beside, (v_beside->>'body')::json, v_hash);
-    END IF;
+    FOR v_beside IN SELECT value FROM json_array_elements(p_artifact->'beside') LOOP
+        IF v_beside->>'hash' IS NOT NULL THEN
+            PERFORM planq_touch_payload(p_tenant, decode(v_beside->>'hash', 'hex'));
+        END IF;
+        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, v_beside, (v_beside->>'body')::json,
+                                   decode(v_beside->>'hash', 'hex'));
+    END LOOP;
 END $$;
 
 -- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata}, the last as JSON in a text,

@@ -190,7 +190,7 @@ BEGIN
     UPDATE steps s SET status = 'succeeded', reused_job = g.reuse_job, reused_index = g.reuse_index,
         origin_job = coalesce(o.origin_job, g.reuse_job), origin_index = coalesce(o.origin_index, g.reuse_index),
         output = o.output, payload_hash = o.payload_hash, output_bytes = o.output_bytes, excerpts = o.excerpts,
-        wake_at = NULL, finished_at = planq_clock()
+        content = o.content, wake_at = NULL, finished_at = planq_clock()
     FROM json_to_recordset(p_steps) AS g (index int, reuse_job uuid, reuse_index int)
     JOIN jobs src ON src.id = g.reuse_job
     JOIN steps o ON o.job_id = src.id AND o.index = g.reuse_index
@@ -205,7 +205,7 @@ END $$;
 CREATE FUNCTION planq_copy_outputs(p_job uuid, p_steps json) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE steps s SET output = o.output, payload_hash = o.payload_hash, output_bytes = o.output_bytes,
-        excerpts = o.excerpts
+        excerpts = o.excerpts, content = o.content
     FROM json_to_recordset(p_steps) AS g (index int, output_of int)
     JOIN steps o ON o.job_id = p_job AND o.index = g.output_of
     WHERE s.job_id = p_job AND s.index = g.index;

@@ -66,7 +66,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT json_agg(to_json(s))::text AS steps FROM (
             SELECT index, round, kind, tool_name, status, attempt, arguments, inputs, output,
-                   encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, error, depends_on, reused_job,
+                   encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, content, error, depends_on, reused_job,
                    reused_index, effect, recovery, CASE WHEN elicitation_id IS NOT NULL
                        THEN (SELECT planq_question(e, wake_at) FROM elicitations e WHERE e.id = elicitation_id) END AS question,
                    started_at, finished_at, CASE WHEN status = 'ready' THEN tool_away_since END AS tool_away_since,
