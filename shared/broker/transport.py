@@ -21,12 +21,20 @@ Queues with a window, as that of bulk work has one, come last, and are left out 
 unacknowledged; the others are taken from in turn. Where most slots are taken, a `Reserve` is left for queues of which
 few messages are unacknowledged. A wait that leaves a queue out is ended as soon as there is room again.
 
+A process that is forked beside threads gets new locks where kombu and Celery have one for all objects of a class:
+their `cached_property`, and Python's own before 3.12. A `cpu` worker forks its processes while its heartbeat may be
+opening a connection, and holds such a lock. That thread is not there in the new process, so nobody would give the
+lock back: the first wake-up that is published there would wait for ever.
+
 kombu's integration tests for Redis run on this transport: `tests/integration/broker/test_kombu_suite.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,6 +65,9 @@ LONGEST_CHARS = 4_096
 # queue seemed empty; the others are planq's.
 _PREFIXED = kombu_redis.GlobalKeyPrefixMixin.PREFIXED_SIMPLE_COMMANDS
 _PREFIXED += [command for command in ("EXISTS", "LPUSHX", "LRANGE", "LTRIM") if command not in _PREFIXED]
+
+_SHARE_LOCKS = ("amqp", "celery", "kombu", "planq.shared.broker", "redis")
+"""The packages whose classes have such locks."""
 
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
@@ -389,3 +400,23 @@ def hardened(broker_url: str) -> str:
         return broker_url
     TRANSPORT_ALIASES.update(dict.fromkeys(("planqredis", "planqrediss"), f"{__name__}:Transport"))
     return f"{_SCHEMES[scheme]}{separator}{rest}"
+
+
+def properties_with_a_lock() -> Iterator[Any]:
+    """Yield the cached properties that have one lock for all objects of their class, of what is loaded by now."""
+    prefixes = tuple(f"{package}." for package in _SHARE_LOCKS)
+    for name in [name for name in sys.modules if f"{name}.".startswith(prefixes)]:
+        for kind in list(vars(sys.modules[name]).values()):
+            # `isinstance` would ask Celery's proxies what they stand for.
+            if issubclass(type(kind), type) and kind.__module__ == name:
+                for value in list(vars(kind).values()):
+                    if issubclass(type(value), functools.cached_property) and hasattr(value, "lock"):
+                        yield value
+
+
+def _renew_locks() -> None:
+    for found in properties_with_a_lock():
+        found.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
