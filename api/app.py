@@ -19,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from planq.api import http
 from planq.api.access import Access
@@ -28,6 +29,7 @@ from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
 from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
+from planq.api.mcp.server import McpDoor
 from planq.api.metrics import Metrics
 from planq.api.middleware import Guard, GuardMiddleware
 from planq.api.openapi import describe_api, operation_name
@@ -130,10 +132,11 @@ def create_api(settings: Settings) -> FastAPI:
         statement_seconds=settings.database_timeout_seconds + _STATEMENT_SECONDS,
     )
     services = _compose(settings, database)
+    mcp = McpDoor(services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with _running(settings, services, database):
+        async with _running(settings, services, database), mcp.open():
             yield
 
     app = FastAPI(
@@ -158,6 +161,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
+    app.router.routes.append(Route("/mcp", mcp, methods=["POST"]))
     for router in PAGE_ROUTERS:
         app.include_router(router)
     app.mount(ASSETS, page_assets())

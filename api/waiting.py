@@ -68,7 +68,7 @@ class Waiters:
         self._count = 0
         self._new: OrderedDict[UUID, tuple[str, float]] = OrderedDict()
         self._poll_now = asyncio.Event()
-        self._is_closed = False
+        self.is_closed = False
 
     def __len__(self) -> int:
         """Return how many clients wait."""
@@ -81,7 +81,7 @@ class Waiters:
         Look at the job after this call: only then no ending is missed.
         """
         waiter = Waiter()
-        waiter.is_woken = self._is_closed
+        waiter.is_woken = self.is_closed
         self._waiting.setdefault(job_id, set()).add(waiter)
         self._count += 1
         try:
@@ -120,7 +120,7 @@ class Waiters:
 
     def close(self) -> None:
         """Wake every waiter, now and from now on: the process stops."""
-        self._is_closed = True
+        self.is_closed = True
         for job_id in list(self._waiting):
             self.heard(job_id)
 

@@ -158,12 +158,17 @@ def test_every_make_target_that_is_mentioned_exists() -> None:
 
 
 def test_the_examples_in_json_are_plans_and_an_mcp_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (plan,), (servers,), (orchestration,) = (blocks("json", page(name)) for name in ("plans", "tools", "agents"))
+    (plan,), (servers, of_planq), (orchestration,) = (
+        blocks("json", page(name)) for name in ("plans", "tools", "agents")
+    )
     monkeypatch.setenv("FILES_TOKEN", "token")
+    monkeypatch.setenv("PLANQ_API_KEY", "key")
     (tmp_path / "mcp.json").write_text(servers)
+    (tmp_path / "planq.json").write_text(of_planq)
 
     assert isinstance(structural_errors(json.loads(plan)), Plan)
     assert [server.name for server in read_mcp_file(tmp_path / "mcp.json")] == ["files", "search"]
+    assert [server.name for server in read_mcp_file(tmp_path / "planq.json")] == ["planq"]
     assert violations(ORCHESTRATE_SCHEMA, json.loads(orchestration)) == []
     decoded = read_plan(json.loads(orchestration)["plan"])
     assert isinstance(decoded, OrchestrationPlan)

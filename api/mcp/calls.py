@@ -1,0 +1,188 @@
+"""One call of a tool over MCP: a job whose plan is this call, and the wait for its end.
+
+So it is durable and under the tenant's policy, rates and limits as every job is: a client that goes loses the answer,
+and not the call. Asked again under the same idempotency key it gets the answer of the first call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+from mcp_types import CallToolResult, TextContent
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from planq.api.callers import caller_of
+from planq.api.deps import Services, job_when_ended
+from planq.api.documents import job_document
+from planq.api.http import HttpRefusal, json_bytes
+from planq.api.schemas import JobRequest
+from planq.api.submission import submit_job
+from planq.shared.domain.errors import InvalidArguments, PlanqError
+from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.references.grammar import escaped
+from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.store.views import JobView, parsed
+
+IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
+"""In `_meta` of a call, as planq's own client sends it: repeats of the call are then one."""
+
+JOB = "dev.planq/job"
+"""In `_meta` of a result: the id of the job that carried out the call."""
+
+_USER = "x-user-external-id"
+_MAX_RESULT_BYTES = 4 * 1024 * 1024
+"""What a client of the official SDK reads as one message."""
+
+_LOOK_SECONDS = 2.0
+"""How often a client that asked for it is told of progress."""
+
+_LEAST = 1e-6
+
+Report = Callable[[float, str | None], Awaitable[None]]
+"""Tells a client of progress: a part of 1, and a message."""
+
+
+async def call_tool(
+    services: Services,
+    request: Request,
+    tool: ToolDefinition,
+    arguments: Mapping[str, Any],
+    key: Any,
+    report: Report | None,
+) -> CallToolResult:
+    """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
+
+    `key` is the idempotency key, None for none. `report` is None where the client did not ask for progress.
+    """
+    try:
+        job_id = await _submitted(services, request, tool, arguments, key)
+    except (PlanqError, HTTPException) as refusal:
+        return _refused(refusal)
+    try:
+        view = await _ended(services, request, tool, job_id, report)
+        return await _result(services, caller_of(request.scope).tenant_id, view)
+    except (PlanqError, HTTPException) as refusal:
+        return _refused(refusal, job_id)
+
+
+async def _submitted(
+    services: Services, request: Request, tool: ToolDefinition, arguments: Mapping[str, Any], key: Any
+) -> UUID:
+    if key is not None and not isinstance(key, str):
+        raise InvalidArguments(f"_meta/{IDEMPOTENCY_KEY}: expected a string, found something else")
+    if is_deeper_than(arguments, MAX_DEPTH):
+        raise InvalidArguments(f"arguments: expected at most {MAX_DEPTH} levels, found more")
+    body = {
+        "plan": {"calls": [{"tool_name": tool.name, "arguments": _verbatim(arguments)}]},
+        "respond": "output",
+        "user": unquote(request.headers.get(_USER, "")) or None,
+    }
+    made = await submit_job(
+        services,
+        caller_of(request.scope).tenant_id,
+        JobRequest.model_validate(body),
+        {"mcp": body},
+        idempotency_key=key,
+        traceparent=request.headers.get("traceparent"),
+    )
+    return made.job_id
+
+
+def _verbatim(value: Any) -> Any:
+    """Return arguments so written that nothing in them is a reference: they are a client's data, and no plan."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, Mapping):
+        return {name: _verbatim(item) for name, item in value.items()}
+    return [_verbatim(item) for item in value] if isinstance(value, list) else value
+
+
+async def _ended(
+    services: Services, request: Request, tool: ToolDefinition, job_id: UUID, report: Report | None
+) -> JobView:
+    """Return the job of a call once it has ended or asks a person, or as it stands when its client has waited enough.
+
+    That is as long as the tool may take, and at least as long as any other request waits.
+    """
+    tenant_id = caller_of(request.scope).tenant_id
+    until = monotonic() + max(services.settings.max_wait_seconds, tool.longest_seconds or tool.timeout_seconds)
+    part, told = 0.0, None
+    while True:
+        left = max(0.0, until - monotonic())
+        seconds = left if report is None else min(left, _LOOK_SECONDS)
+        try:
+            view = await job_when_ended(services, job_id, seconds, request)
+        except HttpRefusal as refusal:
+            if refusal.status_code != 429:
+                raise
+            view = None  # nobody can wait just now: the job is stored all the same
+            left = 0.0
+        if view is None or view.has_ended or view.row["open_questions"] or services.waiters.is_closed or not left:
+            return view or await services.requests.view(tenant_id, job_id)
+        said = None if report is None else next((one["progress"] for one in _document(view)["steps"]), None)
+        if report is not None and said is not None and said["at"] != told:
+            # The protocol wants it to grow, which not every tool knows of.
+            part, told = max(said["done"] or 0.0, part + _LEAST), said["at"]
+            await report(part, said["message"] or None)
+
+
+def _document(view: JobView) -> Any:
+    return parsed(json_bytes(job_document(view)).decode("utf-8", "surrogatepass"))
+
+
+async def _result(services: Services, tenant_id: str, view: JobView) -> CallToolResult:
+    job_id: UUID = view.row["id"]
+    if view.row["status"] == JobStatus.COMPLETED:
+        return await _output(services, tenant_id, job_id)
+    job = _document(view)
+    if not view.has_ended:
+        asked = [f"question {one['id']}: {one['message']}" for one in job["open_questions"]]
+        why = f"a person has to answer first ({'; '.join(asked)})" if asked else "it has not ended"
+        return _failed(f"{job['status']}: {why}; {_LATER} GET /jobs/{job_id}", job_id)
+    error = next((one["error"] for one in job["steps"] if one["error"]), None) or job["error"]
+    told = "the job was cancelled" if error is None else f"{error['code']}: {error['message']}"
+    return _failed(told, job_id)
+
+
+_LATER = f"call again with the same _meta/{IDEMPOTENCY_KEY}, if there was one, or look at"
+
+
+async def _output(services: Services, tenant_id: str, job_id: UUID) -> CallToolResult:
+    stored = await services.requests.output(tenant_id, job_id, 0)
+    body = stored.body
+    if stored.payload is not None:
+        size, pieces = await services.payloads.open(tenant_id, stored.payload)
+        if size > _MAX_RESULT_BYTES:
+            told = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
+            return _failed(f"{told}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
+        body = b"".join([piece async for piece in pieces])
+    # Tools may return lone surrogates, which are no text that a message could hold.
+    text = json.dumps(parsed(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
+    output = parsed(text)
+    said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
+    return CallToolResult(
+        content=[TextContent(text=said if isinstance(said, str) else text)],
+        structured_content=output if isinstance(output, dict) else None,
+        _meta={JOB: str(job_id)},
+    )
+
+
+def _refused(refusal: PlanqError | HTTPException, job_id: UUID | None = None) -> CallToolResult:
+    told = refusal.message if isinstance(refusal, PlanqError) else str(refusal.detail)
+    code = refusal.code if isinstance(refusal, (PlanqError, HttpRefusal)) else "refused"
+    return _failed(f"{code}: {told}", job_id)
+
+
+def _failed(told: str, job_id: UUID | None) -> CallToolResult:
+    """Return a result that is an error: a model reads it, while an error of the protocol is for programs."""
+    return CallToolResult(
+        content=[TextContent(text=told)], is_error=True, _meta=None if job_id is None else {JOB: str(job_id)}
+    )
