@@ -70,6 +70,12 @@ def _object(required: Sequence[str], *, is_open: bool = True, **properties: Any)
 _STRING, _WHOLE = {"type": "string"}, {"type": "integer"}
 _EXEC_ID = {"type": "string", "description": "The agent's job."}
 _STEP_ID = {"step_id": _STRING}
+_HISTORY = {
+    "history": {
+        "enum": ["none", *HistoryForm],
+        "description": "What it is shown of the conversation before this turn: none of it by default.",
+    }
+}
 
 _TEXTS: dict[str, Any] = {
     "type": "object",
@@ -99,10 +105,7 @@ class AskAgent(_AgentCallingTool):
             agent_name={**AGENT_ID, "description": "The agent to ask."},
             input_text={"type": "string", "minLength": 1, "description": "The question."},
             input_data={"type": "object", "description": "Data that belongs to it."},
-            history={
-                "enum": ["none", *HistoryForm],
-                "description": "What it is shown of the conversation before this turn: none of it by default.",
-            },
+            **_HISTORY,
         ),
         _object(
             ["status"],
@@ -128,7 +131,7 @@ class AskAgent(_AgentCallingTool):
             input=arguments["input_text"],
             timeout_seconds=await self._services.seconds(None, context),
             with_=arguments.get("input_data") or {},
-            history=None if (form := arguments.get("history")) in (None, "none") else HistoryForm(form),
+            history=_history(arguments),
         )
         return Delegated([child], max_parallel=1)
 
@@ -158,7 +161,7 @@ class CallAgent(_AgentCallingTool):
     definition = delegating_tool(
         CALL_AGENT,
         "Call one agent and wait for its answer. With retries, an agent that failed by what may pass is called anew.",
-        agent_call(**_STEP_ID, texts=_TEXTS),
+        agent_call(**_STEP_ID, **_HISTORY, texts=_TEXTS),
         _object(
             ["output", "exec_id"],
             output={"description": "The agent's answer: its object, or its text as {text}."},
@@ -209,7 +212,7 @@ class Parallel(_AgentCallingTool):
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MAX_CHILDREN,
-                "items": agent_call(result_key=_STRING, texts=_TEXTS),
+                "items": agent_call(result_key=_STRING, **_HISTORY, texts=_TEXTS),
             },
             max_concurrency={"type": "integer", "minimum": 1},
             merge_strategy={"enum": list(STRATEGIES)},
@@ -288,7 +291,7 @@ class CallAgents(_AgentCallingTool):
     definition = delegating_tool(
         "cp__call_agents",
         "Call several agents at once and get every outcome, failures too.",
-        _object(["agents"], is_open=False, agents={"type": "array", "minItems": 1, "items": agent_call()}),
+        _object(["agents"], is_open=False, agents={"type": "array", "minItems": 1, "items": agent_call(**_HISTORY)}),
         _object(
             ["results", "total_count", "success_count", "failure_count"],
             results={
@@ -360,7 +363,14 @@ async def _child_request(
         action=str(call.get("action_id") or "").strip() or None,
         with_=call.get("with") or {},
         key=key,
+        history=_history(call),
     )
+
+
+def _history(call: Mapping[str, Any]) -> HistoryForm | None:
+    """Return in which form a call shows the conversation; precondition: its schema has passed."""
+    form = call.get("history")
+    return None if form in (None, "none") else HistoryForm(form)
 
 
 def _invalid(defects: Sequence[PlanDefect], path: str = "") -> InvalidArguments:
@@ -424,7 +434,9 @@ def _entry_defects(entry: dict[str, Any], position: int) -> list[PlanDefect]:
     found = agent_request(entry, 1)
     known = found if isinstance(found, list) else []
     unknown = [
-        PlanDefect(name, "forbidden", f"unknown key {name!r}") for name in entry if name not in CALL_PROPERTIES
+        PlanDefect(name, "forbidden", f"unknown key {name!r}")
+        for name in entry
+        if name not in CALL_PROPERTIES and name not in _HISTORY
     ]
     path = f"agents[{position}]"
     return [

@@ -103,10 +103,11 @@ def test_the_object_of_a_turn_goes_to_its_chained_tool_and_both_stand_in_the_con
     assert json.loads(rows[3][1]) == {"text": "Ana moved"}
 
 
-BOSS = {"name": "boss", "description": "You let others work.", "tools": ["ask_agent"]}
+BOSS = {"name": "boss", "description": "You let others work.", "tools": ["ask_agent", "cp__call_agents"]}
 HELPER = {"name": "helper", "description": "You check."}
 
 
+@pytest.mark.parametrize("tool", ["ask_agent", "cp__call_agents"])
 @pytest.mark.parametrize(
     ("form", "seen"),
     [
@@ -117,10 +118,13 @@ HELPER = {"name": "helper", "description": "You check."}
     ],
 )
 def test_an_agent_that_a_turn_asks_sees_as_much_of_the_conversation_as_it_is_asked_with(
-    play: Any, provider: StrictServer, form: str | None, seen: list[str]
+    play: Any, provider: StrictServer, tool: str, form: str | None, seen: list[str]
 ) -> None:
-    asked = {"agent_name": "helper", "input_text": "check it", **({} if form is None else {"history": form})}
-    provider.script(saying("hello"), calling("ask_agent", **asked), saying("checked"), saying("all is well"))
+    history = {} if form is None else {"history": form}
+    asked: dict[str, Any] = {"agent_name": "helper", "input_text": "check it", **history}
+    if tool != "ask_agent":
+        asked = {"agents": [{"agent_id": "helper", "prompt": "check it", **history}]}
+    provider.script(saying("hello"), calling(tool, **asked), saying("checked"), saying("all is well"))
 
     async def scenario(harness: Harness) -> Any:
         thread = Thread(harness.database)
