@@ -4,6 +4,7 @@
 1    the request was refused, the plan is invalid, the job failed or was cancelled, `doctor` found something
 2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
 3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was;
+     it answers with the output of a plan of agents that did not succeed;
      every line of the batch completed, and some are partial
 130  interrupted (Ctrl-C)
 """

@@ -50,6 +50,7 @@ def status(
             job = _with_children(client, job, wait=wait)
         elif wait:
             watch_job(client, job, as_json=as_json)
+        code = code_of(job, client)
         why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
     if as_json:
         print_json(job)
@@ -59,7 +60,7 @@ def status(
         show_job(job)
     if why is not None:
         out.print(as_line(why, 500))
-    end(code_of(job))
+    end(code)
 
 
 def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -79,7 +80,8 @@ def submit(
         str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
     ] = None,
     plan: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Run this plan (JSON) as it is, without a planning call.")
+        str | None,
+        typer.Option(metavar="FILE|-", help="Run this plan as it is (JSON or YAML), no planning call."),
     ] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that does it.")] = None,
     action: _Action = None,
@@ -109,7 +111,8 @@ def submit(
 ) -> None:
     """Submit a job and follow it to its answer.
 
-    Exit code 1 when the job fails, 3 when it is partial. With --no-wait it prints the job's id and returns at once.
+    Exit code 1 when the job fails, 3 when it is partial, or answers with the output of a plan of agents that says
+    `success: false`. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
         _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
@@ -158,18 +161,37 @@ def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
     except KeyboardInterrupt:
         err.print(f"\njob {job['id']} goes on; `planq status {job['id']} --wait` follows it, `planq cancel` ends it")
         end(INTERRUPTED)
-    end(code_of(job))
+    end(code_of(job, client))
 
 
-def code_of(job: dict[str, Any]) -> int:
-    """Return the exit code that a job's outcome stands for; one that runs is fine."""
+def code_of(job: dict[str, Any], client: Any) -> int:
+    """Return the exit code that a job's outcome stands for; one that runs is fine.
+
+    Where a job answers with the output of a plan of agents, it is that plan which was asked for: one that did not
+    succeed makes the job partial here, though every step of its own did.
+    """
     from planq.shared.client.outcome import outcome_of
 
-    return _CODES.get(Outcome(found), OK) if (found := outcome_of(job)) else OK
+    code = _CODES.get(Outcome(found), OK) if (found := outcome_of(job)) else OK
+    return PARTIAL if found == Outcome.SUCCEEDED and _says_no_success(job, client) else code
+
+
+def _says_no_success(job: dict[str, Any], client: Any) -> bool:
+    from planq.shared.domain.orchestration.plan import ORCHESTRATE
+
+    last = (job.get("steps") or [{}])[-1]
+    if job.get("respond") != Respond.OUTPUT or last.get("tool_name") != ORCHESTRATE:
+        return False
+    output = job["output"]
+    if output is None and last["output_ref"]:
+        with client.output(job["id"], last["index"]) as pieces:
+            output = json.loads(b"".join(pieces))
+    return isinstance(output, dict) and output.get("success") is False
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
-    from planq.api.cli.inputs import STANDARD_INPUT, read_json, read_text
+    from planq.api.cli.inputs import STANDARD_INPUT, read_text
+    from planq.api.cli.plan_files import read_plan
 
     if text is None and plan is None and not is_complete:
         raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
@@ -177,7 +199,7 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
     if text is not None:
         body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text
     if plan is not None:
-        body["plan"] = read_json(plan, "the plan")
+        body["plan"] = read_plan(plan).value
     return body
 
 

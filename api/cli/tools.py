@@ -80,7 +80,8 @@ def _show(tool: dict[str, Any]) -> None:
 
 def validate(
     plan: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="The plan (JSON; YAML in a .yaml file); - reads standard input.")
+        str,
+        typer.Argument(metavar="FILE|-", help="The plan: JSON, or YAML in a .yaml file; - reads standard input."),
     ],
     url: Url = None,
     api_key: ApiKey = None,
@@ -91,8 +92,10 @@ def validate(
     Prints every defect with its place (the file, the line of YAML, and a JSON pointer into it); exit code 1 when
     there is one.
     """
+    from planq.api.cli.plan_files import read_plan
+
     with reported(as_json=as_json):
-        source = _read(plan)
+        source = read_plan(plan)
         with connect(url, api_key) as client:
             result = client.validate(source.value)
     errors = result["errors"]
@@ -111,21 +114,6 @@ def validate(
             place = f"{plain(at)}#{plain(error['place'])}: " if error.get("place") else ""
             out.print(f"- {place}{describe_defect(error)}")
     end(OK if result["valid"] else NOT_OK)
-
-
-def _read(name: str) -> DocumentSource:
-    """Return the plan in a file, of YAML with its lines; raises `InvalidRequest` with the place of what is none."""
-    from planq.api.cli.agent_files import FileDefect
-    from planq.api.cli.inputs import read_json, read_text
-    from planq.api.cli.loop_files import files_refused
-    from planq.shared.domain.agents.source import DocumentSource, read_source
-
-    if not name.lower().endswith((".yaml", ".yml")):
-        return DocumentSource(read_json(name, "the plan"))
-    source = read_source(read_text(name, "the plan"))
-    if source.defects:
-        raise files_refused([FileDefect(name, one.message, one.line, one.path) for one in source.defects])
-    return source
 
 
 def _line(source: DocumentSource, place: str) -> int | None:

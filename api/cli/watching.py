@@ -11,7 +11,7 @@ import typer
 
 from planq.api.cli.connection import ApiKey, JobId, Url, connect
 from planq.api.cli.console import as_line, err, out, plain, print_json_line
-from planq.api.cli.outcome import INTERRUPTED, end, reported
+from planq.api.cli.outcome import INTERRUPTED, OK, end, reported
 from planq.api.cli.submit import code_of
 from planq.shared.domain.streams.frames import SpokenText
 
@@ -41,12 +41,14 @@ def watch(
     """
     teller = _Lines() if as_json else _Teller(str(job_id))
     job: dict[str, Any] = {}
+    code = OK
     try:
         with reported(as_json=as_json), connect(url, api_key) as client, teller:
             for event in client.events(str(job_id), children=children):
                 if event.kind == "job":
                     job = event.data
                 teller.tell(event)
+            code = code_of(job, client)
     except KeyboardInterrupt:
         err.print(f"\njob {job_id} goes on; `planq watch {job_id}` follows it, `planq cancel` ends it")
         end(INTERRUPTED)
@@ -54,7 +56,7 @@ def watch(
         from planq.api.cli.progress import print_outcome
 
         print_outcome(job, out)
-    end(code_of(job))
+    end(code)
 
 
 def logs(

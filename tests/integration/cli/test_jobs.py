@@ -232,6 +232,35 @@ def test_an_invalid_plan_is_refused_with_all_its_errors_by_submit_and_validate(p
     assert (good.exit_code, good.stdout) == (0, "the plan is valid\n")
 
 
+AGENTS = """
+steps:
+  - id: nap
+    type: agent
+    status: pending
+    agent: {agent_id: napper, action_id: sleep, timeout_ms: 400}
+    transitions: {failure_branch_ids: []}
+"""
+NAPPER = {"name": "napper", "tools": ["wait"], "actions": {"sleep": {"prompt": "wait 300 seconds"}}}
+
+
+def test_a_plan_of_agents_in_yaml_that_did_not_succeed_is_partial(planq: Planq, tmp_path: Path) -> None:
+    (tmp_path / "napper.json").write_text(json.dumps(NAPPER))
+    (tmp_path / "plan.yaml").write_text(AGENTS)
+    assert planq("agents", "apply", str(tmp_path / "napper.json")).exit_code == 0
+
+    submitted = planq("submit", "--plan", str(tmp_path / "plan.yaml"), "--json")
+    job = parsed(submitted)
+    ends = [planq(command, job["id"], *more) for command, *more in (["status"], ["status", "--wait"], ["watch"])]
+    given = planq("submit", "--plan", "-", "--json", given=AGENTS)
+    answered = planq("submit", "and now?", "--plan", "-", "--respond", "model", "--json", given=AGENTS)
+    broken = planq("submit", "--plan", "-", given="steps:\n  - id: [\n")
+
+    assert (job["status"], job["outcome"], job["output"]["success"]) == ("completed", "succeeded", False)
+    assert [one.exit_code for one in (submitted, *ends, given, answered)] == [3, 3, 3, 3, 3, 0]
+    assert broken.exit_code == 1
+    assert "-:3: not valid YAML" in broken.stderr
+
+
 def test_cancelling_ends_a_job_that_waits(planq: Planq) -> None:
     job_id = planq("submit", "wait 300 seconds", "--no-wait").stdout.strip()
 
