@@ -89,7 +89,7 @@ def fork(
 
     Prints the new job's id. Exit code 1 when it is refused, or with --wait when the new job fails.
     """
-    from planq.api.cli.plan_files import read_plan
+    from planq.api.cli.plan_files import read_plan_file
 
     with reported(as_json=as_json):
         if dry_run and wait:
@@ -100,7 +100,7 @@ def fork(
         if from_step is not None:
             body["from_step"] = from_step
         if plan is not None:
-            body["plan"] = read_plan(plan).value
+            body["plan"] = read_plan_file(plan).value
         with connect(url, api_key) as client:
             made = client.fork(str(job_id), body)
             if dry_run:

@@ -10,7 +10,7 @@ from planq.shared.domain.agents.source import DocumentSource, read_source
 _WHAT = "the plan"
 
 
-def read_plan(name: str) -> DocumentSource:
+def read_plan_file(name: str) -> DocumentSource:
     """Return the plan in a file, or on standard input for `-`, of YAML with its lines.
 
     A file whose name ends in .yaml or .yml is YAML, and so is a standard input that does not begin with a brace.

@@ -191,7 +191,7 @@ def _says_no_success(job: dict[str, Any], client: Any) -> bool:
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
     from planq.api.cli.inputs import STANDARD_INPUT, read_text
-    from planq.api.cli.plan_files import read_plan
+    from planq.api.cli.plan_files import read_plan_file
 
     if text is None and plan is None and not is_complete:
         raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
@@ -199,7 +199,7 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
     if text is not None:
         body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text
     if plan is not None:
-        body["plan"] = read_plan(plan).value
+        body["plan"] = read_plan_file(plan).value
     return body
 
 

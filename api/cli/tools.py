@@ -92,10 +92,10 @@ def validate(
     Prints every defect with its place (the file, the line of YAML, and a JSON pointer into it); exit code 1 when
     there is one.
     """
-    from planq.api.cli.plan_files import read_plan
+    from planq.api.cli.plan_files import read_plan_file
 
     with reported(as_json=as_json):
-        source = read_plan(plan)
+        source = read_plan_file(plan)
         with connect(url, api_key) as client:
             result = client.validate(source.value)
     errors = result["errors"]

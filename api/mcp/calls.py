@@ -34,7 +34,7 @@ from planq.shared.store.views import JobView, parsed
 IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
 """In `_meta` of a call, as planq's own client sends it: repeats of the call are then one."""
 
-JOB = "dev.planq/job"
+JOB_ID = "dev.planq/job"
 """In `_meta` of a result: the id of the job that carried out the call."""
 
 _USER = "x-user-external-id"
@@ -46,7 +46,7 @@ _LOOK_SECONDS = 2.0
 
 _LEAST = 1e-6
 
-Report = Callable[[float, str | None], Awaitable[None]]
+_Report = Callable[[float, str | None], Awaitable[None]]
 """Tells a client of progress: a part of 1, and a message."""
 
 
@@ -56,7 +56,7 @@ async def call_tool(
     tool: ToolDefinition,
     arguments: Mapping[str, Any],
     key: Any,
-    report: Report | None,
+    report: _Report | None,
 ) -> CallToolResult:
     """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
 
@@ -106,7 +106,7 @@ def _verbatim(value: Any) -> Any:
 
 
 async def _ended(
-    services: Services, request: Request, tool: ToolDefinition, job_id: UUID, report: Report | None
+    services: Services, request: Request, tool: ToolDefinition, job_id: UUID, report: _Report | None
 ) -> JobView:
     """Return the job of a call once it has ended or asks a person, or as it stands when its client has waited enough.
 
@@ -171,7 +171,7 @@ async def _output(services: Services, tenant_id: str, job_id: UUID) -> CallToolR
     return CallToolResult(
         content=[TextContent(text=said if isinstance(said, str) else text)],
         structured_content=output if isinstance(output, dict) else None,
-        _meta={JOB: str(job_id)},
+        _meta={JOB_ID: str(job_id)},
     )
 
 
@@ -184,5 +184,5 @@ def _refused(refusal: PlanqError | HTTPException, job_id: UUID | None = None) ->
 def _failed(told: str, job_id: UUID | None) -> CallToolResult:
     """Return a result that is an error: a model reads it, while an error of the protocol is for programs."""
     return CallToolResult(
-        content=[TextContent(text=told)], is_error=True, _meta=None if job_id is None else {JOB: str(job_id)}
+        content=[TextContent(text=told)], is_error=True, _meta=None if job_id is None else {JOB_ID: str(job_id)}
     )
