@@ -23,7 +23,7 @@ from planq.shared.domain.redact import secrets_of
 from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
 from planq.shared.domain.tools.policy import read_tool_policy
-from planq.shared.server_settings import ServerSettings
+from planq.shared.learning_settings import LearningSettings
 from planq.shared.setting_kinds import (
     Days,
     FilePath,
@@ -60,8 +60,8 @@ _MOST = 2**31 - 1
 """The largest integer that every room can carry, the database's included."""
 
 
-class Settings(ServerSettings):
-    """The configuration of one process; what concerns its servers stands in `ServerSettings`."""
+class Settings(LearningSettings):
+    """The configuration of one process; what concerns its servers and its insights stands in the classes above it."""
 
     # API
     host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")

@@ -60,6 +60,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.deliveries import PostgresDeliveries
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.learning import PostgresInsightOffers
 from planq.shared.store.objects import open_objects
 from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.shared.store.payloads import PayloadStore
@@ -75,6 +76,7 @@ from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
@@ -378,6 +380,11 @@ class LaneRuntime:
             counts=self._tools.agent_services.counts,
             own_planners=self._tools.planners,
             backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
+            insights=Insights(
+                PostgresInsightOffers(self._database),
+                InsightSettings(settings.insights, settings.insights_holdout),
+                count_tokens,
+            ),
             secrets=secrets.get,
             # The loop of a process that carries out one step after the other stands still between them.
             alarms=None

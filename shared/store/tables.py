@@ -59,6 +59,7 @@ from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
     delivery_tables,
     event_tables,
     freeze_tables,
+    insight_tables,
     memory_tables,
     stream_tables,
     tenant_tables,

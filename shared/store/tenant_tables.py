@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Integer, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Integer, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
 from planq.shared.store.columns import bigint_column, flag_column, json_column, text_column, texts_column, time_column
@@ -16,6 +16,9 @@ class TenantRow(SQLModel, table=True):
     """An owner of rows; `config` is a `TenantConfig`, where absent fields mean the defaults."""
 
     __tablename__ = "tenants"
+    __table_args__ = (
+        Index("ix_tenants_learning", "id", postgresql_where=text("config->>'insights' IN ('shadow', 'on')")),
+    )
     id: str = text_column(primary_key=True)
     name: str = text_column("")
     is_disabled: bool = flag_column()

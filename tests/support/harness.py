@@ -50,6 +50,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.learning import PostgresInsightOffers
 from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.requests import Submission
@@ -59,6 +60,7 @@ from planq.shared.vocabulary import count_tokens
 from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
 from planq.worker.engine.in_flight import InFlightWork, attempt_of
 from planq.worker.engine.persist import persist
@@ -211,6 +213,7 @@ class Harness:
         model_retry_seconds: float = 0.0,
         draw: float = 0.0,
         policy: Mapping[str, str] | None = None,
+        insights: InsightSettings | None = None,
     ) -> None:
         """`model` is a script, or the gateway over a provider of the test's or the offline rules.
 
@@ -236,6 +239,7 @@ class Harness:
             max_output_bytes, model_retry_seconds=model_retry_seconds, tool_policy=policy or {}
         )
         self.secrets = SecretStore(database, MASTERS)
+        self.insights = Insights(PostgresInsightOffers(database), insights or InsightSettings(), count_tokens)
         self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
@@ -267,6 +271,7 @@ class Harness:
             own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,
             backgrounds=Backgrounds(guarded, self.tenants, count_tokens),
             secrets=self.secrets.get,
+            insights=self.insights,
         )
         return Dispatcher(
             settings,

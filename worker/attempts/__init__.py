@@ -30,6 +30,7 @@ from planq.shared.ports.orchestrations import Conclusions
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.worker.attempts.insights import Insights
 from planq.worker.attempts.plan import PlanStage
 from planq.worker.attempts.respond import Answering, RespondStage
 from planq.worker.attempts.rounds import RoundStage
@@ -88,6 +89,7 @@ class Attempts:
         own_planners: OwnPlanners | None = None,
         secrets: SecretsOf = no_secrets,
         alarms: Alarms | None = None,
+        insights: Insights | None = None,
     ) -> None:
         """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
 
@@ -95,6 +97,7 @@ class Attempts:
         `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
         of tools are counted in `counts`. `secrets` are what tenants keep for their tools. Without `alarms` a sweeper
         has to find what becomes due.
+        Without `insights` no planner is told of earlier jobs.
         """
         self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms)
         budget = Budget(store, self._recorder, prices)
@@ -110,7 +113,9 @@ class Attempts:
             counts=counts,
             own_planners=own_planners,
         )
-        self._plan = PlanStage(store, catalogue, planner, self._recorder, budget, answering, rounds, backgrounds)
+        self._plan = PlanStage(
+            store, catalogue, planner, self._recorder, budget, answering, rounds, backgrounds, insights
+        )
         self._respond = RespondStage(self._recorder, budget, answering, backgrounds, conclusions)
         self._steps = StepRunner(
             store,

@@ -40,8 +40,9 @@ from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
 from planq.shared.ports.jobs.store import ONE_ROUND
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
-from planq.worker.attempts.background import Backgrounds
+from planq.worker.attempts.background import Backgrounds, config_of
 from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.worker.attempts.insights import Insights
 from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.rounds import Offered, RoundStage, further_round
 from planq.worker.engine.chain import Carried, Chain
@@ -92,8 +93,12 @@ class PlanStage:
         answering: Answering,
         rounds: RoundStage,
         backgrounds: Backgrounds,
+        insights: Insights | None = None,
     ) -> None:
-        """`answering` ends the jobs of agents that have nothing to plan; `rounds` plans those of several rounds."""
+        """`answering` ends the jobs of agents that have nothing to plan; `rounds` plans those of several rounds.
+
+        Without `insights` no planner is told of earlier jobs.
+        """
         self._store = store
         self._catalogue = catalogue
         self._planner = planner
@@ -102,6 +107,7 @@ class PlanStage:
         self._answering = answering
         self._rounds = rounds
         self._backgrounds = backgrounds
+        self._insights = insights
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
         """Plan, and store the plan or its defects, taking over what `chain` may."""
@@ -127,9 +133,21 @@ class PlanStage:
         if job is not None and not tools and claim.strategy is Strategy.PLAN:
             return await self._answering.ask(claim, job, chain)
         job = None if job is None else job.knowing(tools)
+        background, job = await self._advised(claim, background, job, tools)
         if claim.strategy is not Strategy.PLAN:
             return await self._rounds.carry_out(claim, job, background, Offered(tools, known), chain)
         return await self._plan(_Planning(claim, chain, MODEL_SOURCE, job, background, guard), tools)
+
+    async def _advised(
+        self, claim: StageClaim, background: Background, job: AgentJob | None, tools: Mapping[str, ToolDefinition]
+    ) -> tuple[Background, AgentJob | None]:
+        """Return the question's parts with what earlier jobs have taught."""
+        if self._insights is None:
+            return background, job
+        text = await self._insights.of(claim, await config_of(self._backgrounds.tenants, claim.tenant_id), tools)
+        if job is not None:
+            job = replace(job, ask=replace(job.ask, insights=text))
+        return replace(background, insights=text), job
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         """Ask the model, and store what it decided."""

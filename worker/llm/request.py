@@ -132,7 +132,7 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
         rules.append(_answer_form(ask.answer_schema))
     return ModelRequest(
         Purpose.PLAN,
-        [*system, *rules],
+        [*system, *rules, *_insights(ask)],
         messages,
         _planning_tool(tools),
         temperature=ask.temperature,
@@ -146,7 +146,7 @@ def guide_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     listed = tool_lines(tools) or "No tools available"
     return ModelRequest(
         Purpose.PLAN,
-        [*system, render_prompt("guide", tools=fenced_data(listed))],
+        [*system, render_prompt("guide", tools=fenced_data(listed)), *_insights(ask)],
         messages,
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
@@ -168,6 +168,7 @@ def turn_request(
     rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
     if ask.guide:
         rules.append(render_prompt("guided", guide=fenced_data(ask.guide)))
+    rules += _insights(ask)
     if ask.answer_schema is not None:
         # Only an answer must satisfy it, and no provider can be told that while it may call tools.
         rules.append(_answer_form(ask.answer_schema))
@@ -181,6 +182,10 @@ def turn_request(
         max_tokens=ask.max_tokens,
         known=_known(messages, transcript),
     )
+
+
+def _insights(ask: Ask) -> list[str]:
+    return [render_prompt("insights", insights=fenced_data(ask.insights))] if ask.insights else []
 
 
 def _known(messages: Sequence[ChatMessage], transcript: Sequence[ChatMessage]) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from random import SystemRandom
 from time import monotonic
 from typing import Any
@@ -36,6 +37,7 @@ from planq.shared.settings import Settings
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.learning import Learning
 from planq.shared.store.objects import open_objects
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.retention import Retention
@@ -43,6 +45,7 @@ from planq.worker.container import Tools, WorkerIdentity, announce
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
 from planq.worker.host import Host
+from planq.worker.runtime.learning import learn_all
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.quarantine import Quarantine
 from planq.worker.runtime.reconcile import InFlight, Reconciler
@@ -262,6 +265,9 @@ class Lifecycle:
         if not self._identity.for_suspects:  # its worker does that, and lives longer
             self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._sweep_timer.pause))
             self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
+            if self._identity.lane == Lane.IO:
+                learning = Learning(self._database, self._settings.insights, self._settings.insights_days)
+                self._start(self._every(self._settings.insights_sweep_seconds, partial(learn_all, learning)))
         self._start(self._lag.sample())
         if self._quarantine is not None:
             self._start(self._quarantine.listen())

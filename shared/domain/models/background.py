@@ -14,7 +14,7 @@ class Background:
 
     `history` are the turns before this one, oldest first. `planner_model` writes guides, None: the job's own model.
     `fallback_models` are asked in this order where the model of a question fails. In a turn `tools` are those
-    that its tenant lists.
+    that its tenant lists. `insights` is what a planner is told of earlier jobs.
     """
 
     tenant_prompt: str | None = None
@@ -22,6 +22,7 @@ class Background:
     planner_model: str | None = None
     fallback_models: Sequence[str] = ()
     tools: Sequence[str] = ()
+    insights: str = ""
 
 
 NO_BACKGROUND = Background()

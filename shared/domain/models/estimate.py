@@ -51,7 +51,7 @@ def wanted_for(
     transcript: Sequence[ChatMessage] = (),
 ) -> Wanted:
     """Return what a model call is taken to need: its question by its length, its reply by its limit."""
-    said = [*ask.instructions, ask.guide, ask.tenant_prompt or "", ask.input]
+    said = [*ask.instructions, ask.guide, ask.insights, ask.tenant_prompt or "", ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
     shown += [result.content for result in findings.results]
     shown += [schema for tool in tools for schema in (tool.input_schema, tool.output_schema)]

@@ -90,9 +90,9 @@ class Ask:
     `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
     provider is asked for that in its own way where it has one, and the model in words otherwise; the asker checks
     the answer. `prompt` takes the place of planq's own rules for a turn; None leaves them. `guide` is what a turn is
-    told of the job's guide, "" for none. In jobs of a conversation `tenant_prompt` is a text: it stands below the
-    guardrails and above `instructions`. Where `model` fails, `fallback_models` are asked in this order; providers get
-    the keys of the tenant `tenant_id` where it has any.
+    told of the job's guide, "" for none; `insights` what a planner is told of earlier jobs. In jobs of a conversation
+    `tenant_prompt` is a text: it stands below the guardrails and above `instructions`. Where `model` fails,
+    `fallback_models` are asked in this order; providers get the keys of the tenant `tenant_id` where it has any.
     `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
     shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
     shown the reply while it comes where a `stage` asks; None is a call beside it.
@@ -107,6 +107,7 @@ class Ask:
     answer_schema: Mapping[str, Any] | None = None
     prompt: TurnPrompt | None = None
     guide: str = ""
+    insights: str = ""
     tenant_id: str = ""
     tenant_prompt: str | None = None
     fallback_models: Sequence[str] = ()

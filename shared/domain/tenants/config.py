@@ -172,6 +172,11 @@ class TenantConfig(BaseModel):
     debounce_most_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = Field(
         default=10_000, description="The longest that the first of them waits."
     )
+    insights: Literal["off", "shadow", "on"] | None = Field(
+        default=None,
+        description="Whether its jobs teach insights, and planners are offered them; `shadow`: learned and chosen, "
+        "shown to no planner. null: as `PLANQ_INSIGHTS` says.",
+    )
     history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = Field(
         default=2_000, description="How much of a conversation a model is shown."
     )

@@ -115,11 +115,13 @@ ALL_TENANTS = {
     "expired_questions": "a sweep",
     "fire_schedule": "of a schedule that a sweep has found; the job is its tenant's",
     "forget_expired_secrets": "a sweep",
+    "forget_expired_insights": "what is due of all tenants",
     "forget_dead_workers": "workers are nobody's",
     "forget_objects": "the collector of unused objects, by where they lie",
     "forget_schedules": "a sweep",
     "forget_suspects": "a sweep",
     "forget_texts": "a sweep",
+    "jobs_to_learn_from": "a look at the event log; what a job teaches goes to the tenant of its row",
     "keep_places": "what one API process holds, of all tenants",
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
@@ -135,12 +137,13 @@ ALL_TENANTS = {
     "unnotified_children": "a sweep",
     "unsettled_turns": "a sweep",
     "woken_jobs": "a sweep",
+    "planq_learn": "what that look has found, each job with its own tenant",
     "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
-FOR_WORKERS = {"deliveries.py", "jobs", "lines.py", "orchestrations.py", "retention.py", "texts.py"}
+FOR_WORKERS = {"deliveries.py", "jobs", "learning.py", "lines.py", "orchestrations.py", "retention.py", "texts.py"}
 """The parts of `shared/store` that serve workers; all others serve callers too."""
 
 

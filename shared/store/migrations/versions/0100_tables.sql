@@ -94,6 +94,67 @@ CREATE TABLE freezes (
 
 CREATE INDEX ix_freezes_job_id ON freezes (job_id);
 
+CREATE TABLE insights (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    tool_name TEXT DEFAULT '' NOT NULL,
+    lesson TEXT NOT NULL,
+    body JSON NOT NULL,
+    failing_call TEXT,
+    search TSVECTOR NOT NULL,
+    seen INTEGER DEFAULT 0 NOT NULL,
+    against INTEGER DEFAULT 0 NOT NULL,
+    calls BIGINT DEFAULT 0 NOT NULL,
+    failed_calls BIGINT DEFAULT 0 NOT NULL,
+    seconds FLOAT(53) DEFAULT 0 NOT NULL,
+    is_pinned BOOLEAN DEFAULT false NOT NULL,
+    retired_at TIMESTAMP WITH TIME ZONE,
+    first_seen_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    last_seen_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_insights PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_insights_expires_at ON insights (expires_at) WHERE NOT is_pinned;
+
+CREATE INDEX ix_insights_failing_call ON insights (tenant_id, failing_call) WHERE failing_call IS NOT NULL;
+
+CREATE INDEX ix_insights_listing ON insights (tenant_id, id);
+
+CREATE INDEX ix_insights_search ON insights USING gin (search);
+
+CREATE UNIQUE INDEX uq_insights_digest ON insights (tenant_id, digest);
+
+CREATE TABLE insight_offers (
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    origin_id UUID NOT NULL,
+    conversation_id UUID,
+    side TEXT NOT NULL,
+    insight_ids UUID[] DEFAULT '{}' NOT NULL,
+    tokens INTEGER DEFAULT 0 NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    is_success BOOLEAN DEFAULT false NOT NULL,
+    failed_calls INTEGER DEFAULT 0 NOT NULL,
+    rounds INTEGER DEFAULT 0 NOT NULL,
+    seconds FLOAT(53) DEFAULT 0 NOT NULL,
+    cost_usd FLOAT(53) DEFAULT 0 NOT NULL,
+    used_tokens BIGINT DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_insight_offers PRIMARY KEY (tenant_id, job_id)
+);
+
+CREATE INDEX ix_insight_offers_conversation_id ON insight_offers (tenant_id, conversation_id) WHERE conversation_id IS NOT NULL;
+
+CREATE TABLE insight_cursor (
+    id INTEGER NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    sequence BIGINT NOT NULL,
+    CONSTRAINT pk_insight_cursor PRIMARY KEY (id)
+);
+
 CREATE TABLE documents (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -164,6 +225,8 @@ CREATE TABLE tenants (
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_tenants PRIMARY KEY (id)
 );
+
+CREATE INDEX ix_tenants_learning ON tenants (id) WHERE config->>'insights' IN ('shadow', 'on');
 
 CREATE UNLOGGED TABLE tenant_places (
     tenant_id TEXT NOT NULL,
@@ -408,6 +471,21 @@ CREATE TABLE channels (
     CONSTRAINT pk_channels PRIMARY KEY (tenant_id, name),
     CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
+
+CREATE TABLE insight_sources (
+    insight_id UUID NOT NULL,
+    job_id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    conversation_id UUID,
+    round INTEGER,
+    step_index INTEGER,
+    words TSVECTOR NOT NULL,
+    seen_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_insight_sources PRIMARY KEY (insight_id, job_id),
+    CONSTRAINT fk_insight_sources_insight_id FOREIGN KEY(insight_id) REFERENCES insights (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_insight_sources_conversation_id ON insight_sources (tenant_id, conversation_id) WHERE conversation_id IS NOT NULL;
 
 CREATE TABLE passages (
     document_id UUID NOT NULL,

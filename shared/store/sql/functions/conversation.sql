@@ -743,6 +743,9 @@ BEGIN
         FROM page p WHERE d.conversation_id = c.id AND d.sequence = p.sequence
     )
     SELECT CASE WHEN count(*) = p_messages THEN max(p.sequence) END INTO v_last FROM page p;
+    IF v_last IS NULL THEN
+        PERFORM planq_forget_insights(p_tenant, c.id);
+    END IF;
     RETURN json_build_object('until', v_until, 'after', v_last, 'is_done', v_last IS NULL, 'ended', to_json(v_ended));
 END $$;
 

@@ -1,0 +1,218 @@
+"""Rules that make insights of a job that has ended: no model, no clock, no values of arguments.
+
+Three kinds, from the most to the least telling. A *correction* is a call that failed and, later in the same job, a
+call of the same tool with arguments of another shape that did not. A *failure* is a shape with which a tool failed,
+and that did not work in the same job. A *course* is which tools a planned job called, and what it came to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.insights.shapes import (
+    Shape,
+    call_digest,
+    digest_of,
+    error_code,
+    shape_of,
+    shape_text,
+    tool_name,
+)
+
+MAX_LESSONS = 10
+"""Of one job; what fails in eleven ways has one cause that none of them names."""
+
+MAX_CALLS = 200
+"""Of one job are looked at, the first ones."""
+
+_MAX_TOOLS = 8
+"""Of a course are named."""
+
+_NO_FAULT = frozenset(
+    {
+        "cancelled",
+        "declined",
+        "duplicate_call_blocked",
+        "duplicate_of",
+        "froze",
+        "human_wait_timeout",
+        "job_deleted",
+        "job_timeout",
+        "ownership_lost",
+        "plan_timeout",
+        "queue_timeout",
+        "skipped",
+        "worker_lost",
+    }
+)
+"""Codes that say nothing of how a tool was called."""
+
+
+class InsightKind(StrEnum):
+    """What an insight tells."""
+
+    CORRECTION = "correction"
+    FAILURE = "failure"
+    COURSE = "course"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """A step of a job that has ended; `code` is that of its error, None where it succeeded.
+
+    `arguments` None: they were too large to be looked at.
+    """
+
+    index: int
+    round: int
+    tool: str
+    arguments: Mapping[str, Any] | None
+    code: str | None
+    seconds: float = 0.0
+
+    @property
+    def is_fault(self) -> bool:
+        """True where the call failed by what it was, and not by what happened around it."""
+        return self.code is not None and self.code not in _NO_FAULT
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that has ended, as rules look at it; `error` is its code, None for a complete success.
+
+    It `is_planned` where a model has planned it.
+    """
+
+    id: UUID
+    status: str
+    error: str | None
+    is_planned: bool
+    rounds: int
+    seconds: float
+    calls: Sequence[EndedCall]
+
+    @property
+    def succeeded(self) -> bool:
+        """True for a job that was completed without an error."""
+        return self.status == "completed" and self.error is None
+
+    @property
+    def failed_calls(self) -> int:
+        """How many of its calls failed by what they were."""
+        return sum(call.is_fault for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one job teaches. Lessons of the same `digest` are the same insight, seen again.
+
+    `failing_call` is the digest of the call that failed; a call like it that works speaks against the lesson.
+    `round` and `index` are the step that it was learned from, None for the job as a whole.
+    """
+
+    kind: InsightKind
+    digest: str
+    tool: str
+    text: str
+    body: Mapping[str, Any]
+    failing_call: str | None = None
+    round: int | None = None
+    index: int | None = None
+    calls: int = 1
+    failed_calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a job teaches: `lessons`, and the digests of calls that `worked`, each once."""
+
+    lessons: Sequence[Lesson]
+    worked: Sequence[str]
+
+
+def learn(job: EndedJob) -> Learned:
+    """Return what a job teaches; nothing that it holds raises."""
+    shapes = [(call, shape) for call in job.calls[:MAX_CALLS] if (shape := shape_of(call.arguments)) is not None]
+    worked = {call_digest(tool_name(call.tool), shape) for call, shape in shapes if call.code is None}
+    lessons: dict[str, Lesson] = {}
+    for lesson in [*_of_calls(shapes, worked), *_courses(job)]:
+        lessons.setdefault(lesson.digest, lesson)
+    return Learned(list(lessons.values())[:MAX_LESSONS], sorted(worked))
+
+
+def _of_calls(shapes: Sequence[tuple[EndedCall, Shape]], worked: set[str]) -> Iterator[Lesson]:
+    for place, (call, shape) in enumerate(shapes):
+        tool = tool_name(call.tool)
+        failing = call_digest(tool, shape)
+        if not call.is_fault or failing in worked:
+            continue
+        same = [other for other, like in shapes if other.tool == call.tool and like == shape]
+        counted = {
+            "failing_call": failing,
+            "round": call.round,
+            "index": call.index,
+            "calls": len(same),
+            "failed_calls": sum(other.is_fault for other in same),
+            "seconds": sum(other.seconds for other in same),
+        }
+        better = _corrected(shapes[place + 1 :], call)
+        if better is None:
+            yield _failure(tool, error_code(call.code or ""), shape, counted)
+        else:
+            yield _correction(tool, error_code(call.code or ""), shape, better, counted)
+
+
+def _corrected(later: Sequence[tuple[EndedCall, Shape]], call: EndedCall) -> Shape | None:
+    return next((shape for other, shape in later if other.tool == call.tool and other.code is None), None)
+
+
+def _failure(tool: str, code: str, shape: Shape, counted: Mapping[str, Any]) -> Lesson:
+    body = {"tool": tool, "code": code, "failed_with": dict(shape)}
+    text = f"`{tool}` failed ({code}) when it was called with {shape_text(shape)}."
+    return Lesson(InsightKind.FAILURE, digest_of("failure", body), tool, text, body, **counted)
+
+
+def _correction(tool: str, code: str, failed: Shape, worked: Shape, counted: Mapping[str, Any]) -> Lesson:
+    body = {"tool": tool, "code": code, "failed_with": dict(failed), "worked_with": dict(worked)}
+    wrong = {name: kind for name, kind in failed.items() if worked.get(name) != kind}
+    right = {name: kind for name, kind in worked.items() if failed.get(name) != kind}
+    told, better = shape_text(wrong or failed), shape_text(right or worked)
+    text = f"`{tool}` failed ({code}) with {told}; after that it worked with {better}"
+    if dropped := [name for name in wrong if name not in worked]:
+        text += f" and without {', '.join(dropped)}"
+    return Lesson(InsightKind.CORRECTION, digest_of("correction", body), tool, f"{text}.", body, **counted)
+
+
+def _courses(job: EndedJob) -> Iterator[Lesson]:
+    """Yield how a planned job went, where it called any tool."""
+    tools = list(dict.fromkeys(tool_name(call.tool) for call in job.calls))
+    if not job.is_planned or not tools or job.status == "cancelled":
+        return
+    named = tools[:_MAX_TOOLS]
+    outcome = "succeeded" if job.succeeded else "partial" if job.status == "completed" else "failed"
+    faults = sorted(
+        {f"{tool_name(call.tool)}: {error_code(call.code or '')}" for call in job.calls if call.is_fault}
+    )[:3]
+    error = None if job.error is None else error_code(job.error)
+    body = {"tools": named, "outcome": outcome, "error": error, "faults": faults}
+    after = ", then ".join(f"`{tool}`" for tool in named)
+    more = f" and {len(tools) - len(named)} more" if len(tools) > len(named) else ""
+    failed = f" ({error})" if error else ""
+    text = f"A job like this {outcome}{failed} after calls of {after}{more}"
+    if faults:
+        text += f"; what failed: {', '.join(faults)}"
+    yield Lesson(
+        InsightKind.COURSE,
+        digest_of("course", body),
+        "",
+        f"{text}.",
+        {**body, "rounds": job.rounds},
+        calls=len(job.calls),
+        failed_calls=job.failed_calls,
+        seconds=job.seconds,
+    )

@@ -1,0 +1,115 @@
+"""Shapes of arguments: which kinds of values a call was made with, and never the values themselves.
+
+An insight is shown to every job of a tenant, so it may hold nothing that one user has said to another one's job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from planq.shared.domain.redact import HIDDEN
+
+Shape = Mapping[str, str]
+"""The kind of each argument, by its name."""
+
+MAX_ARGUMENTS = 12
+"""More arguments of a call are not looked at: a lesson has to stay readable."""
+
+OTHER = HIDDEN
+"""Stands for a name that could be a value, or a text to a model: a name that no programmer would choose."""
+
+_NAME = re.compile(r"[A-Za-z_](?:[A-Za-z_]|[0-9](?![0-9]{3})){0,31}")
+_TOOL = re.compile(r"[A-Za-z_](?:[A-Za-z_.:/-]|[0-9](?![0-9]{3})){0,99}")
+_ERROR = re.compile(r"[a-z_]{1,40}")
+_DIGITS = re.compile(r"[+-]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[+-]?[0-9]{0,30}[.,][0-9]{1,30}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.+Z-]{5,20}")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s]{1,2000}")
+_MAIL = re.compile(r"[^\s@]{1,100}@[^\s@]{1,200}")
+_CODE = re.compile(r"[A-Z]{2,5}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
+
+_TEXTS = (
+    ("a text of digits", _DIGITS),
+    ("a decimal text", _DECIMAL),
+    ("a date", _DATE),
+    ("a date with a time", _TIME),
+    ("a UUID", _UUID),
+    ("an address", _ADDRESS),
+    ("a mail address", _MAIL),
+    ("a code of capitals", _CODE),
+)
+
+
+def argument_name(name: str) -> str:
+    """Return the name of an argument as it may be shown to others."""
+    return name if _NAME.fullmatch(name) else OTHER
+
+
+def tool_name(name: str) -> str:
+    """Return the name of a tool as it may be shown; `OTHER` for one that a model has made up of something else."""
+    return name if _TOOL.fullmatch(name) else OTHER
+
+
+def error_code(code: str) -> str:
+    """Return the code of an error as it may be shown; `OTHER` for one that somebody has made up."""
+    return code if _ERROR.fullmatch(code) else OTHER
+
+
+def kind_of(value: Any) -> str:
+    """Return what kind of value a JSON value is, in words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int):
+        return "0" if value == 0 else "a negative integer" if value < 0 else "an integer"
+    if isinstance(value, float):
+        return "a negative number" if value < 0 else "a number"
+    if isinstance(value, str):
+        return _kind_of_text(value)
+    if isinstance(value, Mapping):
+        return "an object" if value else "an empty object"
+    return "a list" if value else "an empty list"
+
+
+def _kind_of_text(text: str) -> str:
+    if not text.strip():
+        return "an empty text"
+    if text.startswith("$") and ".output" in text[:40]:
+        return "a reference"
+    if len(text) > 2_000:
+        return "a long text"
+    for told, pattern in _TEXTS:
+        if pattern.fullmatch(text):
+            return told
+    return "a text" if " " in text.strip() else "a word"
+
+
+def shape_of(arguments: Mapping[str, Any] | None) -> Shape | None:
+    """Return the shape of a call's arguments, sorted by name; None where they are not known."""
+    if arguments is None:
+        return None
+    names = sorted(arguments)[:MAX_ARGUMENTS]
+    return {argument_name(name): kind_of(arguments[name]) for name in names}
+
+
+def call_digest(tool: str, shape: Shape) -> str:
+    """Return by what calls of a tool with a shape are found again."""
+    return digest_of("call", tool, dict(shape))
+
+
+def digest_of(*parts: Any) -> str:
+    """Return a digest of JSON values, the same in every process."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape in words."""
+    return ", ".join(f"{name}: {kind}" for name, kind in shape.items()) or "no arguments"

@@ -1,0 +1,137 @@
+"""The tables of what was learned from jobs that have ended, and of what of it their successors were offered.
+
+None of them refers to jobs: retention removes these, and what was learned stays.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ARRAY, BigInteger, Column, Float, ForeignKey, Index, Integer, Uuid, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlmodel import Field, SQLModel
+
+from planq.shared.store.columns import (
+    bigint_column,
+    flag_column,
+    int_column,
+    json_column,
+    text_column,
+    time_column,
+    xid_column,
+)
+
+
+def _float_column() -> Any:
+    return Field(default=0.0, sa_column=Column(Float(53), nullable=False, server_default=text("0")))
+
+
+def _uuids_column() -> Any:
+    return Field(sa_column=Column(ARRAY(Uuid), nullable=False, server_default=text("'{}'")))
+
+
+class InsightRow(SQLModel, table=True):
+    """A lesson, found again by words: `seen` in so many jobs, and so many times something spoke `against` it.
+
+    `digest` is what makes two lessons the same one. `failing_call` is the digest of calls that it warns of. The words
+    of `search` hold the tenant as one of them, so that the index alone finds those of a tenant. Once it is retired no
+    planner is offered it; one that is pinned never expires.
+    """
+
+    __tablename__ = "insights"
+    __table_args__ = (
+        Index("uq_insights_digest", "tenant_id", "digest", unique=True),
+        Index("ix_insights_listing", "tenant_id", "id"),
+        Index("ix_insights_search", "search", postgresql_using="gin"),
+        Index(
+            "ix_insights_failing_call",
+            "tenant_id",
+            "failing_call",
+            postgresql_where=text("failing_call IS NOT NULL"),
+        ),
+        Index("ix_insights_expires_at", "expires_at", postgresql_where=text("NOT is_pinned")),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = text_column()
+    kind: str = text_column()
+    digest: str = text_column()
+    tool_name: str = text_column("")
+    lesson: str = text_column()
+    body: Any = json_column(nullable=False)
+    failing_call: str | None = text_column(nullable=True)
+    search: Any = Field(default=None, sa_column=Column(TSVECTOR, nullable=False))
+    seen: int = int_column()
+    against: int = int_column()
+    calls: int = bigint_column()
+    failed_calls: int = bigint_column()
+    seconds: float = _float_column()
+    is_pinned: bool = flag_column()
+    retired_at: datetime | None = time_column()
+    first_seen_at: datetime = time_column(nullable=False, now=True)
+    last_seen_at: datetime = time_column(nullable=False, now=True)
+    expires_at: datetime = time_column(nullable=False)
+
+
+class InsightSource(SQLModel, table=True):
+    """A job that has taught an insight, one of the newest twenty, with the words of what it was asked."""
+
+    __tablename__ = "insight_sources"
+    __table_args__ = (
+        Index(
+            "ix_insight_sources_conversation_id",
+            "tenant_id",
+            "conversation_id",
+            postgresql_where=text("conversation_id IS NOT NULL"),
+        ),
+    )
+    insight_id: UUID = Field(sa_column=Column(ForeignKey("insights.id", ondelete="CASCADE"), primary_key=True))
+    job_id: UUID = Field(primary_key=True)
+    tenant_id: str = text_column()
+    conversation_id: UUID | None = None
+    round: int | None = None
+    step_index: int | None = None
+    words: Any = Field(default=None, sa_column=Column(TSVECTOR, nullable=False))
+    seen_at: datetime = time_column(nullable=False, now=True)
+
+
+class InsightOffer(SQLModel, table=True):
+    """The insights that were chosen for a job, and on which `side` it stands; once it has ended, what it came to.
+
+    `origin_id` is the request that the job goes back to.
+    """
+
+    __tablename__ = "insight_offers"
+    __table_args__ = (
+        Index(
+            "ix_insight_offers_conversation_id",
+            "tenant_id",
+            "conversation_id",
+            postgresql_where=text("conversation_id IS NOT NULL"),
+        ),
+    )
+    tenant_id: str = text_column(primary_key=True)
+    job_id: UUID = Field(primary_key=True)
+    origin_id: UUID = Field(nullable=False)
+    conversation_id: UUID | None = None
+    side: str = text_column()
+    insight_ids: list[UUID] = _uuids_column()
+    tokens: int = int_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    ended_at: datetime | None = time_column()
+    is_success: bool = flag_column()
+    failed_calls: int = int_column()
+    rounds: int = int_column()
+    seconds: float = _float_column()
+    cost_usd: float = _float_column()
+    used_tokens: int = bigint_column()
+
+
+class InsightCursor(SQLModel, table=True):
+    """Up to which event the ends of jobs were learned from; one row."""
+
+    __tablename__ = "insight_cursor"
+    id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    xid: Any = xid_column()
+    sequence: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -1,0 +1,75 @@
+"""Insights as callers see them: what a tenant has learned, what of it helps, and how to be rid of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.insights.offering import Side
+from planq.shared.domain.insights.report import Block
+from planq.shared.store.database import Database, Row
+
+_MOST_JOBS = 100_000
+"""Of the newest jobs a report is made: more would say the same, and take seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What jobs came to for which insights were chosen: by side in blocks, and by insight."""
+
+    blocks: dict[Side, list[Block]]
+    insights: Sequence[Row]
+
+
+class InsightStore:
+    """The insights of all tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def page(
+        self, tenant_id: str, *, with_retired: bool = False, below: UUID | None = None, limit: int
+    ) -> Sequence[Row]:
+        """Return at most `limit` insights, newest first, older than the insight `below` if given."""
+        return await self._database.fetch_page(
+            "list_insights", tenant_id=tenant_id, retired=with_retired, below=below, limit=limit
+        )
+
+    async def get(self, tenant_id: str, id: UUID) -> Row:
+        """Return an insight with the newest jobs that have taught it as `sources`; raises `NotFound`."""
+        row = await self._database.fetch_one("get_insight", tenant_id=tenant_id, id=id)
+        if row is None:
+            raise NotFound(f"there is no insight {id}")
+        return row
+
+    async def change(
+        self, tenant_id: str, id: UUID, *, is_pinned: bool | None = None, is_retired: bool | None = None
+    ) -> None:
+        """Pin or retire an insight, or take that back; raises `NotFound`."""
+        row = await self._database.fetch_one(
+            "change_insight", tenant_id=tenant_id, id=id, is_pinned=is_pinned, is_retired=is_retired
+        )
+        if row is None:
+            raise NotFound(f"there is no insight {id}")
+
+    async def forget(self, tenant_id: str) -> int:
+        """Remove all that a tenant's jobs have taught and what was chosen for them; return how many insights went."""
+        return int(await self._database.call("planq_forget_insights", tenant_id, None))
+
+    async def of_job(self, tenant_id: str, job_id: UUID) -> Row:
+        """Return what was chosen for a job, its `side` None where nothing was; raises `NotFound` for no such job."""
+        row = await self._database.fetch_one("insights_of_job", tenant_id=tenant_id, job_id=job_id)
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        return row
+
+    async def measured(self, tenant_id: str, days: float) -> Measured:
+        """Return what jobs that were made in the last so many days came to."""
+        given = {"tenant_id": tenant_id, "days": days, "limit": _MOST_JOBS}
+        blocks: dict[Side, list[Block]] = {side: [] for side in Side}
+        for row in await self._database.fetch_all("offers_by_side", **given):
+            sums = {name: value for name, value in row.items() if name not in ("side", "block")}
+            blocks[Side(row["side"])].append(Block(**sums))
+        return Measured(blocks, await self._database.fetch_all("offers_by_insight", **given))

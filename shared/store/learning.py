@@ -1,0 +1,180 @@
+"""Learning from jobs that have ended, and choosing from what was learned: the parts of insights that serve workers.
+
+The ends of jobs are read from the event log behind a cursor, apart from the commits that made them. What a stretch of
+the log teaches is written together with the cursor's new place, so that each end counts once, whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import storable
+from planq.shared.domain.insights.offering import Candidate, InsightMode, Side
+from planq.shared.domain.insights.rules import MAX_CALLS, EndedCall, EndedJob, Learned, learn
+from planq.shared.domain.redact import redacted
+from planq.shared.domain.values import strict_json
+from planq.shared.ports.insights import FoundInsights
+from planq.shared.store.database import Database, Row, json_text
+from planq.shared.store.ids import new_id
+
+MOST_INSIGHTS = 2_000
+"""Insights of a tenant, beside pinned ones: what comes again and again are a few hundred lessons."""
+
+_EVENTS = 1_000
+_GOAL_CHARS = 2_000
+_CANDIDATES = 12
+_FORGOTTEN = 1_000
+
+
+class Learning:
+    """Reads the ends of jobs, in all processes of a deployment by turns."""
+
+    def __init__(self, database: Database, mode: InsightMode, days: float) -> None:
+        """`mode` is that of tenants whose configuration names none; an insight outlives its last job by `days`."""
+        self._database = database
+        self._mode = mode
+        self._days = days
+
+    async def learn(self, events: int = _EVENTS) -> int:
+        """Learn from the next stretch of so many events; return how many events were read, 0 where none is new.
+
+        Where it has never been called, jobs that have ended by then teach nothing. Where another process reads the
+        same stretch, one of both has read in vain. Raises `DatabaseUnavailable`.
+        """
+        if self._mode is InsightMode.OFF and not await self._is_asked_for():
+            return 0
+        cursor = await self._database.fetch_one("insight_cursor")
+        if cursor is None:
+            await self._database.execute("begin_insights")
+            return 0
+        rows = await self._database.fetch_all(
+            "jobs_to_learn_from", **cursor, limit=events, mode=str(self._mode), most_steps=MAX_CALLS
+        )
+        if not rows:
+            return 0
+        reached = rows[0]
+        found = [(row, job, learn(job)) for row in rows if row["id"] is not None for job in (_ended(row),)]
+        await self._database.call(
+            "planq_learn",
+            cursor["xid"],
+            cursor["sequence"],
+            reached["xid"],
+            reached["sequence"],
+            json_text([lesson for row, _, learned in found for lesson in _lessons(row, learned)]),
+            json_text([{"tenant": row["tenant_id"], "call": call} for row, _, one in found for call in one.worked]),
+            json_text([_end(row, job) for row, job, _ in found]),
+            self._days,
+            MOST_INSIGHTS,
+        )
+        return int(reached["events"])
+
+    async def forget(self) -> int:
+        """Remove some of what has expired; return how much."""
+        gone = await self._database.execute("forget_expired_insights", limit=_FORGOTTEN)
+        return gone + await self._database.execute("forget_old_offers", days=self._days, limit=_FORGOTTEN)
+
+    async def _is_asked_for(self) -> bool:
+        row = await self._database.fetch_one("is_anybody_learning")
+        return row is not None and bool(row["found"])
+
+
+class PostgresInsightOffers:
+    """The port `InsightOffers`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, tenant_id: str, job_id: UUID, text: str, tools: Collection[str]) -> FoundInsights:
+        asked = storable(redacted(text[:_GOAL_CHARS]))
+        told = await self._database.call("planq_find_insights", tenant_id, job_id, asked, sorted(tools), _CANDIDATES)
+        mine = told["mine"]
+        found = [
+            Candidate(UUID(one["id"]), one["lesson"], one["seen"])
+            for one in told["found"]
+            if mine is not None or set(one["body"].get("tools", ())) <= set(tools)
+        ]
+        return FoundInsights(UUID(told["origin"]), None if mine is None else Side(mine["side"]), found)
+
+    async def note(
+        self,
+        tenant_id: str,
+        job_id: UUID,
+        origin: UUID,
+        conversation_id: UUID | None,
+        side: Side,
+        chosen: Sequence[UUID],
+        tokens: int,
+    ) -> bool:
+        given = (tenant_id, job_id, origin, conversation_id, str(side), list(chosen), tokens)
+        return bool(await self._database.call("planq_offer_insights", *given))
+
+
+def _ended(row: Row) -> EndedJob:
+    return EndedJob(
+        id=row["id"],
+        status=row["status"],
+        error=_code(None if row["error"] is None else strict_json.loads(row["error"])),
+        is_planned=row["is_planned"],
+        rounds=row["round"] + 1,
+        seconds=max(row["seconds"] or 0.0, 0.0),
+        calls=[_call(step) for step in row["steps"] or ()],
+    )
+
+
+def _call(step: Mapping[str, Any]) -> EndedCall:
+    arguments = step["arguments"]
+    is_success = step["status"] == "succeeded"
+    return EndedCall(
+        index=step["index"],
+        round=step["round"],
+        tool=step["tool"],
+        arguments=arguments if isinstance(arguments, Mapping) else None,
+        code=None if is_success else _code(step["error"]) or str(step["status"]),
+        seconds=max(step["seconds"] or 0.0, 0.0),
+    )
+
+
+def _code(error: Any) -> str | None:
+    return None if error is None else str(error.get("code", "")) if isinstance(error, Mapping) else ""
+
+
+def _lessons(row: Row, learned: Learned) -> Sequence[Mapping[str, Any]]:
+    of_job = {
+        "tenant": row["tenant_id"],
+        "job": str(row["id"]),
+        "conversation": None if row["conversation_id"] is None else str(row["conversation_id"]),
+        "goal": storable(redacted(row["input"][:_GOAL_CHARS])),
+    }
+    return [
+        {
+            **of_job,
+            "id": str(new_id()),
+            "kind": lesson.kind,
+            "digest": lesson.digest,
+            "tool": lesson.tool,
+            "lesson": lesson.text,
+            "body": lesson.body,
+            "failing_call": lesson.failing_call,
+            "round": lesson.round,
+            "index": lesson.index,
+            "calls": lesson.calls,
+            "failed_calls": lesson.failed_calls,
+            "seconds": lesson.seconds,
+        }
+        for lesson in learned.lessons
+    ]
+
+
+def _end(row: Row, job: EndedJob) -> Mapping[str, Any]:
+    return {
+        "tenant": row["tenant_id"],
+        "job": str(row["id"]),
+        "is_success": job.succeeded,
+        "failed_calls": job.failed_calls,
+        "rounds": job.rounds,
+        "seconds": job.seconds,
+        "cost_usd": row["cost_usd"] or 0.0,
+        "used_tokens": row["used_tokens"],
+    }
