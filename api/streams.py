@@ -61,7 +61,12 @@ class Followed(Enum):
     JOB = "a job"
     TREE = "a job with all jobs below it"
     CONVERSATION = "the turns of a conversation, with all jobs below them"
+    TALK = "the same, with what is said in them"
     TENANT = "all jobs of a tenant"
+
+
+_WITH_TEXTS_BELOW = (Followed.TREE, Followed.TALK)
+_OF_CONVERSATIONS = (Followed.CONVERSATION, Followed.TALK)
 
 
 class Topic(NamedTuple):
@@ -99,8 +104,8 @@ class Stream:
     ) -> None:
         """`on_full` is called when the client does not read, and the stream has ended for that reason.
 
-        Of a tree `root` is the job above all others, which may be above the one that is followed. `below` that one
-        are the jobs that have not ended, whose texts it shows, too.
+        Of a tree `root` is the job above all others, which may be above the one that is followed. `below` that one,
+        or below a conversation, are the jobs that have not ended, whose texts it shows, too.
         """
         self.topic = topic
         self.root = root
@@ -242,7 +247,7 @@ class Streams:
             self._following.pop(stream.topic, None)
 
     def show_below(self, stream: Stream, job_ids: Collection[UUID]) -> tuple[set[UUID], int]:
-        """Put the texts of further jobs of a tree to its stream from now on.
+        """Put the texts of further jobs of a tree, or of a conversation, to its stream from now on.
 
         Returns those that are new to it. What transactions below the number that comes with them have written of
         their texts was there before.
@@ -331,7 +336,7 @@ class Streams:
             texts_from=before.below,
             jobs=_ids(of[Followed.JOB]),
             roots={stream.root for stream in self._all() if stream.root},
-            conversations=_ids(of[Followed.CONVERSATION]),
+            conversations=_ids(one for followed in _OF_CONVERSATIONS for one in of[followed]),
             tenants=[str(one) for one in of[Followed.TENANT]],
             texts=self._watched,
             limit=_MOST_EVENTS,
@@ -362,6 +367,8 @@ class Streams:
             frame = text_frame(one) if streams else b""
         else:
             trees = [of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())]
+            if one.conversation_id is not None:
+                trees += self._following.get(Topic(Followed.TALK, one.conversation_id), ())
             for tree in trees:
                 _note_below(tree, one)
             streams = [
@@ -411,7 +418,7 @@ class Streams:
 
     async def _watch(self) -> None:
         """Say of which jobs the text is wanted, where that has changed or would run out."""
-        wanted = set(_ids(topic.of for topic in self._following if topic.followed is not Followed.CONVERSATION))
+        wanted = set(_ids(topic.of for topic in self._following if topic.followed not in _OF_CONVERSATIONS))
         wanted |= {job_id for tree in self._trees() for job_id in tree.below}
         new, gone = wanted - self._watched, self._watched - wanted
         if monotonic() >= self._watched_until:
@@ -456,10 +463,10 @@ class Streams:
 
     def _trees(self) -> list[Stream]:
         following = self._following.items()
-        return [stream for topic, mine in following if topic.followed is Followed.TREE for stream in mine]
+        return [stream for topic, mine in following if topic.followed in _WITH_TEXTS_BELOW for stream in mine]
 
     def _trees_above(self, job_id: UUID) -> list[Stream]:
-        """Return the streams of trees that a job stands in, below the one that they are about."""
+        """Return the streams of trees and conversations that show the text of a job below what they are about."""
         return [stream for stream in self._trees() if job_id in stream.below]
 
     def _all(self) -> list[Stream]:

@@ -169,15 +169,18 @@ async def get_conversation_events(
     after: AfterQuery = None,
     last_event_id: LastHeader = None,
     follow: FollowQuery = True,
+    children: Annotated[
+        bool, Query(description="With what is said in its turns and in all jobs below them.")
+    ] = False,
 ) -> Response:
     """Follow a conversation: the events of all its turns and of the jobs below them, from the first one on.
 
-    Texts are told of single jobs only; `job_submitted` names the job of each turn.
+    Texts come with `children`: keep one for each `job_id`. `job_submitted` names the job of each turn.
     """
     found = conversation_id_of(conversation_id)
     position = await _position(request, services, after, last_event_id)
     await services.conversations.one(who.tenant_id, found)
-    topic = Topic(Followed.CONVERSATION, found)
+    topic = Topic(Followed.TALK if children else Followed.CONVERSATION, found)
     return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 
 
@@ -373,7 +376,7 @@ class EventStream(Response):
                 else:
                     assert isinstance(stream.topic.of, UUID)
                     page = (stream.tenant_id, stream.topic.of, after, _PAGE)
-                    if stream.topic.followed is Followed.CONVERSATION:
+                    if stream.topic.followed in (Followed.CONVERSATION, Followed.TALK):
                         events = await log.of_conversation(*page, to=stream.joined)
                     else:
                         with_children = stream.topic.followed is Followed.TREE
@@ -383,15 +386,15 @@ class EventStream(Response):
             after = events[-1].position if len(events) == _PAGE else stream.joined
 
     async def _said(self) -> AsyncIterator[TextPiece]:
-        """Yield what the models of the job, and of those below it that run, have said before the stream."""
-        stream = self._stream
-        if self._has_ended or stream.topic.followed not in (Followed.JOB, Followed.TREE):
+        """Yield what models have said before the stream: of the job, of the turns, and of those below that run."""
+        stream, log = self._stream, self._services.event_log
+        followed, of = stream.topic
+        if self._has_ended or not isinstance(of, UUID) or followed is Followed.CONVERSATION:
             return
-        assert isinstance(stream.topic.of, UUID)
-        told = [(stream.topic.of, stream.texts_below)]
-        if stream.topic.followed is Followed.TREE:
-            known = await self._services.event_log.unfinished_below(stream.tenant_id, stream.topic.of)
-            new, below = self._services.streams.show_below(stream, known)
+        told = [] if followed is Followed.TALK else [(of, stream.texts_below)]
+        if followed is not Followed.JOB:
+            asked = log.unfinished_below if followed is Followed.TREE else log.unfinished_in
+            new, below = self._services.streams.show_below(stream, await asked(stream.tenant_id, of))
             told += [(job_id, below) for job_id in new]
         for job_id, below in told:
             text = await self._services.texts.live_text(stream.tenant_id, job_id, below)

@@ -255,6 +255,13 @@ class EventLog:
         rows = await self._database.fetch_all("unfinished_jobs_below", tenant_id=tenant_id, job_id=job_id)
         return {row["id"] for row in rows}
 
+    async def unfinished_in(self, tenant_id: str, conversation_id: UUID) -> set[UUID]:
+        """Return the unfinished turns of a tenant's conversation and jobs below; raises `DatabaseUnavailable`."""
+        rows = await self._database.fetch_all(
+            "unfinished_jobs_of_conversation", tenant_id=tenant_id, conversation_id=conversation_id
+        )
+        return {row["id"] for row in rows}
+
     async def holder(self) -> OpenTransaction | None:
         """Return what has held events back for `HELD_SECONDS`, None where nothing has.
 

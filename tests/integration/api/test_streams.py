@@ -311,6 +311,52 @@ def test_texts_of_jobs_below_come_on_demand_whole_and_each_piece_once(api: Api) 
         assert (frame := next(found)).event == "job_completed", frame
 
 
+def test_texts_of_a_conversation_and_of_jobs_below_come_on_demand_each_piece_once(api: Api) -> None:
+    """What the agents said that a turn had asked came to nobody who followed the conversation."""
+
+    def turn() -> tuple[str, str]:
+        inbound = message("hi", thread="spoken")
+        received = api.jobs.run(lambda database: ConversationStore(database).receive(inbound))
+        return str(received.job_id), str(received.conversation_id)
+
+    first, conversation = turn()
+    below, later = (api.submit()["id"] for _ in range(2))
+    lowered = (
+        "UPDATE jobs SET parent_job_id = %s, root_job_id = %s, parent_round = 0, parent_step_index = 0, "
+        "child_position = 0, depth = 1, conversation_id = %s WHERE id = %s"
+    )
+    api.jobs.execute(lowered, first, first, conversation, below)
+    say(api, below, 0, "Once ")
+    path = f"/conversations/{conversation}/events"
+    with (
+        following(api, f"{path}?children=true") as (_, found),
+        following(api, path) as (_, silent),
+    ):
+        for stream in (found, silent):
+            assert [next(stream).event for _ in range(2)] == ["job_submitted"] * 2
+
+        def heard(job_id: str) -> tuple[int, str]:
+            frame = next(found)
+            assert (frame.event, frame.data["job_id"]) == ("text", job_id)
+            return frame.data["offset"], frame.data["text"]
+
+        assert heard(below) == (0, "Once ")
+        say(api, below, 5, "upon")
+        assert heard(below) == (5, "upon")
+        say(api, first, 0, "I ask")
+        assert heard(first) == (0, "I ask")
+        api.jobs.execute(lowered, first, first, conversation, later)
+        tell(api, later, "job_resumed")
+        assert next(found).data["job_id"] == later
+        say(api, later, 0, "A time")
+        assert heard(later) == (0, "A time")
+        second, _ = turn()
+        assert next(found).data["job_id"] == second
+        say(api, second, 0, "And then")
+        assert heard(second) == (0, "And then")
+        assert [next(silent).event for _ in range(2)] == ["job_resumed", "job_submitted"]
+
+
 def test_heads_begin_no_stream(api: Api) -> None:
     job = api.submit()["id"]
     for path in (f"/jobs/{job}/events", "/events"):

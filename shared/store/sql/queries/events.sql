@@ -146,6 +146,18 @@ WITH RECURSIVE tree (id, status) AS (
 )
 SELECT id FROM tree WHERE id <> %(job_id)s AND status NOT IN ('completed', 'failed', 'cancelled')
 
+-- name: unfinished_jobs_of_conversation
+-- The turns of a tenant's conversation that have not ended, and the jobs below them that have not; read as those above.
+WITH RECURSIVE tree (id, status) AS (
+    SELECT id, status FROM jobs
+    WHERE conversation_id = %(conversation_id)s AND tenant_id = %(tenant_id)s AND parent_job_id IS NULL
+        AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    UNION ALL
+    SELECT c.id, c.status FROM tree t
+    CROSS JOIN LATERAL (SELECT j.id, j.status FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
+)
+SELECT id FROM tree WHERE status NOT IN ('completed', 'failed', 'cancelled')
+
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.
 SELECT count(*)::int AS n FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())
