@@ -8,8 +8,9 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.failure import said
 from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.domain.conversations.speakers import Speaker
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.database import Database
+from planq.shared.store.database import Database, Row
 
 _ROWS = 200
 """The most rows of a conversation that a turn is shown; what of them a model gets is bounded by tokens."""
@@ -40,6 +41,14 @@ async def history(
             said(row["text"], row["metadata"]),
             row["content"],
             row["job_id"],
+            _speaker(row),
+            _speaker(row, "present_") if row["present_user_id"] is not None else None,
         )
         for row in await database.fetch_all("conversation_history", limit=_ROWS, **given)
     ]
+
+
+def _speaker(row: Row, of: str = "") -> Speaker | None:
+    if not of and not (row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.INBOUND):
+        return None
+    return Speaker.of(row[f"{of}user_id"], row[f"{of}content"], row[f"{of}metadata"])

@@ -101,6 +101,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "tenant_id": claim.tenant_id,
         "tenant_prompt": background.tenant_prompt,
         "history": background.history,
+        "speaker": background.speaker,
         "fallback_models": background.fallback_models,
         "insights": background.insights,
         "stage": StageAttempt(claim.status, claim.attempt),

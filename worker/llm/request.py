@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planq.shared.domain.conversations.speakers import as_said
 from planq.shared.domain.errors import capped
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import Purpose
@@ -298,7 +299,8 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
     system = [text for text in [*_prompt_stack(ask), *ask.instructions] if text.strip()]
     system += [message.content for message in history if message.role == "system"]
     messages = [message for message in history if message.role != "system"]
-    asked = [ask.input] if ask.input.strip() or ask.data is None else []
+    said = ask.input if ask.speaker is None else as_said(ask.input, ask.speaker)
+    asked = [said] if ask.input.strip() or ask.data is None else []
     if ask.data is not None:
         asked.append(render_prompt("data", data=fenced_data(indented(ask.data))))
     return system, [*messages, ChatMessage("user", "\n\n".join(asked))]
@@ -308,4 +310,5 @@ def _prompt_stack(ask: Ask) -> list[str]:
     """Return what stands above all other instructions in jobs of a conversation, the strongest first."""
     if ask.tenant_prompt is None:
         return []
-    return [render_prompt("guardrails"), render_prompt("global"), ask.tenant_prompt]
+    people = [] if ask.speaker is None else [render_prompt("people")]
+    return [render_prompt("guardrails"), render_prompt("global"), *people, ask.tenant_prompt]

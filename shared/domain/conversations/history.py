@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.domain.conversations.speakers import Speaker, are_told, as_said
 from planq.shared.domain.errors import OutcomeUnknown, capped
 from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
 
@@ -33,17 +34,24 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
     """Return the messages of `rows` (newest first) within `max_tokens`, oldest first; they may use it up.
 
     It ends before the first entry that does not fit: a message, or a call with its response. Blank texts, responses
-    without a call, and calls before the first words are left out.
+    without a call, and calls before the first words are left out. People are told apart where `present_speaker` does.
     """
     kept: list[Sequence[ChatMessage]] = []
     left = max_tokens
-    for entry in _entries(rows):
+    for entry in _entries(rows, is_told=present_speaker(rows) is not None):
         left -= sum(_tokens(message, left, count) for message in entry)
         if left < 0:
             break
         kept.append(entry)
     kept = kept[: len(kept) - len(list(takewhile(lambda entry: len(entry) > 1, reversed(kept))))]
     return [message for entry in reversed(kept) for message in entry]
+
+
+def present_speaker(rows: Sequence[HistoryMessage]) -> Speaker | None:
+    """Return whose the turn is that sees `rows`, None where nobody has to be told apart."""
+    speakers = [row.speaker for row in rows if row.speaker is not None]
+    present = rows[0].present if rows else None
+    return present if present is not None and are_told([present, *speakers]) else None
 
 
 def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -55,8 +63,8 @@ def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     return (ChatMessage("user", "\n".join([_SUMMARY, *lines])),) if lines else ()
 
 
-def _entries(rows: Sequence[HistoryMessage]) -> Iterator[Sequence[ChatMessage]]:
-    """Yield what is kept or left out as one, newest first."""
+def _entries(rows: Sequence[HistoryMessage], *, is_told: bool) -> Iterator[Sequence[ChatMessage]]:
+    """Yield what is kept or left out as one, newest first; `is_told` shows who says what."""
     responses: dict[str, HistoryMessage] = {}
     for row in rows:
         content = row.content if isinstance(row.content, Mapping) else {}
@@ -66,7 +74,8 @@ def _entries(rows: Sequence[HistoryMessage]) -> Iterator[Sequence[ChatMessage]]:
         elif row.kind is MessageKind.TOOL_CALL:
             yield _call(row.sequence, content, responses.pop(own_id, None))
         elif row.text.strip() and row.direction is not Direction.INTERNAL:
-            yield (ChatMessage("user" if row.direction is Direction.INBOUND else "assistant", row.text),)
+            text = as_said(row.text, row.speaker) if is_told and row.speaker is not None else row.text
+            yield (ChatMessage("user" if row.direction is Direction.INBOUND else "assistant", text),)
 
 
 def _call(sequence: int, content: Mapping[str, Any], response: HistoryMessage | None) -> Sequence[ChatMessage]:

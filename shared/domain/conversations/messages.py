@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from planq.shared.domain.conversations.speakers import Speaker
+
 
 class HistoryForm(StrEnum):
     """How a job that is no turn is shown a conversation."""
@@ -73,7 +75,7 @@ class HistoryMessage:
     """One row of a conversation, as the turns after it see it.
 
     `content` of a tool's call is `{"id", "name", "arguments"}`, that of its response `{"id", "name", "output"}` or
-    `{"id", "name", "error"}`.
+    `{"id", "name", "error"}`. `speaker` is whose message it is, `present` whose the turn is that sees it.
     """
 
     sequence: int
@@ -82,6 +84,8 @@ class HistoryMessage:
     text: str
     content: Any = None
     job_id: UUID | None = None
+    speaker: Speaker | None = None
+    present: Speaker | None = None
 
 
 Turns: TypeAlias = Sequence[HistoryMessage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planq.shared.domain.conversations.speakers import Speaker
 from planq.shared.domain.models.exchange import ChatMessage
 
 
@@ -12,7 +13,8 @@ from planq.shared.domain.models.exchange import ChatMessage
 class Background:
     """`tenant_prompt` is a text, if only "", in jobs of a conversation, and None in all others.
 
-    `history` are the turns before this one, oldest first. `planner_model` writes guides, None: the job's own model.
+    `history` are the turns before this one, oldest first; `speaker` is whose this one is, where people are told
+    apart. `planner_model` writes guides, None: the job's own model.
     `fallback_models` are asked in this order where the model of a question fails. In a turn `tools` are those
     that its tenant lists. `insights` is what a planner is told of earlier jobs.
     """
@@ -23,6 +25,7 @@ class Background:
     fallback_models: Sequence[str] = ()
     tools: Sequence[str] = ()
     insights: str = ""
+    speaker: Speaker | None = None
 
 
 NO_BACKGROUND = Background()

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from planq.shared.domain.conversations.speakers import Speaker
 from planq.shared.domain.errors import ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
@@ -95,7 +96,8 @@ class Ask:
     `fallback_models` are asked in this order; providers get the keys of the tenant `tenant_id` where it has any.
     `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
     shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
-    shown the reply while it comes where a `stage` asks; None is a call beside it.
+    shown the reply while it comes where a `stage` asks; None is a call beside it. In a turn `speaker` is who has
+    written `input`, where people are told apart.
     """
 
     job_id: str
@@ -115,6 +117,7 @@ class Ask:
     max_tokens: int | None = None
     call_id: UUID | None = None
     stage: StageAttempt | None = None
+    speaker: Speaker | None = None
 
 
 @dataclass(frozen=True, slots=True)

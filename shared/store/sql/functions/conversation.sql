@@ -378,7 +378,8 @@ END $$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
 -- gathered, or while it would merge with a job that has not begun, is added to that job's input here. No turn of one agent
--- takes in a message for another one, and a message that names another agent than the one that asks is no answer.
+-- takes in a message for another one, nor that of one person what another one says, for its tools act for the one. A message that
+-- names another agent than the one that asks is no answer.
 CREATE FUNCTION planq_place_message(c conversations, m planq_message, p_input text) RETURNS planq_arrival LANGUAGE plpgsql AS $$
 DECLARE
     v_policy CONSTANT text := CASE WHEN m.patient THEN 'queue' ELSE coalesce(c.policy, m.policy) END;
@@ -401,7 +402,7 @@ BEGIN
     END IF;
     IF NOT m.is_job AND (m.debounce_seconds > 0 OR v_policy = 'merge') THEN
         SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
-        IF FOUND AND planq_is_of_agent(v_last, m)
+        IF FOUND AND planq_takes_in(v_last, m)
            AND planq_extend_job(v_last, p_input, m.debounce_seconds, m.debounce_most_seconds) THEN
             a.outcome := CASE WHEN m.debounce_seconds > 0 THEN 'gathered' ELSE 'merged' END;
             a.job := v_last;
@@ -410,8 +411,8 @@ BEGIN
         END IF;
         a.turn := NULL;
     END IF;
-    IF NOT m.is_job AND v_policy = 'merge' AND a.outcome = 'accepted' AND planq_is_of_agent(c.active_job_id, m)
-       AND (v_last IS NULL OR planq_is_of_agent(v_last, m)) THEN  -- else it would go before what waits
+    IF NOT m.is_job AND v_policy = 'merge' AND a.outcome = 'accepted' AND planq_takes_in(c.active_job_id, m)
+       AND (v_last IS NULL OR planq_takes_in(v_last, m)) THEN  -- else it would go before what waits
         a.outcome := 'merged';
         a.job := c.active_job_id;
         SELECT round INTO a.round FROM jobs WHERE id = c.active_job_id FOR NO KEY UPDATE;
@@ -419,18 +420,23 @@ BEGIN
     RETURN a;
 END $$;
 
--- Whether a job is one of the agent, in the version, that a message is for, was not sent as a job with more than words, and is no
--- reminder that has just been fired.
+-- Whether a job may take a message in: it is of the same person and agent, and is no reminder that was fired last.
+CREATE FUNCTION planq_takes_in(p_job uuid, m planq_message) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN planq_is_of_agent(p_job, m) AND EXISTS (
+        SELECT FROM jobs j WHERE j.id = p_job AND j.tenant_id = m.tenant_id AND j.user_id = m.user_id
+          AND NOT EXISTS (
+            SELECT FROM schedules s WHERE s.conversation_id = j.conversation_id AND s.last_job_id = j.id));
+END $$;
+
+-- Whether a job is one of the agent, in the version, that a message is for, and was not sent as a job with more than words.
 CREATE FUNCTION planq_is_of_agent(p_job uuid, m planq_message) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM jobs WHERE id = p_job AND tenant_id = m.tenant_id
           AND agent_name IS NOT DISTINCT FROM m.agent AND agent_version IS NOT DISTINCT FROM m.agent_version
           AND action IS NULL AND with_input IS NULL AND tools IS NULL)
-      AND NOT EXISTS (SELECT FROM plans WHERE job_id = p_job AND tenant_id = m.tenant_id AND source = 'caller')
-      AND NOT EXISTS (
-        SELECT FROM jobs j JOIN schedules s ON s.conversation_id = j.conversation_id AND s.last_job_id = j.id
-        WHERE j.id = p_job AND j.tenant_id = m.tenant_id);
+      AND NOT EXISTS (SELECT FROM plans WHERE job_id = p_job AND tenant_id = m.tenant_id AND source = 'caller');
 END $$;
 
 -- The turns of a conversation that nobody has begun, with the place of the first message of each, and its turn. They are found

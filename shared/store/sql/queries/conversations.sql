@@ -2,9 +2,16 @@
 
 -- name: conversation_history
 -- Rows of the turns before a given one, else before that of a job, newest first: turns in the order in which they began, the
--- rows of each in theirs.
-SELECT m.sequence, m.kind, m.direction, m.text, m.content, m.metadata, m.job_id
+-- rows of each in theirs. And who has written the first message of the job's own turn.
+SELECT m.sequence, m.kind, m.direction, m.text, m.content, m.metadata, m.job_id, m.user_id,
+       p.user_id AS present_user_id, p.content AS present_content, p.metadata AS present_metadata
 FROM conversation_messages m
+LEFT JOIN (
+    SELECT o.user_id, o.content, o.metadata FROM conversation_messages o
+    WHERE o.job_id = %(job_id)s AND o.tenant_id = %(tenant_id)s AND o.conversation_id = %(conversation_id)s
+      AND o.direction = 'inbound' AND %(before)s::int IS NULL
+    ORDER BY o.sequence LIMIT 1
+) p ON true
 WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.status <> 'erased' AND m.turn < coalesce(%(before)s::int, (
     SELECT max(o.turn) FROM conversation_messages o
     WHERE o.conversation_id = %(conversation_id)s AND o.tenant_id = %(tenant_id)s AND o.job_id = %(job_id)s AND o.direction = 'inbound'))

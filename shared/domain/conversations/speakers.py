@@ -1,0 +1,67 @@
+"""Who says what in a conversation: how a model is shown it where several people write, or a reminder speaks.
+
+A name is chosen by whom it names, and an id by the channel. Both stand as JSON on a line of their own, short, of
+letters and digits, and within tags that no text can close. docs/conversations.md says what a model sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planq.shared.domain.conversations.wording import injection_kinds
+
+_MAX_ID_CHARS, _MAX_NAME_CHARS = 64, 40
+_UNUSUAL = re.compile(r"[^\w .,@+'-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who has written a message, or to whom the reminder belongs that speaks in their place."""
+
+    person: str
+    name: str | None = None
+    is_reminder: bool = False
+
+    @classmethod
+    def of(cls, person: str, content: Any, metadata: Any) -> Speaker:
+        """Return who has written a message of which `content` and `metadata` are stored."""
+        told = content.get("from") if isinstance(content, Mapping) else None
+        name = told.get("display_name") if isinstance(told, Mapping) else None
+        is_reminder = content is None and isinstance(metadata, Mapping) and "schedule" in metadata
+        return cls(person, name if isinstance(name, str) else None, is_reminder)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a model is told of them; two people are never told alike."""
+        name = _plain(self.name or "", _MAX_NAME_CHARS)
+        named = {"name": name} if name and not injection_kinds(name) else {}
+        return {"id": _id(self.person), **named, **({"reminder": True} if self.is_reminder else {})}
+
+
+def are_told(speakers: Iterable[Speaker]) -> bool:
+    """Whether a model has to be told who speaks: there are several, or a reminder does."""
+    found = list(speakers)
+    return len({one.person for one in found}) > 1 or any(one.is_reminder for one in found)
+
+
+def as_said(text: str, speaker: Speaker) -> str:
+    """Return a text with who has written it, between tags whose id is a digest of both."""
+    shown = f"{json.dumps(speaker.to_json(), ensure_ascii=False)}\n{text}"
+    digest = hashlib.sha256(shown.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"<message-{digest}>\n{shown}\n</message-{digest}>"
+
+
+def _id(person: str) -> str:
+    plain = _plain(person, _MAX_ID_CHARS)
+    if plain == person:
+        return plain
+    # Else it would be shown as another one's: the digest follows a character that no plain id has.
+    return f"{plain}#{hashlib.sha256(person.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def _plain(text: str, most: int) -> str:
+    return " ".join(_UNUSUAL.sub(" ", text).split())[:most].rstrip()
