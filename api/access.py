@@ -45,6 +45,7 @@ OPENINGS: Mapping[str, Sequence[Opening]] = {
     "tenants": [Opening(_ADMIN)],
     "metrics": [Opening(_ADMIN)],
     "messages": [_MESSAGES_ALONE],
+    "chat": [_MESSAGES_ALONE],
     "conversations": [_CONVERSATIONS_ARE_READ, _MESSAGES_ALONE],
     "plans": [_JOBS_ALONE._replace(below=re.compile("/validate")), _TASKS],
     "tasks": [_TASKS],
@@ -97,7 +98,7 @@ class Access:
         key = _key_in(authorization)
         digest = key_digest(key)
         caller = self._fixed.get(digest) or await self._caller_of(key, digest)
-        return _opened(caller, method, path)
+        return admitted(caller, method, path)
 
     async def visitor(self, method: str, path: str, session: PageSession | None) -> Caller:
         """Return who asks for a page, by a session; raises as `caller` does.
@@ -112,7 +113,7 @@ class Access:
         if caller is None:
             found = self._known.at_hand(session.digest) or await self._known.find(session.digest)
             caller = caller_by(found)
-        return _opened(caller, method, path.removeprefix(UI))
+        return admitted(caller, method, path.removeprefix(UI))
 
     async def digest_of(self, key: str) -> bytes:
         """Return the digest of a key that is good, for a session; raises as `caller` does."""
@@ -160,7 +161,8 @@ def digest_behind(scope: Mapping[str, Any]) -> bytes | None:
     return key_digest(_key_in(given.decode("latin-1")))
 
 
-def _opened(caller: Caller, method: str, path: str) -> Caller:
+def admitted(caller: Caller, method: str, path: str) -> Caller:
+    """Return the caller; raises `HttpRefusal` (403) where none of the key's scopes opens the path."""
     needed = opening_of(method, path).scopes
     if needed.isdisjoint(caller.scopes):
         raise _insufficient(caller, needed)

@@ -37,14 +37,21 @@ async function refresh() {
     return;
   }
   if (!answer.ok) throw new Error(String(answer.status));
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  show(new DOMParser().parseFromString(await answer.text(), "text/html"));
+}
+
+function show(page) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const fresh = page.getElementById(old.id);
     if (fresh) replaceRegion(old, document.importNode(fresh, true));
   }
   document.title = page.title;
+  const saidNow = page.getElementById("said");
+  if (said && (said.dataset.over || saidNow?.dataset.job !== said.dataset.job)) stopSaying(saidNow?.dataset.job);
   const stream = page.querySelector("main").dataset.stream;
-  if (!stream) delete main.dataset.stream;
+  if (stream && !isRefused) main.dataset.stream = stream;
+  else delete main.dataset.stream;
+  if (stream !== followed) wake();
   document.dispatchEvent(new CustomEvent("planq:fresh"));
 }
 
@@ -56,11 +63,21 @@ function soon() {
 
 const said = document.getElementById("said");
 
+// What a model says stands there until the page shows its answer, so that nothing jumps in between.
+function stopSaying(job) {
+  said.hidden = true;
+  said.querySelector("pre").textContent = "";
+  delete said.dataset.over;
+  delete said.dataset.epoch;
+  if (job) said.dataset.job = job;
+  else delete said.dataset.job;
+}
+
 function hear(kind, data, id) {
   if (kind === "text") {
     if (said && data) {
       const piece = JSON.parse(data);
-      if (!location.pathname.endsWith(piece.job_id)) return;
+      if (said.dataset.job !== piece.job_id || said.dataset.over) return;
       const text = said.querySelector("pre");
       const epoch = `${piece.attempt}.${piece.try}`;
       const known = said.dataset.epoch === epoch ? [...text.textContent] : []; // offsets count code points
@@ -70,21 +87,34 @@ function hear(kind, data, id) {
     }
     return;
   }
-  if (said && (kind === "job" || kind.startsWith("job_"))) said.hidden = true;
+  if (said && ["job", "job_completed", "job_failed", "job_cancelled"].includes(kind)) said.dataset.over = "1";
   document.dispatchEvent(new CustomEvent("planq:event", { detail: { kind, data, id } }));
   soon();
 }
 
 let last = null;
+let followed = null;
+let isRefused = false;
+let cutter = new AbortController();
+let go = () => {};
 
-async function follow() {
+// Looks anew at what is to be followed: the page names another stream, or somebody has come back to this tab.
+function wake() {
+  cutter.abort();
+  cutter = new AbortController();
+  go();
+}
+
+async function follow(stream) {
   const headers = { Accept: "text/event-stream" };
   if (last) headers["Last-Event-ID"] = last;
-  const answer = await fetch(main.dataset.stream, { headers });
+  const answer = await fetch(stream, { headers, signal: cutter.signal });
   if ([204, 401, 403].includes(answer.status)) {
     // Nothing is to come, the session has ended, or its key opens this page but not the stream.
     if (answer.status === 401) location.reload();
+    isRefused = answer.status !== 204;
     delete main.dataset.stream;
+    if (!isRefused) setTimeout(soon, REFRESH_MS); // what comes after the end: a turn is written down, the next begins
     return;
   }
   if (!answer.ok) throw new Error(String(answer.status));
@@ -110,16 +140,30 @@ async function follow() {
   }
 }
 
+// A tab that nobody sees follows nothing: a browser has six connections to one server, for all its tabs.
 async function keepFollowing() {
-  while (main && main.dataset.stream) {
+  while (main) {
+    const stream = document.hidden ? null : main.dataset.stream;
+    if (stream !== followed) last = null;
+    followed = stream ?? null;
+    if (!stream) {
+      await new Promise((wanted) => { go = wanted; });
+      continue;
+    }
     try {
-      await follow();
-    } catch {
+      await follow(stream);
+    } catch (error) {
+      if (error.name === "AbortError") continue;
       banner.hidden = false;
     }
-    await new Promise((go) => setTimeout(go, 1000 + Math.random() * 1000));
+    await new Promise((wanted) => { go = wanted; setTimeout(wanted, 1000 + Math.random() * 1000); });
   }
 }
+
+document.addEventListener("visibilitychange", () => {
+  wake();
+  if (!document.hidden && document.querySelector("[data-live]")) soon();
+});
 
 // A link to a step opens it, also from the picture of the plan.
 function open() {
@@ -130,6 +174,7 @@ function open() {
   }
 }
 
+document.addEventListener("planq:page", (event) => show(event.detail));
 addEventListener("hashchange", open);
 open();
 keepFollowing();

@@ -19,8 +19,9 @@ from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSessio
 from planq.shared.settings import VERSION
 
 SECTIONS = (
-    *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Batches", "/batches"), ("Agents", "/agents")),
-    *(("Tools", "/tools"), ("Schedules", "/schedules"), ("Manual", "/manual")),
+    *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
+    *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations")),
+    *(("Schedules", "/schedules"), ("Manual", "/manual")),
 )
 """The pages that have a place in the navigation."""
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.callers import Who
-from planq.api.deps import Use
+from planq.api.deps import Use, conversation_id_of
 from planq.api.page.frame.fields import content_of
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.page.jobs.listing import submitted
@@ -77,6 +77,7 @@ async def post_settle(request: Request, job_id: str, index: str, services: Use, 
 async def post_answer(request: Request, elicitation_id: str, services: Use, who: Who) -> Response:
     """Answer a question, and go back to where it was asked."""
     fields = fields_of(request)
+    place = _place_of_form(fields.get("from", ""))
     question = values_of(await get_elicitation(elicitation_id, services, who))
     sent: dict[str, Any] = {"action": fields.get("action", ""), "channel": PAGE_CHANNEL}
     if fields.get("reason"):
@@ -86,7 +87,15 @@ async def post_answer(request: Request, elicitation_id: str, services: Use, who:
     if sent["action"] == "accept" and question["schema"] is not None:
         sent["content"] = content_of(question["schema"], fields)
     await answer_question(elicitation_id, body_of(AnswerRequest, sent), services, who)
-    return seen("/elicitations" if fields.get("from") == "inbox" else f"/jobs/{question['job_id']}")
+    return seen(place or f"/jobs/{question['job_id']}")
+
+
+def _place_of_form(given: str) -> str | None:
+    """Return the page on which a question was answered; None for that of its job."""
+    if given == "inbox":
+        return "/elicitations"
+    kind, _, name = given.partition("/")
+    return f"/chat/{conversation_id_of(name)}" if kind == "chat" else None
 
 
 def json_in(text: str, name: str) -> Any:

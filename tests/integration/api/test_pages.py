@@ -143,6 +143,26 @@ def test_a_page_outside_of_a_keys_scopes_says_so(locked_api: Api) -> None:
         assert "needs a key with the scope jobs" in page.text
 
 
+def test_a_chat_client_sees_its_talks_and_no_agents_or_jobs(locked_api: Api) -> None:
+    locked_api.jobs.execute("INSERT INTO tenants (id, name) VALUES ('acme', '') ON CONFLICT DO NOTHING")
+    asked = {"name": "chat", "scopes": ["messages"]}
+    made = locked_api.http.post("/tenants/acme/keys", json=asked, headers={"Authorization": f"Bearer {KEY}"})
+    with log_in(locked_api, made.json()["key"]) as browser:
+        page = browser.get("/ui/chat")
+        assert 'name="agent"' not in page.text
+        assert "/ui/agents" not in page.text
+        own = {"Origin": locked_api.url}
+        sent = {"token": token_in(page), "text": "Say <hello>", "person": "ann"}
+        talk = browser.post("/ui/chat", data=sent, headers=own)
+        assert talk.status_code == 200
+        assert "Say &lt;hello&gt;" in talk.text
+        assert "/ui/jobs/" not in talk.text.replace('data-stream="/ui/jobs/', "")
+        refused = browser.post(talk.url.path, data={**sent, "model": "offline"}, headers=own)
+        assert (refused.status_code, "needs a key with the scope jobs" in refused.text) == (403, True)
+        empty = browser.post(talk.url.path, data={**sent, "text": " "}, headers=own)
+        assert (empty.status_code, "expected a message that says something" in empty.text) == (422, True)
+
+
 def test_what_is_not_there_is_told_on_a_page(api: Api) -> None:
     with visit(api) as browser:
         for path, status in (("/ui/jobs/x", 404), ("/ui/jobs?cursor=x", 422), ("/ui/jobs?q=" + "a" * 201, 422)):

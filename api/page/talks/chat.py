@@ -1,0 +1,197 @@
+"""Chat: a conversation with an agent, the tenant's assistant or a model, whose answers are shown while they come.
+
+A message is one of `POST /messages/inbound`. With a model of the visitor's choice it is a job that is a turn of the
+conversation, which wants the scope `jobs` as `POST /jobs` does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.access import admitted
+from planq.api.callers import Caller, Who, caller_of
+from planq.api.deps import Services, Use, check_job_is_open_to, job_id_of
+from planq.api.http import HttpRefusal
+from planq.api.messages import InboundRequest
+from planq.api.page.frame.fields import fields_in
+from planq.api.page.frame.rendering import is_open, page
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.jobs.acts import PAGE_CHANNEL
+from planq.api.page.jobs.listing import submitted
+from planq.api.page.talks.turns import turns_in
+from planq.api.routes.agents import list_agents
+from planq.api.routes.conversations import (
+    ConversationRequest,
+    get_conversation,
+    get_conversations,
+    get_messages,
+    post_conversation,
+)
+from planq.api.routes.elicitations import get_elicitation
+from planq.api.routes.jobs import get_job
+from planq.api.routes.messages import post_message
+from planq.api.routes.overview import get_why
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus, Strategy
+
+chat_routes = page_router()
+
+ROWS = 60
+"""So many rows of a conversation stand on a page; an agent that calls much has a few turns there."""
+
+_RECENT = 10
+_MOST_OPEN = 5
+"""Of so many turns that have not been answered the job is looked at: the one that runs, and some that wait."""
+
+_NOBODY = "web"
+"""Who speaks where a visitor names nobody."""
+
+_CHANNELS = (PAGE_CHANNEL, "api")
+"""Conversations of other channels are read here and written there."""
+
+_Model = Annotated[str, Query(max_length=200)]
+
+
+@chat_routes.get("/ui/chat")
+async def show_beginning(
+    request: Request, services: Use, who: Who, agent: Annotated[str, Query(max_length=139)] = "", model: _Model = ""
+) -> Response:
+    """Show whom a visitor can talk to, and the conversations of late."""
+    sees_agents = is_open(who, "/agents")
+    agents = values_of(await list_agents(services, who))["items"] if sees_agents else []
+    talks = values_of(await get_conversations(services, who, limit=_RECENT))["items"]
+    return page(
+        request,
+        "chat.html",
+        agents=agents,
+        chosen={"agent": agent, "model": model},
+        talks=[one for one in talks if one["channel"] in _CHANNELS],
+        may_choose=sees_agents,
+        person=who.key_name or _NOBODY,
+    )
+
+
+@chat_routes.post("/ui/chat")
+async def post_beginning(request: Request, services: Use, who: Who) -> Response:
+    """Begin a conversation with its first message, and lead to it."""
+    fields = fields_of(request)
+    channels = (await services.tenants.of(who.tenant_id)).config.channels
+    sent: dict[str, Any] = {"channel": PAGE_CHANNEL if PAGE_CHANNEL in channels else channels[0]}
+    if fields.get("agent"):
+        sent["agent"] = fields["agent"]
+    _check_text(fields)
+    made = values_of(await post_conversation(body_of(ConversationRequest, sent), services, who))
+    return await _said(request, services, who, made, fields)
+
+
+@chat_routes.get("/ui/chat/{conversation_id}")
+async def show_talk(request: Request, conversation_id: str, services: Use, who: Who, model: _Model = "") -> Response:
+    """Show a conversation as it is, with what its active turn does and asks, and a field for the next message."""
+    talk = values_of(await get_conversation(conversation_id, services, who))
+    rows = values_of(await get_messages(conversation_id, services, who, limit=ROWS))
+    turns = turns_in(rows["items"])
+    active = talk["active_job_id"]
+    unanswered = [turn for turn in turns if turn["job_id"] and not turn["replies"]][:_MOST_OPEN]
+    for turn in unanswered:
+        turn["job"] = await _job(request, services, who, turn["job_id"])
+    running = next((turn["job"] for turn in unanswered if turn["job_id"] == active), None)
+    return page(
+        request,
+        "talk.html",
+        talk=talk,
+        turns=turns,
+        has_older=rows["next_cursor"] is not None,
+        model=model,
+        person=_person(turns, who),
+        running=running,
+        questions=await _questions(services, who, running),
+        last=await _last(request, services, who, turns, running),
+        may_write=not talk["is_closed"] and talk["channel"] in _CHANNELS,
+        sees_jobs=is_open(who, "/jobs/x"),
+    )
+
+
+@chat_routes.post("/ui/chat/{conversation_id}")
+async def post_words(request: Request, conversation_id: str, services: Use, who: Who) -> Response:
+    """Say something in a conversation."""
+    fields = fields_of(request)
+    _check_text(fields)
+    talk = values_of(await get_conversation(conversation_id, services, who))
+    return await _said(request, services, who, talk, fields)
+
+
+def _check_text(fields: dict[str, str]) -> None:
+    if not fields.get("text", "").strip():
+        raise HttpRefusal(422, "invalid_request", "text: expected a message that says something, found none")
+
+
+async def _said(
+    request: Request, services: Services, who: Caller, talk: dict[str, Any], fields: dict[str, str]
+) -> Response:
+    """Hand a message on as the API takes it, and lead to its conversation; raises what it is refused by."""
+    person, model = fields.get("person", "").strip() or _NOBODY, fields.get("model", "").strip()
+    if model:
+        admitted(who, "POST", "/jobs")
+        job = {"input": fields["text"], "model": model, "strategy": Strategy.REACT.value, "user": person}
+        await submitted(request, services, {**job, "conversation_id": talk["id"]})
+    else:
+        sent = {
+            "tenant_id": who.tenant_id,
+            "channel": talk["channel"],
+            "from": {"external_id": person},
+            "content": {"text": fields["text"]},
+            "conversation_id": talk["id"],
+        }
+        asked = Request({**request.scope, "headers": []})
+        asked._json = sent
+        answer = await post_message(
+            asked, body_of(InboundRequest, sent), services, caller_of(request.scope), async_processing=True
+        )
+        if answer.status_code >= 400:
+            problem = values_of(answer)
+            raise HttpRefusal(answer.status_code, problem["code"], problem["detail"])
+    return seen(f"/chat/{talk['id']}" + (f"?{urlencode({'model': model})}" if model else ""))
+
+
+async def _job(request: Request, services: Services, who: Caller, job_id: str) -> dict[str, Any] | None:
+    """Return the job of a turn with the sentence that says why it waits; None where it is gone."""
+    try:
+        await check_job_is_open_to(who, services, job_id_of(job_id))
+        job: dict[str, Any] = values_of(await get_job(request, job_id, services))
+        why = values_of(await get_why(job_id, services, who))
+    except NotFound:
+        return None
+    return {**job, "why": why["sentence"], "is_over": JobStatus(job["status"]).is_terminal}
+
+
+async def _last(
+    request: Request, services: Services, who: Caller, turns: list[dict[str, Any]], running: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return the job of the newest turn, for what it has cost; None where there is none any more."""
+    if running is not None:
+        return running
+    newest = next((turn["job_id"] for turn in reversed(turns) if turn["job_id"]), None)
+    return None if newest is None else await _job(request, services, who, newest)
+
+
+async def _questions(services: Services, who: Caller, job: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return what a turn asks, each with the fields of its form."""
+    found = []
+    for one in () if job is None else job["open_questions"]:
+        try:
+            question = values_of(await get_elicitation(one["id"], services, who))
+        except NotFound:
+            continue
+        found.append({**question, "fields": fields_in(question["schema"])})
+    return found
+
+
+def _person(turns: list[dict[str, Any]], who: Caller) -> str:
+    """Return who spoke last, who is likely to go on."""
+    last = next((turn["said"][-1]["by"] for turn in reversed(turns) if turn["said"]), "")
+    return last or who.key_name or _NOBODY
