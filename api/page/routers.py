@@ -14,6 +14,8 @@ from planq.api.page.jobs.job import job_page_routes
 from planq.api.page.jobs.listing import list_routes
 from planq.api.page.manual.routes import manual_routes
 from planq.api.page.operations.pages import operation_page_routes
+from planq.api.page.operations.webhooks import webhook_page_routes
+from planq.api.page.operations.workers import worker_page_routes
 from planq.api.page.talks.chat import chat_routes
 from planq.api.page.talks.conversations import conversation_page_routes
 from planq.api.page.talks.inbox import inbox_routes
@@ -21,6 +23,6 @@ from planq.api.page.visits.routes import visit_routes
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes),
-    *(chat_routes, conversation_page_routes),
+    *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes),
     *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes, manual_routes),
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
 from fastapi.responses import Response
 from pydantic import Field
 
@@ -9,10 +13,11 @@ from planq.api.callers import Who
 from planq.api.deps import Use, job_id_of, strict_router
 from planq.api.http import JsonResponse, error_responses
 from planq.api.routes.jobs import JobPath
-from planq.api.schemas import Answer, Id
-from planq.shared.domain.jobs.states import JobStatus
+from planq.api.schemas import Answer, Id, Time
+from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
 from planq.shared.domain.overview.waiting import WaitKind, wait_of
-from planq.shared.store.overview import COUNTED_UP_TO
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING
 
 overview_routes = strict_router("jobs")
 
@@ -33,6 +38,48 @@ class CountDocument(Answer):
     most: int = Field(description="A status is counted up to here: so many stands for at least so many.")
 
 
+class RunningDocument(Answer):
+    """A step of this tenant, or a stage of a job, that a worker carries out."""
+
+    job_id: Id
+    step_index: int | None = Field(description="Null for a stage.")
+    what: str = Field(description="The step's tool, or the status of the job whose stage it is.")
+    since: Time | None = Field(description="When the attempt at the step began.")
+
+
+class WorkerDocument(Answer):
+    """A worker process whose lease is alive."""
+
+    id: Id
+    name: str
+    lanes: list[str]
+    version: str
+    capacity: int = Field(description="How many attempts it carries out at once.")
+    in_flight: int = Field(description="How many it carried out at its last heartbeat, of all tenants.")
+    lag_ms: int = Field(description="How late its event loop was then.")
+    missing: list[str] = Field(description="What it needs and lacks.")
+    started_at: Time
+    heartbeat_at: Time
+    running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
+
+
+class WaitingDocument(Answer):
+    """What of this tenant waits for a worker of a lane."""
+
+    lane: str
+    priority: Priority
+    waiting: int
+    oldest_at: Time | None = Field(description="Since when the oldest waits; null where nothing does.")
+
+
+class WorkersDocument(Answer):
+    """The workers that are alive, and what waits for one."""
+
+    workers: list[WorkerDocument]
+    backlog: list[WaitingDocument] = Field(description="One for each lane that there is, and each priority.")
+    most: int = Field(description="So many steps and as many stages are counted of what waits.")
+
+
 @overview_routes.get("/jobs/{job_id}/why", response_model=WhyDocument, responses=error_responses(404))
 async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
@@ -48,3 +95,42 @@ async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
 async def get_job_counts(services: Use, who: Who) -> Response:
     """Count the jobs in each status, without child jobs."""
     return JsonResponse({"counts": await services.overview.counts(who.tenant_id), "most": COUNTED_UP_TO})
+
+
+@overview_routes.get("/workers", response_model=WorkersDocument)
+async def get_workers(services: Use, who: Who) -> Response:
+    """List the workers that are alive, what each carries out of this tenant, and what waits, by lane and priority.
+
+    What is paused, held back by a job's window, or to be tried later waits for something else, and is not counted.
+    """
+    alive = await services.workers.live()
+    running: dict[UUID, list[dict[str, Any]]] = {}
+    for row in await services.overview.running(who.tenant_id, services.settings.lease_seconds):
+        told = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
+        running.setdefault(row["worker_id"], []).append({**told, "since": shown_time(row["since"])})
+    waiting = await services.overview.waiting(who.tenant_id)
+    workers = [_worker(row, running.get(row["id"], [])) for row in alive]
+    return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
+
+
+def _worker(row: Row, running: list[dict[str, Any]]) -> dict[str, Any]:
+    copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
+    times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
+    shown = {name: row[name] for name in copied}
+    return {"id": str(row["id"]), **shown, "missing": row["missing"] or [], **times, "running": running}
+
+
+def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:
+    found = {(row["lane"], row["priority"]): row for row in waiting}
+    lanes = lanes_of([*alive, {"lanes": [lane for lane, _ in found]}])
+    empty = {"n": 0, "oldest_at": None}
+    told = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
+    return [
+        {
+            "lane": lane,
+            "priority": str(priority),
+            "waiting": row["n"],
+            "oldest_at": shown_time(row["oldest_at"]),
+        }
+        for lane, priority, row in told
+    ]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
+from planq.shared.store.database import Database, Row
 from planq.shared.store.views import parsed
 
 COUNTED_UP_TO = 1_000
@@ -17,6 +17,12 @@ COUNTED_UP_TO = 1_000
 
 AMONG = 5_000
 """Words are looked for in so many of the newest jobs."""
+
+MOST_WAITING = 10_000
+"""So many steps, and as many stages, are counted of what waits for a worker."""
+
+MOST_RUNNING = 100
+"""So many steps, and as many stages, are told of what runs on one worker."""
 
 _LAST_ID = UUID(int=2**128 - 1)
 
@@ -61,6 +67,19 @@ class JobOverview:
             "search_jobs", tenant_id=tenant_id, words=words, below=below or _LAST_ID, among=AMONG, limit=limit
         )
         return [row["id"] for row in rows]
+
+    async def running(self, tenant_id: str, lease_seconds: float) -> Sequence[Row]:
+        """Return what runs on workers alive (worker_id, job_id, step_index, what, since), the longest first.
+
+        A stage has no step and is told by its status; of either at most `MOST_RUNNING` of a worker.
+        """
+        return await self._database.fetch_all(
+            "running_work", tenant_id=tenant_id, lease_seconds=lease_seconds, most=MOST_RUNNING
+        )
+
+    async def waiting(self, tenant_id: str) -> Sequence[Row]:
+        """Return how much waits for a worker (lane, priority, n, oldest_at), without what is held or paused."""
+        return await self._database.fetch_all("waiting_work", tenant_id=tenant_id, most=MOST_WAITING)
 
 
 def _question(row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -20,8 +20,8 @@ from planq.shared.settings import VERSION
 
 SECTIONS = (
     *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
-    *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations")),
-    *(("Schedules", "/schedules"), ("Manual", "/manual")),
+    *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations"), ("Workers", "/workers")),
+    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Manual", "/manual")),
 )
 """The pages that have a place in the navigation."""
 

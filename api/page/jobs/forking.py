@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +11,7 @@ from starlette.types import Message
 from planq.api.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.http import error_response, json_bytes
+from planq.api.page.frame.differences import differences, laid_out
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.page.jobs.acts import json_in
@@ -23,14 +22,12 @@ from planq.shared.domain.errors import PlanqError
 
 fork_routes = page_router()
 
-_MOST_LINES = 2_000
-
 
 @fork_routes.get("/ui/jobs/{job_id}/fork")
 async def show_fork(request: Request, job_id: str, services: Use) -> Response:
     """Show the plan of a job, to be edited."""
     job = values_of(await get_job(request, job_id, services))
-    return _page(request, job, _text(job["plan"]))
+    return _page(request, job, laid_out(job["plan"]))
 
 
 @fork_routes.post("/ui/jobs/{job_id}/fork")
@@ -63,17 +60,11 @@ async def _forked(request: Request, job_id: str, services: Services, who: Caller
 def _page(request: Request, job: dict[str, Any], text: str, *, status: int = 200, **shown: Any) -> Response:
     known = {"preview": None, "problem": None, **shown}
     return page(
-        request, "fork.html", status=status, job=job, text=text, changes=_changes(_text(job["plan"]), text), **known
+        request,
+        "fork.html",
+        status=status,
+        job=job,
+        text=text,
+        changes=differences(laid_out(job["plan"]), text, ("as it was", "edited")),
+        **known,
     )
-
-
-def _changes(before: str, after: str) -> str:
-    """Return the difference of two plans by lines; of long ones none, for finding it would hold up all others."""
-    old, new = before.splitlines(), after.splitlines()
-    if len(old) + len(new) > _MOST_LINES:
-        return "" if before == after else "[too long to be compared here]"
-    return "\n".join(difflib.unified_diff(old, new, "as it was", "edited", lineterm=""))
-
-
-def _text(plan: Any) -> str:
-    return json.dumps(plan, indent=2, ensure_ascii=False)

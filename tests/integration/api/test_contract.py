@@ -49,6 +49,7 @@ OPERATIONS = [
     ("GET", "/jobs/{job_id}"),
     ("GET", "/jobs/{job_id}/why"),
     ("GET", "/job-counts"),
+    ("GET", "/workers"),
     ("POST", "/jobs/{job_id}/cancel"),
     ("POST", "/jobs/{job_id}/pause"),
     ("POST", "/jobs/{job_id}/resume"),

@@ -191,6 +191,30 @@ def test_jobs_are_counted_searched_and_explained(make_api: MakeApi) -> None:
     assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "pause"
 
 
+def test_workers_and_what_waits_for_them_are_told(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.publish_tools()
+    api.submit({"input": "Count the Crocodiles"})
+    api.submit({"input": "Count them slowly", "priority": "bulk"})
+    paused = api.submit({"input": "Count them never"})["id"]
+    assert api.http.post(f"/jobs/{paused}/pause").status_code == 200
+
+    told = api.http.get("/workers").json()
+    assert told["workers"] == []
+    waiting = {(one["lane"], one["priority"]): one["waiting"] for one in told["backlog"]}
+    nothing = {("cpu", "interactive"): 0, ("cpu", "bulk"): 0}
+    assert waiting == {("io", "interactive"): 1, ("io", "bulk"): 1, **nothing}
+    assert [one["oldest_at"] is None for one in told["backlog"]] == [not one["waiting"] for one in told["backlog"]]
+    with visit(api) as browser:
+        assert "No worker of this lane is alive" in browser.get("/ui/workers").text
+        api.jobs.register_worker("io", "gpu")
+        page = browser.get("/ui/workers").text
+        assert page.count("No worker of this lane is alive") == 1
+        assert "<code>gpu</code>" in page
+    (worker,) = api.http.get("/workers").json()["workers"]
+    assert (worker["lanes"], worker["running"]) == (["io", "gpu"], [])
+
+
 def test_pages_below_a_prefix_lead_to_one_another(make_api: MakeApi) -> None:
     api = make_api(root_path="/planq")
     with visit(api) as browser:

@@ -247,3 +247,36 @@ SELECT n.id FROM (
 ) n JOIN jobs j ON j.id = n.id
 WHERE j.parent_job_id IS NULL AND strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0
 ORDER BY n.id DESC LIMIT %(limit)s
+
+-- name: running_work
+-- What of a tenant's runs on which of the workers that are alive, at most `most` steps and `most` stages of each.
+SELECT w.id AS worker_id, r.job_id, r.step_index, r.what, r.since
+FROM workers w
+CROSS JOIN LATERAL (
+    (SELECT s.job_id, s.index AS step_index, s.tool_name AS what, s.started_at AS since FROM steps s
+     WHERE s.worker_id = w.id AND s.status = 'running' AND s.tenant_id = %(tenant_id)s LIMIT %(most)s)
+    UNION ALL
+    (SELECT j.id, NULL, j.status, NULL FROM jobs j
+     WHERE j.stage_worker = w.id AND j.tenant_id = %(tenant_id)s LIMIT %(most)s)
+) r
+WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+ORDER BY r.since
+
+-- name: waiting_work
+-- How much of a tenant's waits for a worker, by lane and priority, and since when the oldest does: steps that are ready and
+-- not held, and stages. Of either no more are counted than `most`. The times bound what an index is asked for: a history has
+-- thousands of steps that wait for days.
+WITH waiting AS (
+    (SELECT s.lane, j.priority, s.run_at FROM steps s JOIN jobs j ON j.id = s.job_id
+     WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.tenant_id = %(tenant_id)s
+       AND s.wake_at < planq_now() + planq_wake_pause(100) AND s.run_at <= planq_now()
+       AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
+     LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'io', priority, run_at FROM jobs
+     WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+       AND status IN ('queued', 'planning', 'responding') AND tenant_id = %(tenant_id)s AND stage_worker IS NULL
+       AND wake_at < planq_now() + planq_wake_pause(100) AND run_at <= planq_now() AND paused_at IS NULL
+     LIMIT %(most)s)
+)
+SELECT lane, priority, count(*)::int AS n, min(run_at) AS oldest_at FROM waiting GROUP BY 1, 2 ORDER BY 1, 2
