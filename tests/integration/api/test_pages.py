@@ -66,6 +66,17 @@ def test_a_job_is_submitted_seen_and_cancelled_without_scripts(api: Api) -> None
         assert "only an unfinished job can be paused" in refused.text
 
 
+def test_an_empty_installation_says_what_to_do_first(api: Api) -> None:
+    with visit(api) as browser:
+        page = browser.get("/").text
+        assert "Run the sample job" in page
+        assert (
+            page.index("What else there is") < page.index("talk with the assistant") < page.index("Ask for something")
+        )
+        post(browser, "/ui/jobs", {"sample": "1"})
+        assert "What else there is" not in browser.get("/").text
+
+
 def test_a_form_without_its_token_or_of_another_site_is_refused(api: Api) -> None:
     with visit(api) as browser:
         token = token_in(browser.get("/ui/jobs"))
