@@ -403,7 +403,9 @@ class Settings(LearningSettings):
         "configuration.",
     )
     agent_orchestrator_enabled: bool = Field(
-        default=True, description="Whether agents may orchestrate others; off, their tools refuse with `policy`."
+        default=True,
+        description="Whether agents may orchestrate others. Off, `cp__agent_orchestrate` and `cp__call_agents` are "
+        "not offered: a plan that names one is refused (`unknown_tool`); steps accepted before fail with `policy`.",
     )
     tool_policy: Annotated[dict[str, Any], NoDecode, PlainValidator(read_tool_policy)] = Field(
         default={},

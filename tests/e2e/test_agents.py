@@ -84,6 +84,17 @@ def test_a_team_reads_and_doubts_at_the_same_time_and_then_writes(
     assert broken_invariants(database_url) == []
 
 
+def test_a_sample_plan_of_a_prompt_alone_lets_a_model_hand_the_work_out(planq: Planq, database_url: str) -> None:
+    load_handbook(database_url)
+
+    job = parsed(planq("submit", "--plan", str(SAMPLES.parent / "plans" / "team.yaml"), "--json"))
+
+    output = job["output"]
+    assert output["success"], output
+    assert [step["agent_id"] for step in output["steps"]] == ["critic", "researcher"]
+    assert "a finished step never runs again" in json.dumps(output["steps"][1]["output"])
+
+
 def test_an_extractors_answer_goes_to_its_chained_tool_without_another_model_call(
     planq: Planq, database_url: str
 ) -> None:

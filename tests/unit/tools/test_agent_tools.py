@@ -28,6 +28,8 @@ from planq.shared.domain.jobs.budget import Reserved
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.plan.document import Call, Plan
+from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ChildOutcome, Delegated
@@ -332,6 +334,9 @@ def test_what_is_switched_off_is_not_offered(is_enabled: bool) -> None:
 
     assert ({"cp__agent_orchestrate", "cp__call_agents"} <= offered) == is_enabled
     assert "ask_agent" in offered
+    plan = Plan(calls=[Call(tool_name="cp__agent_orchestrate", arguments={"prompt": "p"})])
+    known = {one.name: one for one in registry.definitions()}
+    assert [one.type for one in validate_plan(plan, known, max_steps=5)] == ([] if is_enabled else ["unknown_tool"])
     assert registry.find("cp__agent_orchestrate") is not None
 
 
