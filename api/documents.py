@@ -177,6 +177,8 @@ def artifact_record(row: Row) -> _Document:
         "tool_name": row["tool_name"],
         "skill_id": row["skill_id"],
         "type": row["type"],
+        "media_type": row["media_type"],
+        "bytes": row["bytes"],
         "metadata": row["metadata"],
         "created_at": shown_time(row["created_at"]),
     }

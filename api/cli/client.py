@@ -134,6 +134,17 @@ class CommandClient:
             yield pieces
 
     @contextmanager
+    def artifact(self, artifact_id: str, version: int | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Lend the media type of a version of an artifact, and its bytes in pieces; raises as `output` does."""
+        params = {} if version is None else {"version": str(version)}
+        with self.api.opened(ApiRequest("GET", at("artifacts", artifact_id), params)) as response:
+            yield response.headers.get("content-type", ""), response.iter_bytes()
+
+    def artifacts(self, job_id: str) -> Json:
+        """Return what a job has made."""
+        return self._json("GET", at("jobs", job_id) + "/artifacts")
+
+    @contextmanager
     def _streamed(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Iterator[bytes]]:
         with self.api.opened(ApiRequest("GET", path, params or {})) as response:
             yield response.iter_bytes()

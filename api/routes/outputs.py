@@ -1,7 +1,8 @@
 """Outputs of steps, and artifacts, as the bytes that are stored.
 
 Nothing is decoded on its way, and large values go in slices. Their entity tag is the SHA-256 of the bytes; a client
-that has them already gets 304.
+that has them already gets 304. An artifact of bytes comes under its media type, and in parts where a client asks for
+one (RFC 9110, section 14). A tool or a server elsewhere has made it, so no browser is to run anything of it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from planq.api.callers import Who
 from planq.api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
 from planq.api.documents import artifact_record
 from planq.api.http import JsonResponse, error_responses
+from planq.api.ranges import part_of
 from planq.api.routes.jobs import JobPath
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
-from planq.shared.store.database import shown_time
+from planq.shared.domain.results.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
+from planq.shared.store.database import Row, shown_time
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.requests import StoredJson
 
@@ -49,6 +52,8 @@ class ArtifactRecordDocument(Answer):
     tool_name: str
     skill_id: str | None = Field(description="The skill on whose behalf it was made.")
     type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
+    media_type: str | None = Field(description="Of one of bytes; `GET /artifacts/{artifact_id}` gives these.")
+    bytes: int = Field(description="Its size: of the bytes, or of the JSON.")
     metadata: dict[str, Any] | None = Field(description="Its `_metadata`.")
     created_at: Time
 
@@ -123,14 +128,25 @@ _HEADERS: dict[str, Any] = {
         "schema": {"type": "string"},
     },
 }
+_BYTES = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 _ARTIFACT: dict[int | str, dict[str, Any]] = {
     **_STORED,
-    200: {**_STORED[200], "headers": {**_STORED[200]["headers"], **_HEADERS}},
+    200: {**_STORED[200], "headers": {**_STORED[200]["headers"], **_HEADERS}, "content": _BYTES},
+    206: {
+        "description": "A part of the bytes.",
+        "headers": {
+            **_HEADERS,
+            "Content-Range": {"description": "Which part, and of how many bytes.", "schema": {"type": "string"}},
+        },
+        "content": _BYTES,
+    },
 }
 
 
 @artifact_routes.get(
-    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**_ARTIFACT, **error_responses(404)}
+    "/artifacts/{artifact_id:path}",
+    response_model=ArtifactDocument,
+    responses={**_ARTIFACT, **error_responses(404, 416)},
 )
 async def get_artifact(
     artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
@@ -138,10 +154,15 @@ async def get_artifact(
     who: Who,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
     if_none_match: IfNoneMatch = None,
+    asked: Annotated[
+        str | None, Header(alias="Range", description="A part of bytes, such as `bytes=0-1023`.")
+    ] = None,
+    if_range: Annotated[str | None, Header(description="The entity tag of what the part is to belong to.")] = None,
 ) -> Response:
-    """Return a version of an artifact as its tool produced it.
+    """Return a version of an artifact as its tool produced it: JSON, or bytes under their media type.
 
-    Every output under one id is a version. The headers `Artifact-Version` and `Artifact-Skill-Id` tell of it.
+    Every output under one id is a version. The headers `Artifact-Version` and `Artifact-Skill-Id` tell of it. Of
+    bytes a `Range` gives a part (one at a time). Browsers keep them as a file; pictures but SVG they show.
     """
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
@@ -150,7 +171,32 @@ async def get_artifact(
     more = {"Artifact-Version": str(found["version"])}
     if found["skill_id"] is not None:
         more["Artifact-Skill-Id"] = quote(found["skill_id"], safe="")
-    return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match, more)
+    if found["media_type"] is None:
+        return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match, more)
+    size, digest = found["bytes"], found["payload_hash"]
+    headers = {"ETag": f'"{digest.hex()}"', "Cache-Control": "private, no-cache", **more, **_file_headers(found)}
+    if _is_known(headers["ETag"], if_none_match):
+        return Response(status_code=304, headers=headers)
+    part = part_of(size, asked, if_range, headers["ETag"])
+    if part is None:
+        _, pieces = await services.payloads.open(who.tenant_id, digest)
+        return await _streamed(pieces, {**headers, "Content-Length": str(size)})
+    start, stop = part
+    headers |= {"Content-Range": f"bytes {start}-{stop - 1}/{size}", "Content-Length": str(stop - start)}
+    return await _streamed(await services.payloads.open_part(who.tenant_id, digest, *part), headers, 206)
+
+
+def _file_headers(found: Row) -> dict[str, str]:
+    """Return the headers that keep a browser from taking bytes for anything but a file, or a picture."""
+    media_type = found["media_type"]
+    how = "inline" if essence(media_type) in SHOWN_MEDIA_TYPES else "attachment"
+    name = quote(file_name(found["id"], media_type), safe="")
+    return {
+        "Content-Type": served_media_type(media_type),
+        "Content-Disposition": f"{how}; filename*=UTF-8''{name}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Accept-Ranges": "bytes",
+    }
 
 
 async def _stored_json(
@@ -172,11 +218,13 @@ async def _stored_json(
     if stored.payload is None:
         return Response(stored.body, media_type="application/json", headers=headers)
     size, pieces = await payloads.open(tenant_id, stored.payload)
+    return await _streamed(pieces, {**headers, "Content-Type": "application/json", "Content-Length": str(size)})
+
+
+async def _streamed(pieces: AsyncIterator[bytes], headers: Mapping[str, str], status: int = 200) -> Response:
     # What is wrong with the storage shows at the first slice, while a status can still say so.
     first = await anext(pieces)
-    return StreamingResponse(
-        _chained(first, pieces), media_type="application/json", headers={**headers, "Content-Length": str(size)}
-    )
+    return StreamingResponse(_chained(first, pieces), status_code=status, headers=headers)
 
 
 def _is_known(tag: str, if_none_match: str | None) -> bool:

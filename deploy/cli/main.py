@@ -13,6 +13,7 @@ import typer
 
 from planq.api.cli import (
     agents,
+    artifacts,
     batches,
     chat,
     control,
@@ -49,6 +50,7 @@ GROUPS = (
     submit,
     loops,
     status,
+    artifacts,
     watching,
     control,
     tools,

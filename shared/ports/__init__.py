@@ -62,6 +62,7 @@ from planq.shared.ports.streams import TextSink
 from planq.shared.ports.tenants import Tenant, Tenants
 from planq.shared.ports.tools import (
     Accompanied,
+    BytesArtifact,
     FindsOut,
     Gathers,
     Knowledge,
@@ -81,6 +82,7 @@ __all__ = [
     "AnyWake",
     "ArtifactRecord",
     "Attempt",
+    "BytesArtifact",
     "ChildOutcome",
     "ChildRequest",
     "CutOff",

@@ -246,16 +246,26 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
+class BytesArtifact:
+    """An artifact of bytes, such as a picture or a PDF; `metadata` is its `_metadata`."""
+
+    artifact_id: str
+    data: bytes = field(repr=False)
+    media_type: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Accompanied:
     """An output with what is not for references: a text for models, and artifacts for people.
 
     The output is what references see and what its schema describes. `content` is shown to models beside it. Each
-    artifact is a wrapper with `artifact_id`, `artifact` and `_metadata`, and kept with the step like one that is the
-    output itself.
+    artifact is of bytes, or a wrapper with `artifact_id`, `artifact` and `_metadata`, and kept with the step like one
+    that is the output itself.
     """
 
     output: Any
-    artifacts: Sequence[Mapping[str, Any]] = ()
+    artifacts: Sequence[Mapping[str, Any] | BytesArtifact] = ()
     content: str | None = None
 
 

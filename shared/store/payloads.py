@@ -133,6 +133,22 @@ class PayloadStore:
         row = await self._where_it_lies(tenant_id, digest, look)
         return row["size"], self._checked(row, tenant_id, digest)
 
+    async def open_part(self, tenant_id: str, digest: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
+        """Return the bytes from `start` to before `stop` in slices; raises as `open` does.
+
+        What lies in an object store is read whole all the same, for only so it can be compared. Of what is in
+        PostgreSQL the part alone is read.
+        """
+        row = await self._row(tenant_id, digest)
+        if row["location"] is None:
+            return self._slices(tenant_id, digest, start, stop)
+        _, whole = await self.open(tenant_id, digest)
+        return _cut_out(whole, start, stop)
+
+    async def _slices(self, tenant_id: str, digest: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
+        for first in range(start, stop, SLICE_BYTES):
+            yield await self._slice(tenant_id, digest, first, min(SLICE_BYTES, stop - first))
+
     async def collect(self, limit: int) -> int:
         """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
 
@@ -215,8 +231,8 @@ class PayloadStore:
     async def _pieces(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
         location = row["location"]
         if location is None:
-            for start in range(0, row["size"], SLICE_BYTES):
-                yield await self._slice(tenant_id, digest, start)
+            async for piece in self._slices(tenant_id, digest, 0, row["size"]):
+                yield piece
             return
         if self._objects is None:
             raise StorageUnavailable(
@@ -235,9 +251,9 @@ class PayloadStore:
             place=where,
         )
 
-    async def _slice(self, tenant_id: str, digest: bytes, start: int) -> bytes:
+    async def _slice(self, tenant_id: str, digest: bytes, start: int, length: int) -> bytes:
         row = await self._database.fetch_one(
-            "read_payload", tenant_id=tenant_id, hash=digest, start=start + 1, length=SLICE_BYTES
+            "read_payload", tenant_id=tenant_id, hash=digest, start=start + 1, length=length
         )
         if row is None:
             raise _gone(digest)
@@ -251,6 +267,15 @@ class PayloadStore:
         await objects.put(location, body)
         if not await self._insert(query("put_object_payload"), {**row, "location": location}):
             raise StorageUnavailable(f"the object {location} took so long to write that it was given up")
+
+
+async def _cut_out(whole: AsyncIterator[bytes], start: int, stop: int) -> AsyncIterator[bytes]:
+    at = 0
+    async for piece in whole:
+        wanted = piece[max(start - at, 0) : max(stop - at, 0)]
+        at += len(piece)
+        if wanted:
+            yield wanted
 
 
 def _check_fits(found: Row | None, wanted: int) -> None:

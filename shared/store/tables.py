@@ -424,8 +424,8 @@ class PayloadObject(SQLModel, table=True):
 class ArtifactVersion(SQLModel, table=True):
     """A version of a tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
 
-    A large one has a `payload_hash` instead. Each output under an id is a `version` of it, counted from 1; `details`
-    is the wrapper's `_metadata`.
+    A large one has a `payload_hash` instead, and so has one of bytes, which has a `media_type`. Each output under an
+    id is a `version` of it, counted from 1; `details` is the wrapper's `_metadata`.
     """
 
     __tablename__ = "artifacts"
@@ -444,6 +444,7 @@ class ArtifactVersion(SQLModel, table=True):
     details: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
     body: Any = json_column()
     payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+    media_type: str | None = text_column(nullable=True)
     created_at: datetime = time_column(nullable=False, now=True)
 
 

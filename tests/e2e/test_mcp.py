@@ -84,19 +84,19 @@ def test_what_a_server_says_beside_its_output_is_kept_and_a_job_has_a_user(
         first, picture, kept, report = (step["output"] for step in job["steps"])
         said = [step["content"] for step in job["steps"]]
         made = http.get(f"/jobs/{job['id']}/artifacts").json()["items"]
-        artifacts = [http.get(f"/artifacts/{one['artifact_id']}").json() for one in made]
+        picture_file, kept_report = [http.get(f"/artifacts/{one['artifact_id']}") for one in made]
 
     assert first == {"n": 1}, job
     assert said == ["said", None, None, None]
-    assert picture["content"][0]["artifact_id"] == f"{job['id']}/1/content"
+    assert picture["content"][0]["artifact_id"] == f"{job['id']}/1/content/0"
     assert (kept["user_id"], kept["metadata"]) == ("ada", {"n": 1})
     assert job["user"] == "ada"
     assert [(one["step_index"], one["type"], one["metadata"]["user_id"]) for one in made] == [
-        (1, "mcp_content", "ada"),
+        (1, None, "ada"),
         (3, None, "ada"),
     ]
-    assert artifacts[0]["artifact"]["content"][0]["data"] == "aGk="
-    assert artifacts[1] == report
+    assert (picture_file.content, picture_file.headers["content-type"]) == (b"hi", "image/png")
+    assert kept_report.json() == report
 
 
 @pytest.mark.whole  # `integration/tools/test_mcp.py` tells why it stops

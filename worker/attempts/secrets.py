@@ -11,7 +11,7 @@ from typing import Any
 from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.redact import without
-from planq.shared.ports import Accompanied, Suspended
+from planq.shared.ports import Accompanied, BytesArtifact, Suspended
 from planq.worker.engine.persist import persist
 
 SecretsOf = Callable[[str, str], Awaitable[str | None]]
@@ -61,7 +61,15 @@ class CallSecrets:
                 return replace(answer, output=self.hidden_in(output))
             case Accompanied(output, artifacts, content):
                 return Accompanied(self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content))
-            case str() | dict() | list():
+            case BytesArtifact(data=data):
+                for text in self._given:
+                    data = data.replace(text.encode(), "…".encode())
+                return replace(answer, data=data)
+            case str() | dict():
+                return without(answer, self._given)
+            case list() if any(isinstance(one, BytesArtifact) for one in answer):
+                return [self.hidden_in(one) for one in answer]
+            case list():
                 return without(answer, self._given)
         return answer
 

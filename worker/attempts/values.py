@@ -19,7 +19,7 @@ from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
-from planq.shared.domain.results.artifacts import MAX_CONTENT, identify
+from planq.shared.domain.results.artifacts import MAX_CONTENT, identify, is_artifact_id
 from planq.shared.domain.schema.schemas import Steps, violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
@@ -29,6 +29,7 @@ from planq.shared.domain.values.preview import preview_json
 from planq.shared.ports import (
     Accompanied,
     ArtifactRecord,
+    BytesArtifact,
     Delegated,
     PayloadRecord,
     Payloads,
@@ -173,12 +174,17 @@ def _accompanied(
     records: list[ArtifactRecord] = []
     large: list[ReadyOutput | None] = []
     for wrapper in answer.artifacts:
+        if isinstance(wrapper, BytesArtifact):
+            record, stored = _of_bytes(definition, wrapper, claim, limits)
+            records.append(record)
+            large.append(stored)
+            continue
         body = _body(definition.name, wrapper, limits)
-        record = _artifact(wrapper, definition.skill_id or claim.skill_id)
-        if record is None:
-            raise InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
+        found = _artifact(wrapper, definition.skill_id or claim.skill_id)
+        if found is None:
+            raise _unusable(definition)
         is_large = len(body) > limits.inline
-        records.append(record if is_large else replace(record, body=JsonText(body)))
+        records.append(found if is_large else replace(found, body=JsonText(body)))
         large.append(ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None)
     content = None if answer.content is None else capped(answer.content, MAX_CONTENT)
     own = ready.artifact
@@ -186,6 +192,27 @@ def _accompanied(
         own = ArtifactRecord(None, None, None)
     artifact = replace(own, beside=records, content=content)
     return replace(ready, artifact=artifact, beside=large)
+
+
+def _of_bytes(
+    definition: ToolDefinition, made: BytesArtifact, claim: StepClaim, limits: OutputLimits
+) -> tuple[ArtifactRecord, ReadyOutput]:
+    """Return the record of an artifact of bytes, and the bytes as a payload, however few."""
+    if not is_artifact_id(made.artifact_id):
+        raise _unusable(definition)
+    if len(made.data) > limits.most:
+        raise InvalidOutput(
+            f"tool {definition.name!r} returned the artifact {made.artifact_id!r} of {len(made.data)} bytes; at most "
+            f"{limits.most} are kept: make it smaller, or return a reference to where it lies"
+        )
+    skill = made.metadata.get("skill_id") or definition.skill_id or claim.skill_id
+    shown = encode({"value": {"media_type": made.media_type, "bytes": len(made.data)}, "is_whole": False})
+    record = ArtifactRecord(made.artifact_id, skill, None, made.metadata, media_type=made.media_type)
+    return record, ReadyOutput(made.data, None, None, shown)
+
+
+def _unusable(definition: ToolDefinition) -> InvalidOutput:
+    return InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
 
 
 def _body(name: str, output: Any, limits: OutputLimits) -> bytes:

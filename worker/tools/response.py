@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from planq.shared.domain.results.artifacts import MAX_ID
+from planq.shared.domain.results.media import UNKNOWN_MEDIA_TYPE, is_media_type
 
 A = TypeVar("A")
 
@@ -31,16 +32,38 @@ class Artifact(Generic[A]):
     As a return annotation, `Artifact[Report]` gives the tool's output schema. planq fills in where it comes from: the
     output is `{"artifact_id", "artifact", "_metadata"}`. `skill_id` is the skill on whose behalf it was made, that of
     the agent by default; `executed_at` is aware, by default now.
+
+    A body of bytes, or of text with a `media_type` (`text/csv`), is kept as it is and given out under that type. Its
+    annotation is `Artifact[bytes]`, and the output says `{"media_type", "bytes"}` of it.
     """
 
     id: str
     body: A
     skill_id: str | None = None
     executed_at: datetime | None = None
+    media_type: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not 0 < len(self.id) <= MAX_ID:
             raise ValueError(f"an artifact's id is a text of 1 to {MAX_ID} characters; found {self.id!r:.300}")
+        if self.media_type is None:
+            return
+        if not isinstance(self.body, (bytes, bytearray, memoryview, str)):
+            raise ValueError(f"only bytes and texts have a media_type; found {type(self.body).__name__}")
+        if not is_media_type(self.media_type):
+            raise ValueError(f"a media_type is written like 'image/png'; found {self.media_type!r:.300}")
+
+    def as_file(self) -> tuple[bytes, str] | None:
+        """Return the bytes that are kept as they are, and their media type; None where the body is kept as JSON."""
+        if isinstance(self.body, str):
+            if self.media_type is None:
+                return None
+            is_open = "charset=" not in self.media_type and self.media_type.startswith("text/")
+            kind = f"{self.media_type}; charset=utf-8" if is_open else self.media_type
+            return self.body.encode("utf-8", "replace"), kind
+        if not isinstance(self.body, (bytes, bytearray, memoryview)):
+            return None
+        return bytes(self.body), self.media_type or UNKNOWN_MEDIA_TYPE
 
 
 @dataclass(frozen=True)

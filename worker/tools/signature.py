@@ -26,11 +26,11 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from planq.shared.domain.errors import InvalidOutput, Misconfigured
-from planq.shared.domain.results.artifacts import provenance, tool_response_schema
+from planq.shared.domain.results.artifacts import BYTES_SCHEMA, provenance, tool_response_schema
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.ports import Accompanied, NotHappened, Suspended, ToolContext
+from planq.shared.ports import Accompanied, BytesArtifact, NotHappened, Suspended, ToolContext
 from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 
@@ -103,25 +103,40 @@ class Output:
     def dump_returned(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | Accompanied:
         """Return whatever a function has returned as it is stored; raises as `dump` does."""
         if isinstance(value, Artifact):
-            return self.dump_artifact(value, tool_name, context)
+            made = self.dump_artifact(value, tool_name, context)
+            if not isinstance(made, BytesArtifact):
+                return made
+            told = {"media_type": made.media_type, "bytes": len(made.data)}
+            output = {"artifact_id": made.artifact_id, "artifact": told, "_metadata": made.metadata}
+            return Accompanied(output, [made])
         if not isinstance(value, ToolResponse):
             return self.dump(value, tool_name)
-        content = value.content
-        output: dict[str, Any] | Accompanied = {"text": content}
-        if value.structured is None and content is not None and self.wrap in ("text", "texts"):
-            content = None
-        else:
-            output = self.dump_returned(value.structured, tool_name, context)
-        if isinstance(output, Accompanied):
-            raise InvalidOutput(f"{tool_name} returned a ToolResponse as the structured part of another one")
-        untyped = replace(self, adapter=TypeAdapter(Any))
-        made = [untyped.dump_artifact(one, tool_name, context) for one in value.artifacts]
-        return Accompanied(output, made, content) if made or content else output
+        return self._dump_response(value, tool_name, context)
 
-    def dump_artifact(self, made: Artifact[Any], tool_name: str, context: ToolContext) -> dict[str, Any]:
+    def _dump_response(
+        self, said: ToolResponse[Any], tool_name: str, context: ToolContext
+    ) -> dict[str, Any] | Accompanied:
+        if isinstance(said.structured, ToolResponse):
+            raise InvalidOutput(f"{tool_name} returned a ToolResponse as the structured part of another one")
+        if said.structured is None and said.content is not None and self.wrap in ("text", "texts"):
+            accompanied = Accompanied({"text": said.content})
+        else:
+            output = self.dump_returned(said.structured, tool_name, context)
+            accompanied = output if isinstance(output, Accompanied) else Accompanied(output)
+            accompanied = replace(accompanied, content=said.content)
+        untyped = replace(self, adapter=TypeAdapter(Any))
+        made = [untyped.dump_artifact(one, tool_name, context) for one in said.artifacts]
+        accompanied = replace(accompanied, artifacts=[*accompanied.artifacts, *made])
+        return accompanied if accompanied.artifacts or accompanied.content else accompanied.output
+
+    def dump_artifact(
+        self, made: Artifact[Any], tool_name: str, context: ToolContext
+    ) -> dict[str, Any] | BytesArtifact:
         """Return an artifact, which the call of `context` has made, in its wrapper; raises as `dump` does."""
-        body = self._as_json(made.body, tool_name)
         metadata = provenance(context, made.executed_at or datetime.now(UTC), skill_id=made.skill_id)
+        if (file := made.as_file()) is not None:
+            return BytesArtifact(made.id, *file, metadata)
+        body = self._as_json(made.body, tool_name)
         return {"artifact_id": made.id, "artifact": body, "_metadata": metadata}
 
     def _as_json(self, value: Any, tool_name: str) -> Any:
@@ -187,6 +202,8 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
 def _read_annotation(annotation: Any, place: str) -> Output:
     if annotation is Artifact or typing.get_origin(annotation) is Artifact:
         (body,) = typing.get_args(annotation) or (Any,)
+        if body is bytes:
+            return Output(tool_response_schema(BYTES_SCHEMA), TypeAdapter(Any), "artifact")
         adapter, schema = _described(body, place)
         return Output(tool_response_schema(schema), adapter, "artifact")
     for one in _members(annotation):
@@ -357,7 +374,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-_NO_BYTES = "an output is JSON, so return text, or the bytes in base64"
+_NO_BYTES = "an output is JSON, so return text, or an Artifact of the bytes"
 
 
 def _check_kept(returned: Any, plain: Any, tool_name: str) -> None:

@@ -81,6 +81,15 @@ class Wrapper:
     metadata: Any
 
 
+BYTES_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "What is kept under the artifact_id: bytes, of this media type.",
+    "properties": {"media_type": {"type": "string"}, "bytes": {"type": "integer"}},
+    "required": ["media_type", "bytes"],
+}
+"""What an output says of an artifact of bytes in the place of its body."""
+
+
 def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output schema of a tool whose artifacts have `artifact_schema`; references see into it."""
     return {
@@ -133,14 +142,17 @@ def identify(output: Any) -> ArtifactIdentity | None:
     """Return what is stored about an output that is an artifact wrapper with a usable id, else None."""
     wrapper = detect_wrapper(output)
     artifact_id = extract_artifact_id(output)
-    if wrapper is None or artifact_id is None or not 0 < len(artifact_id) <= MAX_ID:
-        return None
-    if artifact_id != storable(artifact_id):
+    if wrapper is None or artifact_id is None or not is_artifact_id(artifact_id):
         return None
     skill_id = extract_skill_id(output)
     kind = infer_type(wrapper.artifact, None)
     metadata = wrapper.metadata if isinstance(wrapper.metadata, Mapping) else None
     return ArtifactIdentity(artifact_id, skill_id and storable(skill_id), kind and storable(kind), metadata)
+
+
+def is_artifact_id(text: str) -> bool:
+    """True for an id under which an artifact can be kept."""
+    return 0 < len(text) <= MAX_ID and text == storable(text)
 
 
 def extract_skill_id(content: Any) -> str | None:

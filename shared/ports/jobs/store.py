@@ -49,9 +49,9 @@ class Take:
 class ArtifactRecord:
     """What is stored about an artifact beside its body, which is the step's output.
 
-    `metadata` is its `_metadata`. `beside` are other artifacts of the same step, each with a body of its own: `body`,
-    or where that is large the `hash` of its payload. `content` is what the tool says to models. Where the output
-    itself is no artifact, `id` is None.
+    `metadata` is its `_metadata`; one of bytes has a `media_type`. `beside` are other artifacts of the same step,
+    with bodies of their own: `body`, or where that is large, or bytes, the `hash` of its payload. `content` is what
+    the tool says to models. Where the output itself is no artifact, `id` is None.
     """
 
     id: str | None
@@ -62,6 +62,7 @@ class ArtifactRecord:
     body: JsonText | None = None
     hash: bytes | None = None
     content: str | None = None
+    media_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

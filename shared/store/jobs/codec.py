@@ -274,6 +274,7 @@ def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
         "metadata": None if artifact.metadata is None else json_text(artifact.metadata),
         "beside": [_artifact_fields(one) for one in artifact.beside] or None,
         "content": artifact.content,
+        "media_type": artifact.media_type,
         "body": artifact.body and artifact.body.body.decode(),
         "hash": artifact.hash and artifact.hash.hex(),
     }

@@ -44,10 +44,17 @@ async def double(number: float) -> float:
 async def tell(context: ToolContext) -> ToolResponse[dict[str, int]]:
     """Say too much."""
     key = await context.secret("erp_api_key")
-    return ToolResponse(f"the key is {key}", {"n": 1}, [Artifact("note", {"key": key})])
+    made = [Artifact("note", {"key": key}), Artifact("file", f"key: {key}", media_type="text/plain")]
+    return ToolResponse(f"the key is {key}", {"n": 1}, made)
 
 
-TOOLS = [find_flights, double, tell]
+@tool(effect="read")
+async def draw(length: int) -> Artifact[bytes]:
+    """Draw."""
+    return Artifact("drawing", b"\x89" * length, media_type="image/png")
+
+
+TOOLS = [find_flights, double, tell, draw]
 PLAN = {
     "calls": [
         {"tool_name": "find_flights", "arguments": {"to": "Rome"}},
@@ -106,10 +113,44 @@ def test_a_secret_stands_neither_in_the_content_nor_in_the_artifacts(play: Play)
         assert (step["output"], step["content"]) == ({"n": 1}, "the key is …")
         note = await harness.requests.artifact("default", "note")
         assert json.loads(note["body"])["artifact"] == {"key": "…"}
+        file = await harness.requests.artifact("default", "file")
+        assert await harness.payloads.get("default", file["payload_hash"]) == "key: …".encode()
+
+    play(scenario, ScriptedModel(), [make_tool(one) for one in TOOLS])
+
+
+def test_bytes_are_a_payload_of_their_step_however_few_and_what_tells_of_them_is_no_version(play: Play) -> None:
+    async def scenario(harness: Harness) -> None:
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": "draw", "arguments": {"length": 3}}]})
+        await harness.drain()
+        _, [step] = await harness.requests.job("default", job_id)
+        assert step["output"]["artifact"] == {"media_type": "image/png", "bytes": 3}
+        (made,) = await harness.requests.artifacts("default", job_id)
+        assert (made["id"], made["version"], made["media_type"], made["bytes"]) == ("drawing", 1, "image/png", 3)
+        found = await harness.requests.artifact("default", "drawing")
+        assert await harness.payloads.get("default", found["payload_hash"]) == b"\x89\x89\x89"
+        assert await harness.worker_registry.broken_invariants() == []
+
+    play(scenario, ScriptedModel(), [make_tool(one) for one in TOOLS])
+
+
+def test_what_is_too_large_is_told_and_no_version_is_kept(play: Play) -> None:
+    async def scenario(harness: Harness) -> None:
+        calls = {"calls": [{"tool_name": "draw", "arguments": {"length": 33 * 1024 * 1024}}]}
+        job_id = await harness.submit("", plan=calls)
+        await harness.drain()
+        _, [step] = await harness.requests.job("default", job_id)
+        assert step["error"]["code"] == "invalid_output"
+        assert "the artifact 'drawing' of 34603008 bytes; at most" in step["error"]["message"]
+        assert await harness.requests.artifacts("default", job_id) == []
 
     play(scenario, ScriptedModel(), [make_tool(one) for one in TOOLS])
 
 
 def test_in_memory_it_comes_to_the_same() -> None:
-    run = run_plan(PLAN, tools=[find_flights, double])
-    assert run.outputs == [{"count": 3, "cheapest": 99.5}, {"result": 199.0}]
+    drawn = {"tool_name": "draw", "arguments": {"length": 3}}
+    run = run_plan({"calls": [*PLAN["calls"], drawn]}, tools=[find_flights, double, draw])
+    flights, doubled, drawing = run.outputs
+    assert (flights, doubled) == ({"count": 3, "cheapest": 99.5}, {"result": 199.0})
+    assert drawing["artifact"] == {"media_type": "image/png", "bytes": 3}
+    assert [step["content"] for step in run.steps] == [SAID, None, None]

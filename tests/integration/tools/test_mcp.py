@@ -30,7 +30,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import Accompanied, Tool, ToolContext
+from planq.shared.ports import Accompanied, BytesArtifact, Tool, ToolContext
 from planq.worker.tools.mcp import McpToolbox
 from planq.worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
 from planq.worker.tools.registry import Registry
@@ -274,36 +274,39 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
                 answer = await tool(toolbox, f"odd_{name}").call({}, context)
                 if not isinstance(answer, Accompanied):
                     return answer
-                kept = [one["artifact"] for one in answer.artifacts]
-                return (answer.output, answer.content, kept[0]) if kept else (answer.output, answer.content)
+                files = [one for one in answer.artifacts if isinstance(one, BytesArtifact)]
+                assert all(one.metadata["tool_name"] == context.tool_name for one in files)
+                told = [(one.artifact_id, one.data, one.media_type) for one in files]
+                kept = [one["artifact"]["content"] for one in answer.artifacts if not isinstance(one, BytesArtifact)]
+                return answer.output, answer.content, told, *kept
 
-            beside = {"artifact_type": "mcp_content"}
             artifact_id = f"{context.idempotency_key}/content"
-            image = {"type": "image", "mimeType": "image/png", "bytes": 2, "artifact_id": artifact_id}
-            pixels = {"type": "image", "mimeType": "image/png", "data": "aGk="}
+
+            def image(number: int) -> dict[str, Any]:
+                at = f"{artifact_id}/{number}"
+                return {"type": "image", "mimeType": "image/png", "bytes": 2, "artifact_id": at}
+
+            def pixels(number: int) -> tuple[str, bytes, str]:
+                return f"{artifact_id}/{number}", b"hi", "image/png"
 
             # The engine looks at outputs; the SDK would look at the second one for hours.
             assert await broken("breaks") == ["type"]
             assert await broken("hostile") == ["pattern"]
             with pytest.raises(InvalidOutput, match="returned no structured_content"):
                 await call("silent")
-            assert await call("undeclared") == ({"n": 1}, "said")
-            assert await call("undeclared_list") == ({"result": [1, 2]}, "said")
-            output, said, artifact = await call("shown")
-            assert (output, artifact) == ({"n": 1}, {**beside, "content": [SAID, pixels]})
+            assert await call("undeclared") == ({"n": 1}, "said", [])
+            assert await call("undeclared_list") == ({"result": [1, 2]}, "said", [])
+            output, said, files = await call("shown")
+            assert (output, files) == ({"n": 1}, [pixels(1)])
             first, stated = said.splitlines()
-            assert (first, json.loads(stated)) == ("said", image)
-            assert await call("two_texts") == (
-                {"text": "said\nsaid", "content": [image]},
-                None,
-                {**beside, "content": [pixels]},
-            )
-            assert await call("picture") == ({"text": "", "content": [image]}, None, {**beside, "content": [pixels]})
-            output, _, artifact = await call("many_kinds")
+            assert (first, json.loads(stated)) == ("said", image(1))
+            assert await call("two_texts") == ({"text": "said\nsaid", "content": [image(0)]}, None, [pixels(0)])
+            assert await call("picture") == ({"text": "", "content": [image(0)]}, None, [pixels(0)])
+            output, _, files = await call("many_kinds")
             assert [one["type"] for one in output["content"]] == ["image", "audio", "resource_link", "resource"]
             assert output["content"][2]["uri"] == "file:///log"
             assert output["content"][3]["resource"]["text"] == "<p>"
-            assert [one["data"] for one in artifact["content"]] == ["aGk=", "AAEC"]
+            assert files == [pixels(0), (f"{artifact_id}/1", b"\x00\x01\x02", "audio/wav")]
             with pytest.raises(ToolFailed, match="Unknown error"):
                 await call("wordless")
             with pytest.raises(ToolFailed, match="quota used up"):

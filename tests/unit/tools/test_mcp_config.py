@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from planq.worker.tools.mcp.config import McpServer, read_mcp_file
 from planq.worker.tools.mcp.definitions import (
     UNDECLARED_OUTPUT_SCHEMA,
     McpAnswer,
+    McpFile,
     answer_of,
     definition_of,
     effect_of,
@@ -145,33 +147,44 @@ LINK = {"type": "resource_link", "name": "log", "uri": "file:///log", "mimeType"
 PAGE = {"type": "resource", "resource": {"uri": "x://page", "mimeType": "text/html", "text": "<p>"}}
 FOR_USERS = {"type": "text", "text": "for people", "annotations": {"audience": ["user"]}}
 LONG = {"type": "text", "text": "x" * (MAX_CONTENT + 1)}
-STATED_IMAGE = '{"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "id"}'
+STATED_IMAGE = '{"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "id/0"}'
+PIXELS = McpFile("id/0", b"hello", "image/png")
+IMAGE_FOR_USERS = {**IMAGE, "annotations": {"audience": ["user"]}}
 BLOB = {"type": "resource", "resource": {"uri": "x://zip", "mimeType": "application/zip", "blob": "AAEC"}}
 
 
 @pytest.mark.parametrize(
-    ("declared", "structured", "content", "output", "said", "kept"),
+    ("declared", "structured", "content", "output", "said", "kept", "files"),
     [
-        (None, {"k": 1}, [SAID], {"k": 1}, "said", ()),
-        (None, {"text": 3}, [SAID, SAID], {"text": 3}, "said\nsaid", ()),
-        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}], {"k": 1}, None, ()),
-        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}, IMAGE], {"k": 1}, STATED_IMAGE, [IMAGE]),
-        (None, [1, 2], [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, None, ()),
-        ({"type": "object"}, {"result": "said"}, [SAID], {"result": "said"}, None, ()),
-        ({"type": "object"}, {"k": 1}, [SAID, LINK], {"k": 1}, f"said\n{json.dumps(LINK)}", [SAID, LINK]),
-        ({"type": "array"}, [1], [SAID], {"result": [1]}, "said", ()),
-        (None, {"a": [1]}, [], {"a": [1]}, None, ()),
-        (None, {"k": 1}, [FOR_USERS], {"k": 1}, None, [FOR_USERS]),
-        (None, {"k": 1}, [SAID, FOR_USERS], {"k": 1}, "said", [SAID, FOR_USERS]),
-        (None, {"k": 1}, [LONG], {"k": 1}, LONG["text"], [LONG]),
+        (None, {"k": 1}, [SAID], {"k": 1}, "said", (), []),
+        (None, {"text": 3}, [SAID, SAID], {"text": 3}, "said\nsaid", (), []),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}], {"k": 1}, None, (), []),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}, IMAGE], {"k": 1}, STATED_IMAGE, (), [PIXELS]),
+        (
+            None,
+            [1, 2],
+            [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}],
+            {"result": [1, 2]},
+            None,
+            (),
+            [],
+        ),
+        ({"type": "object"}, {"result": "said"}, [SAID], {"result": "said"}, None, (), []),
+        ({"type": "object"}, {"k": 1}, [SAID, LINK], {"k": 1}, f"said\n{json.dumps(LINK)}", [SAID, LINK], []),
+        ({"type": "array"}, [1], [SAID], {"result": [1]}, "said", (), []),
+        (None, {"a": [1]}, [], {"a": [1]}, None, (), []),
+        (None, {"k": 1}, [FOR_USERS], {"k": 1}, None, [FOR_USERS], []),
+        (None, {"k": 1}, [SAID, FOR_USERS], {"k": 1}, "said", [SAID, FOR_USERS], []),
+        (None, {"k": 1}, [SAID, IMAGE_FOR_USERS], {"k": 1}, "said", (), [replace(PIXELS, artifact_id="id/1")]),
+        (None, {"k": 1}, [LONG], {"k": 1}, LONG["text"], [LONG], []),
     ],
 )
 def test_structured_content_is_the_output_unaltered_and_what_else_was_said_is_for_models(
-    declared: Any, structured: Any, content: list[Any], output: Any, said: str | None, kept: Any
+    declared: Any, structured: Any, content: list[Any], output: Any, said: str | None, kept: Any, files: Any
 ) -> None:
     result = {"content": content, "structuredContent": structured}
 
-    assert answer_of("t", declared, result, "id") == McpAnswer(output, said, kept)
+    assert answer_of("t", declared, result, "id") == McpAnswer(output, said, kept, files)
 
 
 def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> None:
@@ -181,7 +194,7 @@ def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> Non
     assert answer.output == {
         "text": "said",
         "content": [
-            {"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "job/0/content"},
+            {"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "job/0/content/0"},
             LINK,
             PAGE,
             {
@@ -189,12 +202,27 @@ def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> Non
                 "uri": "x://zip",
                 "mimeType": "application/zip",
                 "bytes": 3,
-                "artifact_id": "job/0/content",
+                "artifact_id": "job/0/content/3",
             },
         ],
     }
-    assert answer.kept == [IMAGE, BLOB]
+    assert answer.kept == []
+    assert answer.files == [
+        McpFile("job/0/content/0", b"hello", "image/png"),
+        McpFile("job/0/content/3", b"\x00\x01\x02", "application/zip"),
+    ]
     assert violations(UNDECLARED_OUTPUT_SCHEMA, answer.output) == []
+
+
+@pytest.mark.parametrize("data", ["no base64", "aGVsbG8", "é"])
+def test_bytes_that_cannot_be_read_are_said_to_be_so_and_kept_as_they_came(data: str) -> None:
+    broken = {**IMAGE, "data": data}
+
+    for structured in (None, {"k": 1}):
+        answer = answer_of("t", None, {"content": [broken], "structuredContent": structured}, "id")
+
+        assert (answer.kept, answer.files) == ([broken], [])
+        assert "not in base64" in json.dumps([answer.output, answer.content])
 
 
 def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -> None:

@@ -174,6 +174,43 @@ def test_an_annotation_that_promises_an_artifact_is_kept_to(make: Make, context:
         Artifact("", {})
 
 
+def test_an_artifact_of_bytes_stands_beside_what_is_said_of_it(make: Make, context: ToolContext) -> None:
+    @tool(effect="pure")
+    async def draw(what: str) -> Artifact[bytes]:
+        """Draw."""
+        return Artifact(f"drawings/{what}", b"\x89PNG", media_type="image/png", executed_at=WHEN)
+
+    @tool(effect="pure")
+    async def export() -> ToolResponse[Artifact[bytes]]:
+        """Export."""
+        more = [Artifact("notes", {"n": 1}), Artifact("raw", bytearray(b"\x00"))]
+        return ToolResponse("Two rows.", Artifact("rows", "a,ü", media_type="text/csv"), more)
+
+    found = make(draw)
+    answer = asyncio.run(found.call({"what": "a square"}, context))
+
+    (file,) = answer.artifacts
+    assert (file.artifact_id, file.data, file.media_type) == ("drawings/a square", b"\x89PNG", "image/png")
+    assert answer.output["artifact"] == {"media_type": "image/png", "bytes": 4}
+    assert (answer.output["artifact_id"], answer.output["_metadata"]) == ("drawings/a square", file.metadata)
+    assert violations(found.definition.output_schema or {}, answer.output) == []
+    exported = asyncio.run(make(export).call({}, context))
+    rows, notes, raw = exported.artifacts
+    assert (rows.data, rows.media_type) == ("a,ü".encode(), "text/csv; charset=utf-8")
+    assert (notes["artifact"], raw.data, raw.media_type) == ({"n": 1}, b"\x00", "application/octet-stream")
+    assert (exported.content, exported.output["artifact_id"]) == ("Two rows.", "rows")
+
+
+def test_a_media_type_is_one_and_belongs_to_bytes() -> None:
+    for body, media_type, words in (
+        (b"", "png", "written like 'image/png'; found 'png'"),
+        (b"", "text/html\r\nSet-Cookie: a=b", "written like"),
+        ({}, "application/json", "only bytes and texts have a media_type; found dict"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Artifact("a", body, media_type=media_type)
+
+
 def test_a_question_of_its_own_type_is_asked_as_its_parts_are() -> None:
     schema = {"type": "object", "properties": {"room": {"enum": ["blue", "green"]}}, "required": ["room"]}
     room = Question("Which room?", schema, {"room": "blue"})

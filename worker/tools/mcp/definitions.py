@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.domain.errors import InvalidOutput
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.results.artifacts import MAX_CONTENT
+from planq.shared.domain.results.media import media_type_of
 from planq.shared.domain.results.texts import tool_outcome
 from planq.shared.domain.schema.schemas import rebase
 from planq.shared.domain.tools.definition import ToolDefinition, default_retries
@@ -91,12 +93,22 @@ def output_schema_of(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class McpFile:
+    """Bytes of a result: an image, a sound, or an embedded resource."""
+
+    artifact_id: str
+    data: bytes = field(repr=False)
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class McpAnswer:
-    """What a call came to: its `output`, the `content` for models beside it, and the blocks to be `kept`."""
+    """What a call came to: its `output`, the `content` for models beside it, the blocks to be `kept`, and `files`."""
 
     output: dict[str, Any]
     content: str | None = None
     kept: Sequence[Any] = ()
+    files: Sequence[McpFile] = ()
 
 
 def answer_of(
@@ -106,8 +118,8 @@ def answer_of(
 
     Structured content is the output, unaltered (a value that is no object stands under `result`); what the server
     said beside it, unless that repeats it, is the `content`, and is kept where that does not hold all of it. Without
-    structured content the texts are the output, and under `content` it states whatever else there is: of images,
-    sounds and other bytes what they are and the `artifact_id` under which they are kept.
+    structured content the texts are the output, and under `content` it states whatever else there is. Images, sounds
+    and other bytes are `files`: what stands in their place says what they are, and the `artifact_id` of each.
     Raises `ToolError` when the result says `isError`, and `InvalidOutput` when a tool that declares an output schema
     gives no structured content.
     """
@@ -123,19 +135,32 @@ def answer_of(
     others = [block for block in blocks if block.get("type") != "text"]
     if not others:
         return McpAnswer(dict(outcome.output))
-    kept = [block for block in others if _bytes_in(block)]
-    stated = [_stated(block, artifact_id) for block in others]
-    return McpAnswer({**outcome.output, "content": stated}, kept=kept)
+    told = [_told(block, f"{artifact_id}/{number}") for number, block in enumerate(others)]
+    output = {**outcome.output, "content": [stated for stated, _ in told]}
+    kept = [block for block, (_, file) in zip(others, told, strict=True) if file is None and _bytes_in(block)]
+    return McpAnswer(output, kept=kept, files=[file for _, file in told if file is not None])
 
 
 def _accompanied(output: dict[str, Any], unsaid: Sequence[Mapping[str, Any]], artifact_id: str) -> McpAnswer:
-    shown = [block for block in unsaid if (block.get("annotations") or {}).get("audience") != ["user"]]
-    content = "\n".join(
-        str(block.get("text")) if block.get("type") == "text" else json.dumps(_stated(block, artifact_id))
-        for block in shown
-    )
-    is_whole = len(content) <= MAX_CONTENT and all(block.get("type") == "text" for block in unsaid)
-    return McpAnswer(output, content or None, () if is_whole and len(shown) == len(unsaid) else unsaid)
+    said: list[str] = []
+    rest: list[Any] = []
+    files: list[McpFile] = []
+    is_whole = True
+    for number, block in enumerate(unsaid):
+        stated, file = _told(block, f"{artifact_id}/{number}")
+        if file is None:
+            rest.append(block)
+        else:
+            files.append(file)
+        if (block.get("annotations") or {}).get("audience") == ["user"]:
+            is_whole = is_whole and file is not None
+        elif block.get("type") == "text":
+            said.append(str(block.get("text")))
+        else:
+            said.append(json.dumps(stated))
+            is_whole = is_whole and file is not None
+    content = "\n".join(said)
+    return McpAnswer(output, content or None, () if is_whole and len(content) <= MAX_CONTENT else rest, files)
 
 
 def _unsaid(blocks: Sequence[Mapping[str, Any]], structured: Any) -> list[Any]:
@@ -165,11 +190,16 @@ def _bytes_in(block: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _stated(block: Mapping[str, Any], artifact_id: str) -> dict[str, Any]:
-    data = _bytes_in(block)
-    if data is None:
-        return dict(block)
+def _told(block: Mapping[str, Any], artifact_id: str) -> tuple[dict[str, Any], McpFile | None]:
+    """Return what is said of a block in an output, and the bytes that it carries."""
+    encoded = _bytes_in(block)
+    if encoded is None:
+        return dict(block), None
     stated = {key: value for key, value in block.items() if key not in ("data", "resource")}
     stated |= {key: value for key, value in (block.get("resource") or {}).items() if key != "blob"}
-    size = len(data.rstrip("=")) * 3 // 4
-    return {**stated, "bytes": size, "artifact_id": artifact_id}
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return {**stated, "problem": "its bytes are not in base64"}, None
+    file = McpFile(artifact_id, data, media_type_of(stated.get("mimeType")))
+    return {**stated, "bytes": len(data), "artifact_id": artifact_id}, file

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.results.artifacts import build_tool_response
+from planq.shared.domain.results.artifacts import build_tool_response, provenance
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import scope_headers
-from planq.shared.ports import Accompanied, Tool, ToolContext
+from planq.shared.ports import Accompanied, BytesArtifact, Tool, ToolContext
 from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.asking import Conversation, Need, Resumption
@@ -57,12 +57,16 @@ class McpTool:
         result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
         answer = answer_of(self._definition.name, self._declared, result, artifact_id)
-        if not answer.kept and answer.content is None:
-            return answer.output
-        artifacts = []
+        now = datetime.now(UTC)
+        artifacts: list[Mapping[str, Any] | BytesArtifact] = [
+            BytesArtifact(file.artifact_id, file.data, file.media_type, provenance(context, now))
+            for file in answer.files
+        ]
         if answer.kept:
             body = {"artifact_type": "mcp_content", "content": answer.kept}
-            artifacts.append(build_tool_response(artifact_id, body, context, datetime.now(UTC)))
+            artifacts.append(build_tool_response(artifact_id, body, context, now))
+        if not artifacts and answer.content is None:
+            return answer.output
         return Accompanied(answer.output, artifacts, answer.content)
 
     async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from types import FunctionType, ModuleType
 from typing import Any, TypedDict, Unpack, cast
 
@@ -25,7 +26,7 @@ from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.rounds.block import parse_block
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import JobStore, Payloads, PlanWake, RespondWake, StageClaim, StepWake, Tool, Wake
+from planq.shared.ports import JobStore, PlanWake, RespondWake, StageClaim, StepWake, Tool, Wake
 from planq.shared.ports.tenants import Tenant
 from planq.testing.answers import Answers, AskedQuestion, People
 from planq.testing.contexts import JOB
@@ -231,6 +232,21 @@ def _run(around: Surroundings, registry: Registry, **fields: Any) -> Run:
         return pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
 
 
+class _HeldPayloads:
+    """`Payloads` in memory, for artifacts of bytes; every output is small."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, bytes], bytes] = {}
+
+    async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
+        digest = sha256(body).digest()
+        self._held[tenant_id, digest] = body
+        return digest
+
+    async def get(self, tenant_id: str, digest: bytes) -> bytes:
+        return self._held[tenant_id, digest]
+
+
 class _Worker:
     """One worker's engine, for one job."""
 
@@ -258,7 +274,7 @@ class _Worker:
             turns=model,
             responder=model,
             toolbox=registry,
-            payloads=cast(Payloads, None),  # every output is small
+            payloads=_HeldPayloads(),
             backgrounds=Backgrounds(guarded, self, lambda text: len(text) // 4),
             draw=lambda: 0.0,
             secrets=self._secret,
@@ -317,6 +333,7 @@ class _Worker:
                     "attempt": state.attempt,
                     "arguments": dict(row.planned.arguments if row.arguments is None else row.arguments),
                     "output": row.output if state.status is StepStatus.SUCCEEDED else None,
+                    "content": row.artifact.content if row.artifact is not None else None,
                     "error": row.error.to_json() if failed and row.error else None,
                     "depends_on": list(row.planned.depends_on),
                 }

@@ -974,6 +974,7 @@ CREATE TABLE artifacts (
     metadata JSON,
     body JSON,
     payload_hash BYTEA,
+    media_type TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
     CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE

@@ -752,7 +752,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata}, the last as JSON in a text,
+-- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata, media_type}, `metadata` as JSON in a text,
 -- for reading JSON that holds the character NUL is an error. A transaction that adds a version of the same id at the same moment
 -- waits for the other, and gets the one after it.
 CREATE FUNCTION planq_add_artifact(
@@ -761,10 +761,10 @@ CREATE FUNCTION planq_add_artifact(
 BEGIN
     LOOP
         INSERT INTO artifacts (tenant_id, id, version, job_id, step_index, tool_name, skill_id, type, metadata, body,
-                               payload_hash)
+                               payload_hash, media_type)
         SELECT p_tenant, p_artifact->>'id', coalesce(max(a.version), 0) + 1, p_job, p_index, p_tool_name,
                p_artifact->>'skill_id', p_artifact->>'type', (p_artifact->>'metadata')::json, p_body,
-               p_hash
+               p_hash, p_artifact->>'media_type'
         FROM artifacts a WHERE a.tenant_id = p_tenant AND a.id = p_artifact->>'id'
         ON CONFLICT (tenant_id, id, version) DO NOTHING;
         EXIT WHEN FOUND;

@@ -75,17 +75,20 @@ FROM jobs j LEFT JOIN steps s ON s.job_id = j.id AND s.index = %(index)s
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: get_artifact
--- One version of an artifact as its tool produced it, as text, the newest where none is named; of a large one the hash of
--- its payload. With `message_flow` those alone that jobs of the message flow have made.
-SELECT id, version, job_id, step_index, skill_id, body::text AS body, payload_hash FROM artifacts a
-WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND (%(version)s::int IS NULL OR version = %(version)s)
+-- One version of an artifact as its tool produced it, as text, the newest where none is named; of a large one, or one of
+-- bytes, the hash and size of its payload. With `message_flow` those alone that jobs of the message flow have made.
+SELECT a.id, a.version, a.job_id, a.step_index, a.skill_id, a.body::text AS body, a.payload_hash, a.media_type, p.size AS bytes
+FROM artifacts a LEFT JOIN payloads p ON p.tenant_id = a.tenant_id AND p.hash = a.payload_hash
+WHERE a.tenant_id = %(tenant_id)s AND a.id = %(id)s AND (%(version)s::int IS NULL OR a.version = %(version)s)
   AND (NOT %(message_flow)s OR EXISTS (SELECT FROM jobs j WHERE j.id = a.job_id AND j.in_message_flow))
-ORDER BY version DESC LIMIT 1
+ORDER BY a.version DESC LIMIT 1
 
 -- name: job_artifacts
 -- What a job has made, without the bodies, in the order of its steps; one row without an artifact where it made none.
-SELECT a.id, a.version, a.job_id, a.step_index, a.tool_name, a.skill_id, a.type, a.metadata, a.created_at
+SELECT a.id, a.version, a.job_id, a.step_index, a.tool_name, a.skill_id, a.type, a.metadata, a.media_type, a.created_at,
+       coalesce(p.size, octet_length(a.body::text)) AS bytes
 FROM jobs j LEFT JOIN artifacts a ON a.job_id = j.id
+LEFT JOIN payloads p ON p.tenant_id = a.tenant_id AND p.hash = a.payload_hash
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 ORDER BY a.step_index, a.id, a.version
 

@@ -1,0 +1,67 @@
+"""`planq artifacts`, `artifact`: what a job has made, and one of it as a file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
+from planq.api.cli.console import as_line, err, print_columns, print_json, write_pieces
+from planq.api.cli.outcome import reported
+from planq.shared.domain.errors import Misconfigured
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(artifacts)
+    app.command()(artifact)
+
+
+def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List what a job has made, every version, in the order of its steps."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.artifacts(str(job_id))
+    if as_json:
+        print_json(found)
+    elif found["items"]:
+        print_columns([_row(one) for one in found["items"]])
+        err.print("`planq artifact ID --to FILE` keeps one", style="dim")
+    else:
+        err.print("this job has made no artifacts")
+
+
+def _row(made: dict[str, Any]) -> list[str]:
+    kind = made.get("media_type") or made.get("type") or "JSON"
+    return [
+        as_line(made["artifact_id"], 255),
+        f"version {made['version']}",
+        as_line(kind),
+        f"{made['bytes']} bytes",
+        f"${made['step_index']} {as_line(made['tool_name'])}",
+    ]
+
+
+def artifact(
+    artifact_id: Annotated[str, typer.Argument(metavar="ID", help="The `artifact_id`.", show_default=False)],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Which version; the newest by default.", show_default=False)
+    ] = None,
+    to: To = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Get an artifact as it was made: JSON, or the bytes of a file.
+
+    On a terminal texts are shown without what could steer the terminal; of other bytes --to makes a file.
+    """
+    with (
+        reported(as_json=False),
+        connect(url, api_key) as client,
+        client.artifact(artifact_id, version) as (media_type, pieces),
+    ):
+        is_text = media_type.startswith(("text/", "application/json"))
+        if to is None and not is_text and sys.stdout.isatty():
+            raise Misconfigured(f"the artifact is {as_line(media_type)}, which no terminal shows; add --to FILE")
+        write_pieces(pieces, to)
