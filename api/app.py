@@ -39,6 +39,7 @@ from planq.api.places import LEASE_SECONDS, Places
 from planq.api.prefix import Prefix
 from planq.api.readiness import BrokerProbe, ReadinessChecks
 from planq.api.revocation import OngoingRequests
+from planq.api.routes.actions import action_routes
 from planq.api.routes.agents import agent_routes
 from planq.api.routes.batch_control import batch_control_routes
 from planq.api.routes.batches import batch_routes
@@ -76,6 +77,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
 from planq.shared.store.ids import new_id
+from planq.shared.store.job_actions import JobActions
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.objects import open_objects
@@ -157,7 +159,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
-        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes),
+        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -198,6 +200,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         ongoing=OngoingRequests(known_keys.look),
         requests=requests,
         overview=JobOverview(database),
+        job_actions=JobActions(database),
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),

@@ -53,6 +53,7 @@ from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
+from planq.shared.store.job_actions import JobActions
 from planq.shared.store.jobs.signals import Notifier
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.overview import JobOverview
@@ -87,6 +88,7 @@ class Services:
     ongoing: OngoingRequests
     requests: RequestStore
     overview: JobOverview
+    job_actions: JobActions
     catalogue: Catalogue
     payloads: PayloadStore
     publisher: CeleryPublisher

@@ -1,6 +1,5 @@
 """What may be done again: by a resumed job, by a fork, and by a step whose call was cut off.
 
-    doubts_about    what a resumed job would try again
     fork_of         a new job with the plan of another, and the steps that take over what is done already
     verdict_of      what a person's answer about a call that was cut off means for its step
 
@@ -10,7 +9,7 @@ refusal leaves no trace. `planq.shared.domain.plan.fork` decides by content what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,26 +18,24 @@ from planq.api.submission import allowed_tools, check_object, checked_input, val
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
+from planq.shared.domain.jobs.retry import is_in_doubt
 from planq.shared.domain.jobs.states import (
     Effect,
     ElicitationKind,
     JobStatus,
-    OnFailure,
     Priority,
-    Recovery,
     Respond,
     Settlement,
     StepStatus,
     Strategy,
 )
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.overview.again import doubt_of, named_steps, rule_says
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
 from planq.shared.domain.references.excerpts import excerpts_json, path_of
 from planq.shared.domain.results.artifacts import identify
-from planq.shared.domain.rounds.ending import time_for_steps
 from planq.shared.domain.rounds.guide import GUIDE_SOURCE
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -54,104 +51,18 @@ _INLINE_STEPS = 100
 """Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""
 
 
-def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Collection[int]:
-    """Return the steps of an ended job whose tool has to find out, before it is called again, whether it took effect.
-
-    Raises `Conflict` when there is nothing to try again, and `OutcomeUnknown` with every step that would be repeated
-    blindly, unless `repeat_unsafe`.
-    """
-    _require_failures(job, steps)
-    doubtful = [
-        step
-        for step in steps
-        if _is_tried_again(job, step) and _says(may_have_taken_effect, step, Effect(step["effect"]))
-    ]
-    blind = [step for step in doubtful if step["recovery"] != Recovery.FIND_OUT]
-    if blind and not repeat_unsafe:
-        raise OutcomeUnknown(
-            f"job {job['id']} stays as it is: {_named(blind)} may have taken effect, and its tool is unsafe to "
-            'repeat; find out, then send {"repeat_unsafe": true} to repeat it all the same, or fork the job with a '
-            "plan that goes without",
-            errors=[_doubt(step) for step in blind],
-        )
-    return [step["index"] for step in doubtful if step["recovery"] == Recovery.FIND_OUT]
-
-
-def _is_tried_again(job: Row, step: Row) -> bool:
-    """True for what `planq_reopen_steps` opens; a failure that is recorded is for the planner, who was shown it."""
-    if step["round"] != job["round"]:
-        return False
-    status = StepStatus(step["status"])
-    if job["on_failure"] == OnFailure.RECORD:
-        return status is StepStatus.CANCELLED
-    return not step["is_known"]
-
-
-def seconds_again(job: Row) -> float:
-    """Return the time that the steps of a resumed job get: what they had at first."""
-    return time_for_steps(Strategy(job["strategy"]), Limits.from_json(job["limits"]))
-
-
 def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
     """Return the refusal of a fork whose steps `doubts` would do what steps of its source may have done.
 
     `doubts` maps steps of the fork to those of the source, whose rows are `steps` in plan order.
     """
-    named = _named([steps[own] for own in doubts.values()])
+    named = named_steps([steps[own] for own in doubts.values()])
     return OutcomeUnknown(
         f"job {job['id']} is not forked: {named} may have taken effect, or still may, and its tool is unsafe to "
         'repeat; the fork would call it again: find out, then send {"repeat_unsafe": true} to call it all the same, '
         "or a plan that goes without",
-        errors=[{**_doubt(steps[own]), "step": index, "source_step": own} for index, own in doubts.items()],
+        errors=[{**doubt_of(steps[own]), "step": index, "source_step": own} for index, own in doubts.items()],
     )
-
-
-def _named(steps: Sequence[Row]) -> str:
-    named = ", ".join(f"${step['index']} ({step['tool_name']!r})" for step in steps[:10])
-    return f"{named} and {len(steps) - 10} more" if len(steps) > 10 else named
-
-
-def _require_failures(job: Row, steps: Sequence[Row]) -> None:
-    status = JobStatus(job["status"])
-    if job["parent_job_id"] is not None:
-        raise Conflict(
-            f"job {job['id']} cannot be resumed: it is a child of job {job['parent_job_id']}, whose step knows of "
-            "its end. Resume that job, which hands its failed steps over to new children, or fork this one",
-            job_status=status,
-        )
-    if status is JobStatus.FAILED or (status is JobStatus.COMPLETED and job["failed_steps"] > 0):
-        return
-    failed = [step for step in steps if step["status"] == StepStatus.FAILED]
-    if status is JobStatus.CANCELLED:
-        why = "it was cancelled, and a cancelled job does not go on"
-    elif failed:
-        why = f"it has completed, its answer knows that {_named(failed)} failed, and nothing is left to try again"
-    else:
-        why = "it has completed, and none of its steps has failed"
-    raise Conflict(
-        f"job {job['id']} cannot be resumed: {why}. A fork takes over what it has done, and runs what is changed or "
-        "not done",
-        job_status=status,
-    )
-
-
-def _says(judge: Callable[..., bool], step: Row, effect: Effect) -> bool:
-    error = step["error"] or {}
-    is_begun = step["attempt"] > step["releases"]
-    status = StepStatus(step["status"])
-    return judge(status, effect, error.get("code"), is_begun=is_begun, is_in_doubt=step["in_doubt"])
-
-
-def _doubt(step: Row) -> dict[str, Any]:
-    error = step["error"] or {"code": "cancelled", "message": "cut off when its job ended"}
-    if step["status"] == StepStatus.RUNNING:  # what an earlier attempt ended by says nothing about this one
-        error = {"code": OutcomeUnknown.code, "message": "it runs now"}
-    return {
-        "step": step["index"],
-        "tool_name": step["tool_name"],
-        "code": error.get("code"),
-        "message": error.get("message"),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +217,7 @@ def _source_step(row: Row, tools: Mapping[str, ToolDefinition]) -> SourceStep:
     arguments: Mapping[str, Any] = row["arguments"]
     effect = tools[name].effect if name in tools else Effect(row["effect"])
     has_succeeded = row["status"] == StepStatus.SUCCEEDED
-    return SourceStep(name, effect, arguments, has_succeeded, _says(is_in_doubt, row, effect), row["verbatim"])
+    return SourceStep(name, effect, arguments, has_succeeded, rule_says(is_in_doubt, row, effect), row["verbatim"])
 
 
 async def verdict_of(

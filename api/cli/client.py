@@ -76,6 +76,14 @@ class CommandClient:
         """Let a job go on, or try again what has not succeeded, and return it."""
         return self.api.document(job_action(job_id, "resume", {"repeat_unsafe": repeat_unsafe}))
 
+    def act(self, body: Json) -> Json:
+        """Ask for `{act, filter, …}` of all jobs that fit, and return the job action; with `dry_run`, their count."""
+        return self._json("POST", "/job-actions", body=body)
+
+    def action(self, action_id: str) -> Json:
+        """Return a job action."""
+        return self._json("GET", at("job-actions", action_id))
+
     def fork(self, job_id: str, body: Json) -> Json:
         """Create a job from another with `{from_step?, plan?, …}` and return it; with `dry_run`, `{reuse, run}`."""
         return self._json("POST", f"{at('jobs', job_id)}/fork", body=body)

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from planq.api.page.batches.pages import batch_page_routes
 from planq.api.page.catalogue.pages import catalogue_page_routes
+from planq.api.page.jobs.actions import action_page_routes
 from planq.api.page.jobs.acts import act_routes
 from planq.api.page.jobs.forking import fork_routes
 from planq.api.page.jobs.job import job_page_routes
@@ -23,6 +24,6 @@ from planq.api.page.visits.routes import visit_routes
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes),
-    *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes),
+    *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
     *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes, manual_routes),
 )

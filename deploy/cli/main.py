@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from planq.api.cli import (
+    acting,
     agents,
     artifacts,
     batches,
@@ -55,6 +56,7 @@ GROUPS = (
     control,
     tools,
     agents,
+    acting,
     inbox,
     schedules,
     batches,

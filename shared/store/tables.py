@@ -53,6 +53,7 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
 )
 from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
+    action_tables,
     agent_tables,
     batch_tables,
     conversation_tables,

@@ -10,6 +10,7 @@ from uuid import UUID
 import psycopg
 
 from planq.shared.domain.batches.states import TERMINAL_BATCH
+from planq.shared.store.ids import new_id
 from tests.faults.scene import PATIENCE, Call, Scene
 from tests.support.batches import item, stored_batch
 from tests.support.waiting import eventually
@@ -65,7 +66,30 @@ def cancelled(scene: Scene, point: str) -> None:
     assert batch_ends(scene, batch_id) == ("cancelled", {"completed": 2, "cancelled": 1})
 
 
+def all_of_a_filter(scene: Scene, point: str) -> None:
+    """Recipe: a worker dies at what was asked for all jobs of a filter."""
+    ids = [scene.submit(("fault_hold", {"until": "never"})) for _ in range(60)]
+    action = new_id()
+    scene.read(
+        "INSERT INTO job_actions (id, tenant_id, act, filter, after_job) VALUES (%s, 'default', 'cancel', '{}', %s)",
+        action,
+        UUID(int=0),
+    )
+    scene.died_at(point)
+    scene.read(
+        "UPDATE job_actions SET held_until = now() WHERE held_until IS NOT NULL"
+    )  # or its hold were waited for
+    scene.worker()
+    over = "SELECT 1 FROM job_actions WHERE status = 'completed'"
+    eventually(lambda: scene.read(over), PATIENCE, every=0.05, what="the action is over")
+    (acted,) = scene.read("SELECT * FROM job_actions")
+    assert (acted["done"], acted["refused"]) == (len(ids), 0)
+    ends = scene.read("SELECT job_id FROM events WHERE kind = 'job_cancelled'")
+    assert sorted(row["job_id"] for row in ends) == sorted(ids), "each job ended once"
+
+
 BATCHING: Mapping[str, Recipe] = {
+    "sweep.act_on_jobs": all_of_a_filter,
     "sweep.settle_lines": each_line_once,
     "sweep.admit_lines": each_line_once,
     "sweep.cancel_lines": cancelled,

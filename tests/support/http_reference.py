@@ -23,7 +23,7 @@ from tests.support.markdown import table
 Json = Mapping[str, Any]
 
 RESOURCES: Mapping[str, str] = {
-    "jobs": r"/jobs",
+    "jobs": r"/jobs|/job-actions",
     "questions": r"/elicitations|.*/elicitations$",
     "conversations": r"/messages|/conversations|/webhooks/channels|.*/messages$",
     "events": r"/events|.*/events$",

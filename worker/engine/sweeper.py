@@ -69,6 +69,9 @@ else there is to sweep must not wait longer."""
 _LINES_AT_ONCE = 200
 """Lines of batches in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
 
+_ACTED_ON_AT_ONCE = 50
+"""Jobs of a job action, each in a commit of its own."""
+
 _WINDOWS_AT_ONCE = 20
 """Jobs in one commit, each with up to a window of steps."""
 
@@ -141,6 +144,7 @@ class Sweeper:
             SweepPart.CHILDREN: self._notify_parents,
             SweepPart.CONVERSATIONS: self._settle_turns,
             SweepPart.BATCHES: self._move_batches,
+            SweepPart.ACTIONS: self._act_on_jobs,
             SweepPart.WINDOWS: self._open_windows,
             SweepPart.TOOLS: self._await_tools,
         }
@@ -369,6 +373,17 @@ class Sweeper:
         if count or wakes or cancelled is not None:
             self._due_in(_BATCHES_PAUSE_SECONDS)
         return count + len(cancelled or ()), list(wakes)
+
+    async def _act_on_jobs(self) -> tuple[int, list[Wake]]:
+        """Carry out a part of what somebody asked for all jobs of a filter; the next part is due soon."""
+        acted = await self._store.act_on_jobs(_ACTED_ON_AT_ONCE)
+        if acted is None:
+            return 0, []
+        for ended in acted.ended:
+            self._job_ended(ended)
+            self._interrupt(ended)
+        self._due_in(_BATCHES_PAUSE_SECONDS)
+        return acted.count, list(acted.wakes)
 
     async def _open_windows(self) -> tuple[int, list[Wake]]:
         """Let held steps follow where something else than the end of a step made room; they are published as due."""

@@ -165,6 +165,13 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && document.querySelector("[data-live]")) soon();
 });
 
+// What moves without an event is looked at from time to time.
+function keepLooking() {
+  const seconds = Number(main && main.dataset.poll);
+  if (!seconds) return;
+  const timer = setInterval(() => (main.dataset.stream ? soon() : clearInterval(timer)), seconds * 1000);
+}
+
 // A link to a step opens it, also from the picture of the plan.
 function open() {
   const step = location.hash.startsWith("#step-") && document.getElementById(location.hash.slice(1));
@@ -177,4 +184,5 @@ function open() {
 document.addEventListener("planq:page", (event) => show(event.detail));
 addEventListener("hashchange", open);
 open();
+keepLooking();
 keepFollowing();

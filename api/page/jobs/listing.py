@@ -69,6 +69,7 @@ async def show_jobs(
         chosen=chosen,
         strategies=list(Strategy),
         following=following and _address(chosen, cursor=following),
+        change=_change(chosen),
         is_first=cursor is None,
         is_empty=not jobs and not any(counted["counts"].values()),
     )
@@ -131,6 +132,12 @@ def _counts(counted: dict[str, Any], chosen: dict[str, str]) -> list[dict[str, A
 def _address(chosen: dict[str, str], **more: str) -> str:
     given = {name: value for name, value in {**chosen, **more}.items() if value}
     return page_url("/jobs") + (f"?{urlencode(given)}" if given else "")
+
+
+def _change(chosen: dict[str, str]) -> str:
+    """Return the page on which all jobs that fit can be changed."""
+    given = {"words": chosen["q"], "status": chosen["status"], "strategy": chosen["strategy"]}
+    return page_url("/job-actions") + f"?{urlencode({name: value for name, value in given.items() if value})}"
 
 
 def _id_in(words: str) -> UUID | None:

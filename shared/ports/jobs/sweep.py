@@ -188,6 +188,7 @@ class SweepPart(StrEnum):
     CHILDREN = "children"  # unnotified_children
     CONVERSATIONS = "conversations"  # unsettled_turns
     BATCHES = "batches"  # settle_lines, cancel_lines, admit_lines
+    ACTIONS = "actions"  # act_on_jobs
     WINDOWS = "windows"  # open_windows
     TOOLS = "tools"  # wake_offered, missed_tools
     WAKES = "wakes"  # take_due_wakes
@@ -206,6 +207,15 @@ class Due:
     unclaimed: Collection[WakeQueue]
     suspected: Collection[Lane] = ()
     next_in: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActedOn:
+    """What a part of a job action has led to: how many jobs it changed, which it ended, and whom to wake."""
+
+    count: int = 0
+    ended: Sequence[UUID] = ()
+    wakes: Sequence[Wake] = ()
 
 
 class SweepStore(Protocol):
@@ -366,6 +376,10 @@ class SweepStore(Protocol):
 
     async def admit_lines(self, limit: int) -> Sequence[Wake]:
         """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
+        ...
+
+    async def act_on_jobs(self, limit: int) -> ActedOn | None:
+        """Carry out a part of a job action, on so many jobs at most; None where there is none to be at."""
         ...
 
     async def tidy(self) -> None:

@@ -27,6 +27,7 @@ from planq.shared.domain.jobs.states import (
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
 from planq.shared.ports.jobs.sweep import (
+    ActedOn,
     Attempt,
     Due,
     DueSchedule,
@@ -44,6 +45,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.store.acting import act_on_jobs
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import notify_parent
@@ -78,6 +80,7 @@ class WorkerRegistry:
         for `tool_wait` for a worker that has its tool.
         """
         self._database = database
+        self._holder = new_id()
         self._margin_seconds = margin.total_seconds()
         self._lease_seconds = lease.total_seconds()
         self._tool_wait_seconds = tool_wait.total_seconds()
@@ -514,14 +517,12 @@ class WorkerRegistry:
     async def admit_lines(self, limit: int) -> Sequence[Wake]:
         return await admit_lines(self._database, limit, self._lease_seconds)
 
+    async def act_on_jobs(self, limit: int) -> ActedOn | None:
+        return await act_on_jobs(self._database, self._holder, limit)
+
     async def tidy(self) -> None:
-        await self._database.execute("forget_dead_workers")
-        await self._database.execute("forget_schedules")
-        await self._database.execute("forget_expired_secrets")
-        await self._database.execute("forget_suspects")
-        await self._database.execute("forget_freezes")
-        await self._database.execute("forget_texts")
-        await self._database.execute("forget_watches")
+        for subject in ("dead_workers", "schedules", "expired_secrets", "suspects", "freezes", "texts", "watches"):
+            await self._database.execute(f"forget_{subject}")
         await self._database.execute("add_up_stored_bytes")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
         await fail_lost_lines(self._database, _LOST_LINES_AT_ONCE)

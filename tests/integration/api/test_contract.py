@@ -50,6 +50,10 @@ OPERATIONS = [
     ("GET", "/jobs/{job_id}/why"),
     ("GET", "/job-counts"),
     ("GET", "/workers"),
+    ("POST", "/job-actions"),
+    ("GET", "/job-actions"),
+    ("GET", "/job-actions/{action_id}"),
+    ("POST", "/job-actions/{action_id}/cancel"),
     ("POST", "/jobs/{job_id}/cancel"),
     ("POST", "/jobs/{job_id}/pause"),
     ("POST", "/jobs/{job_id}/resume"),
@@ -182,6 +186,7 @@ BEYOND_SCHEMAS = (
     "respond: expected model, or none at all; found ",  # beside an agent
     "metadata.agent: ",  # what somebody else's metadata may hold
     "expected a line for each request",  # not only blank ones
+    "filter.status: expected one that ",  # what an act can change
     "words: expected without ",  # what filters beside them
     *("callback_url: ", "url: ", "events: "),  # which addresses are public
     *("after: there is no event ", "Last-Event-ID: there is no event "),  # how far the log goes

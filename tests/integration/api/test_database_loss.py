@@ -41,6 +41,7 @@ BODIES: dict[str, Any] = {
         "from": {"external_id": "ada"},
         "content": {"text": "hello"},
     },
+    "POST /job-actions": {"act": "cancel", "filter": {}},
     "POST /tasks": {"goal": "a"},
     "POST /plans/{plan_id}/refine": {"current_step": 1},
     "PATCH /conversations/{conversation_id}": {"policy": "queue"},

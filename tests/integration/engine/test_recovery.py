@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from planq.api.recovery import doubts_about
 from planq.shared.domain.errors import RateLimited, Transient
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
+from planq.shared.domain.overview.again import doubts_about
 from planq.shared.ports import StepClaim, StepWake
 from planq.shared.store.requests import Verdict
 from planq.worker.engine import SweepSettings

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.api.recovery import doubts_about, seconds_again
 from planq.shared.domain.errors import Conflict, OutcomeUnknown
+from planq.shared.domain.overview.again import doubts_about, seconds_again
 
 FAILED = {"code": "timeout", "message": "no"}
 

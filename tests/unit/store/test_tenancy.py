@@ -31,6 +31,7 @@ TABLES = {
 }
 
 ENGINE_FILES = {
+    "action": "what somebody asked for all jobs of a filter, each with the tenant of the action",
     "batch": "lines that are due of all tenants; what people ask of a batch names its tenant",
     "budget": "what a claim reserves, by the claim's job and its tree",
     "children": "a step delegates and joins, by the claim's job and its children",
@@ -143,7 +144,16 @@ ALL_TENANTS = {
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
-FOR_WORKERS = {"deliveries.py", "jobs", "learning.py", "lines.py", "orchestrations.py", "retention.py", "texts.py"}
+FOR_WORKERS = {
+    "acting.py",
+    "deliveries.py",
+    "jobs",
+    "learning.py",
+    "lines.py",
+    "orchestrations.py",
+    "retention.py",
+    "texts.py",
+}
 """The parts of `shared/store` that serve workers; all others serve callers too."""
 
 

@@ -1,3 +1,7 @@
+CREATE DOMAIN job_act AS TEXT CONSTRAINT ck_job_act CHECK (VALUE IN ('cancel', 'pause', 'resume', 'retry'));
+
+CREATE DOMAIN job_action_status AS TEXT CONSTRAINT ck_job_action_status CHECK (VALUE IN ('running', 'completed', 'cancelled'));
+
 CREATE DOMAIN batch_status AS TEXT CONSTRAINT ck_batch_status CHECK (VALUE IN ('uploading', 'validating', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled'));
 
 CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
@@ -353,6 +357,34 @@ CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
 CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
 
 CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+
+CREATE TABLE job_actions (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    act job_act NOT NULL,
+    status job_action_status DEFAULT 'running' NOT NULL,
+    filter JSON NOT NULL,
+    repeat_unsafe BOOLEAN DEFAULT false NOT NULL,
+    after_job UUID NOT NULL,
+    done INTEGER DEFAULT 0 NOT NULL,
+    unchanged INTEGER DEFAULT 0 NOT NULL,
+    refused INTEGER DEFAULT 0 NOT NULL,
+    problems JSON,
+    held_by UUID,
+    held_until TIMESTAMP WITH TIME ZONE,
+    idempotency_key TEXT,
+    request_hash TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_job_actions PRIMARY KEY (id),
+    CONSTRAINT fk_job_actions_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE INDEX ix_job_actions_listing ON job_actions (tenant_id, id);
+
+CREATE INDEX ix_job_actions_running ON job_actions (id) WHERE status = 'running';
+
+CREATE UNIQUE INDEX uq_job_actions_idempotency_key ON job_actions (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE batches (
     id UUID NOT NULL,

@@ -74,6 +74,8 @@ SELECT 'batches', NULL, NULL WHERE (
         SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
 )
 UNION ALL
+SELECT 'actions', NULL, NULL WHERE EXISTS (SELECT FROM job_actions WHERE status = 'running')
+UNION ALL
 SELECT 'windows', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs WHERE held_steps > 0 AND paused_at IS NULL AND out_steps < planq_places(priority)
 )

@@ -1,0 +1,115 @@
+"""One request for all jobs that a filter selects: counted, confirmed, and watched while workers are at it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Caller, Who
+from planq.api.deps import Services, Use
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.jobs.acts import json_in
+from planq.api.routes.actions import JobActionRequest, cancel_action, get_action, get_actions, post_action
+from planq.shared.domain.errors import InvalidRequest, PlanqError
+from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
+from planq.shared.domain.overview.selection import JobAct
+
+action_page_routes = page_router()
+
+_TEXTS = ("status", "strategy", "priority", "agent", "batch_id", "words")
+_NUMBERS = {"older_than_hours": ("older_than_seconds", 3600.0), "min_cost_usd": ("min_cost_usd", 1.0)}
+_FIELDS = (*_TEXTS, *_NUMBERS, "metadata", "repeat_unsafe")
+_SHOWN = 20
+_SCALE = 1_000
+
+
+@action_page_routes.get("/ui/job-actions")
+async def show_actions(request: Request, services: Use, who: Who) -> Response:
+    """Show the form of a filter, how many jobs it selects, and the newest actions."""
+    given = {name: request.query_params.get(name, "")[:4_000] for name in ("act", *_FIELDS)}
+    counted, problem = None, None
+    if given["act"]:
+        try:
+            counted = await _counted(request, services, who, given)
+        except PlanqError as error:
+            problem = error.message
+    listed = values_of(await get_actions(services, who, limit=_SHOWN))
+    return page(
+        request,
+        "actions.html",
+        given=given,
+        counted=counted,
+        problem=problem,
+        actions=[{**one, "bars": _bars(one)} for one in listed["items"]],
+        acts=list(JobAct),
+        statuses=list(JobStatus),
+        strategies=list(Strategy),
+        priorities=list(Priority),
+    )
+
+
+@action_page_routes.post("/ui/job-actions")
+async def post_form(request: Request, services: Use, who: Who) -> Response:
+    """Begin what was counted, and lead to its progress; the same form sent twice is one action."""
+    fields = fields_of(request)
+    sent = _sent(fields)
+    made = values_of(
+        await post_action(_asking(request, sent), body_of(JobActionRequest, sent), services, who, fields.get("key"))
+    )
+    return seen(f"/job-actions/{made['id']}")
+
+
+@action_page_routes.get("/ui/job-actions/{action_id}")
+async def show_action(request: Request, action_id: str, services: Use, who: Who) -> Response:
+    """Show how far an action is."""
+    action = values_of(await get_action(action_id, services, who))
+    return page(request, "action.html", action=action, bars=_bars(action), is_over=action["finished_at"] is not None)
+
+
+@action_page_routes.post("/ui/job-actions/{action_id}/cancel")
+async def post_stop(action_id: str, services: Use, who: Who) -> Response:
+    """Change no further job."""
+    await cancel_action(action_id, services, who)
+    return seen(f"/job-actions/{action_id}")
+
+
+async def _counted(request: Request, services: Services, who: Caller, given: dict[str, str]) -> dict[str, Any]:
+    sent = {**_sent(given), "dry_run": True}
+    found = values_of(await post_action(_asking(request, sent), body_of(JobActionRequest, sent), services, who))
+    return {**found, "key": uuid4().hex}
+
+
+def _asking(request: Request, sent: dict[str, Any]) -> Request:
+    asked = Request({**request.scope, "headers": []})
+    asked._json = sent
+    return asked
+
+
+def _sent(fields: dict[str, str]) -> dict[str, Any]:
+    """Return the body of `POST /job-actions` that a form means; raises `InvalidRequest` for what cannot be read."""
+    wanted: dict[str, Any] = {name: fields[name].strip() for name in _TEXTS if fields.get(name, "").strip()}
+    for name, (field, unit) in _NUMBERS.items():
+        if text := fields.get(name, "").strip():
+            try:
+                wanted[field] = float(text) * unit
+            except ValueError:
+                raise InvalidRequest(f"{name}: expected a number, found something else") from None
+    if text := fields.get("metadata", "").strip():
+        wanted["metadata"] = json_in(text, "metadata")
+    return {"act": fields.get("act", ""), "filter": wanted, "repeat_unsafe": bool(fields.get("repeat_unsafe"))}
+
+
+def _bars(action: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of the bar that shows how far an action is, in thousandths of the jobs that it concerns."""
+    counts = [("done", "ok"), ("unchanged", "idle"), ("refused", "bad")]
+    whole = max(sum(action[name] for name, _ in counts) + (action["left"] or 0), 1)
+    at, bars = 0.0, []
+    for name, kind in counts:
+        width = _SCALE * action[name] / whole
+        bars.append({"kind": kind, "x": round(at, 1), "width": round(width, 1)})
+        at += width
+    return [bar for bar in bars if bar["width"]]

@@ -1,0 +1,234 @@
+"""Job actions: cancel, pause, resume or retry all jobs that a filter selects, durably, and look how far that is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Caller, Who
+from planq.api.deps import Services, Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.http import JsonResponse, body_digest, error_responses
+from planq.api.routes.jobs import CursorQuery, KeyHeader
+from planq.api.schemas import MAX_METADATA_BYTES, MAX_PAGE, Answer, Id, Metadata, RequestBody, Time
+from planq.api.submission import check_key, check_object
+from planq.shared.domain.errors import Conflict, NotFound, capped, storable
+from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
+from planq.shared.domain.overview.selection import ActionStatus, JobAct, JobFilter
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.job_actions import COUNTED_AMONG, NewAction
+
+action_routes = strict_router("jobs")
+
+_UUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_MOST_SECONDS = 1e9
+
+ActionPath = Annotated[
+    str, Path(alias="action_id", json_schema_extra={"format": "uuid"}, description="The job action's id.")
+]
+_Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS)]
+
+
+class JobFilterRequest(RequestBody):
+    """Which jobs are meant: those for which all of it holds, never child jobs, none at all that came later."""
+
+    status: Annotated[JobStatus, Field(strict=False)] | None = Field(
+        None, description="Where they stand; without it all that can be changed so, of a retry those that failed."
+    )
+    strategy: Annotated[Strategy, Field(strict=False)] | None = None
+    priority: Annotated[Priority, Field(strict=False)] | None = None
+    agent: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(None, description="Its name.")
+    batch_id: Annotated[str, Field(pattern=_UUID_PATTERN)] | None = Field(None, description="The batch of its line.")
+    words: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="They stand in its input, whatever their case."
+    )
+    metadata: Metadata = Field(None, description="Each of these keys stands in its metadata with this value.")
+    older_than_seconds: _Seconds | None = None
+    newer_than_seconds: _Seconds | None = None
+    min_cost_usd: Annotated[float, Field(ge=0, lt=1e9)] | None = Field(
+        None, description="It has cost so much by now."
+    )
+
+    def checked(self, now: datetime) -> JobFilter:
+        """Return the filter as it is kept; raises `TooLarge` for metadata."""
+        check_object("metadata", self.metadata, MAX_METADATA_BYTES)
+        return JobFilter(
+            status=self.status,
+            strategy=self.strategy,
+            agent=None if self.agent is None else storable(self.agent),
+            priority=self.priority,
+            batch_id=None if self.batch_id is None else UUID(self.batch_id),
+            words=None if self.words is None else storable(self.words),
+            metadata=self.metadata,
+            made_before=_ago(now, self.older_than_seconds),
+            made_after=_ago(now, self.newer_than_seconds),
+            min_cost_usd=self.min_cost_usd,
+        )
+
+
+def _ago(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now - timedelta(seconds=seconds)
+
+
+class JobActionRequest(RequestBody):
+    """What is to be done to all jobs of a filter."""
+
+    act: Annotated[JobAct, Field(strict=False)] = Field(
+        description="`resume` lets paused jobs go on; `retry` tries again what has not succeeded of failed ones."
+    )
+    filter: JobFilterRequest = Field(description="`{}` means all jobs that can be changed so.")
+    repeat_unsafe: bool = Field(
+        default=False, description="Of a retry: repeat also calls of `unsafe` tools that may have taken effect."
+    )
+    dry_run: bool = Field(default=False, description="Only count the jobs; nothing is stored.")
+
+
+class JobProblem(Answer):
+    """Why a job could not be changed."""
+
+    job_id: Id
+    code: str
+    message: str
+
+
+class JobActionDocument(Answer):
+    """How far a job action is."""
+
+    id: Id
+    act: JobAct
+    status: ActionStatus
+    filter: dict[str, Any]
+    repeat_unsafe: bool
+    done: int = Field(description="Jobs that it has changed.")
+    unchanged: int = Field(description="Jobs that had gone on by themselves when their turn came.")
+    refused: int = Field(description="Jobs that it could not change.")
+    problems: list[JobProblem] = Field(description="Why, for the first twenty of them.")
+    left: int | None = Field(
+        description=f"How many are still to come, counted among the next {COUNTED_AMONG:,}; null where it is over."
+    )
+    created_at: Time
+    finished_at: Time | None
+
+
+class JobActionPage(Answer):
+    """Job actions, newest first; `next_cursor` is null on the last page."""
+
+    items: list[JobActionDocument]
+    next_cursor: str | None
+
+
+class ConcernedJobs(Answer):
+    """What a job action would concern."""
+
+    count: int
+    or_more: bool = Field(description=f"True where more than {COUNTED_AMONG:,} jobs would have to be looked at.")
+
+
+_ACCEPTED: dict[str, Any] = {
+    "description": "The action is stored and will be carried out; the same key and body give the same action.",
+    "headers": {
+        "Location": {"description": "Where to look how far it is.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` when it was sent before under this key.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    },
+}
+
+
+@action_routes.post(
+    "/job-actions",
+    status_code=202,
+    response_model=JobActionDocument,
+    responses={
+        200: {"description": "With `dry_run`: how many jobs it would concern.", "model": ConcernedJobs},
+        202: _ACCEPTED,
+        **error_responses(400, 409, 413, 415),
+    },
+)
+async def post_action(
+    request: Request, body: JobActionRequest, services: Use, who: Who, idempotency_key: KeyHeader = None
+) -> Response:
+    """Cancel, pause, resume or retry all jobs that a filter selects and that are there by now.
+
+    Workers do it one job after the other, also when nobody looks, and whoever of them dies. Each job is changed at
+    most once, as the request for it alone would change it; what that would be refused for is told in `problems`.
+    """
+    now = datetime.now(UTC)
+    wanted = body.filter.checked(now)
+    key = check_key(idempotency_key)
+    if body.dry_run:
+        found = await services.job_actions.concerned(who.tenant_id, body.act, wanted, now)
+        return JsonResponse({"count": found.count, "or_more": found.or_more})
+    digest = None if key is None else body_digest(await request.json())
+    new = NewAction(who.tenant_id, body.act, wanted, body.repeat_unsafe, key, digest)
+    id, is_replayed = await services.job_actions.begin(new)
+    replayed = {"Idempotency-Replayed": "true"} if is_replayed else {}
+    return await _answer_with(services, who, id, status=202, headers={"Location": f"/job-actions/{id}", **replayed})
+
+
+@action_routes.get("/job-actions", response_model=JobActionPage)
+async def get_actions(
+    services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
+) -> Response:
+    """List job actions, newest first; thirty days after their end they are removed."""
+    try:
+        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
+    except ValueError:
+        raise no_cursor() from None
+    rows = await services.job_actions.page(who.tenant_id, below=below, limit=limit + 1)
+    left = {row["id"]: await _left(services, who, row) for row in rows}
+    return page_of(rows, limit, lambda row: _document(row, left[row["id"]]), lambda row: cursor_of(row["id"].bytes))
+
+
+@action_routes.get("/job-actions/{action_id}", response_model=JobActionDocument, responses=error_responses(404))
+async def get_action(action_id: ActionPath, services: Use, who: Who) -> Response:
+    """Return a job action."""
+    return await _answer_with(services, who, _id_of(action_id))
+
+
+@action_routes.post(
+    "/job-actions/{action_id}/cancel", response_model=JobActionDocument, responses=error_responses(404, 409)
+)
+async def cancel_action(action_id: ActionPath, services: Use, who: Who) -> Response:
+    """Change no further job; what is done stays done. One that has completed is refused: 409."""
+    found = _id_of(action_id)
+    if not await services.job_actions.stop(who.tenant_id, found):
+        row = await services.job_actions.get(who.tenant_id, found)
+        if row["status"] != ActionStatus.CANCELLED:
+            raise Conflict(f"job action {found} has {row['status']}; only one that is running can be cancelled")
+    return await _answer_with(services, who, found)
+
+
+async def _answer_with(
+    services: Services, who: Caller, id: UUID, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    row = await services.job_actions.get(who.tenant_id, id)
+    return JsonResponse(_document(row, await _left(services, who, row)), status_code=status, headers=headers)
+
+
+async def _left(services: Services, who: Caller, row: Row) -> int | None:
+    return None if row["finished_at"] is not None else await services.job_actions.left(who.tenant_id, row)
+
+
+def _document(row: Row, left: int | None) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("act", "status", "filter", "repeat_unsafe", "done", "unchanged", "refused")},
+        "id": str(row["id"]),
+        "problems": row["problems"] or [],
+        "left": left,
+        "created_at": shown_time(row["created_at"]),
+        "finished_at": shown_time(row["finished_at"]),
+    }
+
+
+def _id_of(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"there is no job action {capped(text, 80)!r}; their ids are UUIDs") from None

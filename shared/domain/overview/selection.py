@@ -1,0 +1,108 @@
+"""Job actions: what is to become of all jobs that a filter selects, and which jobs that can be.
+
+action  running → completed | cancelled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+from uuid import UUID
+
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+
+
+class JobAct(StrEnum):
+    """What is done to each job."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"  # lets paused jobs go on
+    RETRY = "retry"  # lets jobs with failures try again what has not succeeded
+
+
+class ActionStatus(StrEnum):
+    """Where a job action stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"  # every job that it concerned was looked at
+    CANCELLED = "cancelled"  # somebody has stopped it; what is done stays done
+
+
+_UNFINISHED = tuple(status for status in JobStatus if status not in TERMINAL_JOB)
+_STATUSES = {
+    JobAct.CANCEL: _UNFINISHED,
+    JobAct.PAUSE: _UNFINISHED,
+    JobAct.RESUME: _UNFINISHED,
+    JobAct.RETRY: (JobStatus.FAILED, JobStatus.COMPLETED),
+}
+_USUAL = {**_STATUSES, JobAct.RETRY: (JobStatus.FAILED,)}
+"""Jobs that have completed with failures are tried again only where they are asked for by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are meant, all conditions at once: never child jobs, which end and go on with those above them.
+
+    `metadata` has to stand in a job's own; `words` in its input, whatever their case.
+    """
+
+    status: JobStatus | None = None
+    strategy: Strategy | None = None
+    agent: str | None = None
+    priority: Priority | None = None
+    batch_id: UUID | None = None
+    words: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    made_before: datetime | None = None
+    made_after: datetime | None = None
+    min_cost_usd: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is given of it, as JSON."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        for name in ("batch_id",):
+            given |= {name: str(given[name])} if name in given else {}
+        for name in ("made_before", "made_after"):
+            given |= {name: given[name].isoformat()} if name in given else {}
+        return given
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the filter that `to_json` has told; what it does not know is left out."""
+        kinds: dict[str, Any] = {
+            "status": JobStatus,
+            "strategy": Strategy,
+            "priority": Priority,
+            "batch_id": UUID,
+            "made_before": datetime.fromisoformat,
+            "made_after": datetime.fromisoformat,
+        }
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: kinds.get(name, _same)(one) for name, one in value.items() if name in known})
+
+    def has_metadata(self, metadata: Any) -> bool:
+        """Return whether all that is wanted stands in a job's metadata."""
+        if not self.metadata:
+            return True
+        return isinstance(metadata, Mapping) and all(
+            name in metadata and metadata[name] == value for name, value in self.metadata.items()
+        )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def statuses_for(act: JobAct, wanted: JobStatus | None) -> Sequence[JobStatus]:
+    """Return the statuses of the jobs that an act concerns; raises `InvalidRequest` where it cannot."""
+    if wanted is None:
+        return _USUAL[act]
+    if wanted not in _STATUSES[act]:
+        expected = ", ".join(_STATUSES[act])
+        raise InvalidRequest(f"filter.status: expected one that {act} can change ({expected}), found {wanted}")
+    return [wanted]

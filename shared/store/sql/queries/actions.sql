@@ -1,0 +1,66 @@
+-- Job actions: asked for, looked at, stopped; and the jobs that a filter selects.
+
+-- name: begin_action
+-- Stores an action, unless its tenant has sent one under the same idempotency key.
+INSERT INTO job_actions (id, tenant_id, act, filter, repeat_unsafe, after_job, idempotency_key, request_hash)
+VALUES (%(id)s, %(tenant_id)s, %(act)s, %(filter)s, %(repeat_unsafe)s, %(after)s, %(idempotency_key)s, %(request_hash)s)
+ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id
+
+-- name: action_by_key
+-- The action that a tenant has sent under an idempotency key.
+SELECT id, request_hash FROM job_actions WHERE tenant_id = %(tenant_id)s AND idempotency_key = %(idempotency_key)s
+
+-- name: forget_actions
+-- Removes a tenant's oldest actions that ended long ago.
+DELETE FROM job_actions WHERE tenant_id = %(tenant_id)s AND id IN (
+    SELECT id FROM job_actions
+    WHERE tenant_id = %(tenant_id)s AND id < planq_first_id(planq_now() - make_interval(days => %(days)s))
+      AND status <> 'running'
+    ORDER BY id LIMIT %(limit)s
+)
+
+-- name: get_action
+-- One action of a tenant.
+SELECT * FROM job_actions WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+
+-- name: list_actions
+-- A tenant's newest actions.
+SELECT * FROM job_actions WHERE tenant_id = %(tenant_id)s AND id < %(below)s ORDER BY id DESC LIMIT %(limit)s
+
+-- name: stop_action
+-- Lets an action look at no further job; no row where it is over.
+UPDATE job_actions SET status = 'cancelled', finished_at = planq_clock()
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'running'
+RETURNING id
+
+-- name: select_jobs
+-- The next jobs of a tenant in some statuses, in the order of their ids, behind `after`, that were made up to `made_until`, each
+-- with whether it fits: of each pair of status and strategy the index knows the first ones. Their metadata are told where
+-- somebody has to look at these. A job whose clock was ahead of ours by a minute is left out.
+SELECT j.id, j.parent_job_id IS NULL AND j.created_at <= %(made_until)s
+       AND (%(agent)s::text IS NULL OR j.agent_name = %(agent)s)
+       AND (%(priority)s::text IS NULL OR j.priority = %(priority)s)
+       AND (%(batch_id)s::uuid IS NULL OR j.batch_id = %(batch_id)s)
+       AND (%(made_before)s::timestamptz IS NULL OR j.created_at < %(made_before)s)
+       AND (%(made_after)s::timestamptz IS NULL OR j.created_at >= %(made_after)s)
+       AND (%(min_cost_usd)s::float8 IS NULL OR j.cost_usd >= %(min_cost_usd)s)
+       AND (%(words)s::text IS NULL OR strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0)
+       AND (%(is_paused)s::bool IS NULL OR (j.paused_at IS NOT NULL) = %(is_paused)s)
+       AND (NOT %(has_failures)s OR j.status = 'failed' OR j.failed_steps > 0)
+       AND (%(asking)s::bool IS NULL OR j.status <> 'executing' OR CASE WHEN EXISTS (  -- few trees ask at all
+                SELECT FROM elicitations e
+                WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
+            ) THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL ELSE false END = %(asking)s) AS fits,
+       CASE WHEN %(with_metadata)s THEN j.metadata END AS metadata
+FROM (
+    SELECT f.id FROM unnest(%(statuses)s::text[]) AS s (status) CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM jobs o
+        WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
+          AND o.id > %(after)s AND o.id < planq_first_id(%(made_until)s::timestamptz + interval '1 minute')
+        ORDER BY o.id LIMIT %(limit)s
+    ) f
+    ORDER BY f.id LIMIT %(limit)s
+) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
+ORDER BY j.id
