@@ -141,7 +141,7 @@ def _document(view: JobView) -> Any:
 async def _result(services: Services, tenant_id: str, view: JobView) -> CallToolResult:
     job_id: UUID = view.row["id"]
     if view.row["status"] == JobStatus.COMPLETED:
-        return await _output(services, tenant_id, job_id)
+        return await _output(services, tenant_id, job_id, view.steps[0]["content"])
     job = _document(view)
     if not view.has_ended:
         asked = [f"question {one['id']}: {one['message']}" for one in job["open_questions"]]
@@ -155,7 +155,8 @@ async def _result(services: Services, tenant_id: str, view: JobView) -> CallTool
 _LATER = f"call again with the same _meta/{IDEMPOTENCY_KEY}, if there was one, or look at"
 
 
-async def _output(services: Services, tenant_id: str, job_id: UUID) -> CallToolResult:
+async def _output(services: Services, tenant_id: str, job_id: UUID, content: str | None) -> CallToolResult:
+    """Return what a call came to: as text what its tool says to models, else the output."""
     stored = await services.requests.output(tenant_id, job_id, 0)
     body = stored.body
     if stored.payload is not None:
@@ -168,8 +169,9 @@ async def _output(services: Services, tenant_id: str, job_id: UUID) -> CallToolR
     text = json.dumps(parsed(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
     output = parsed(text)
     said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
+    told = content if content is not None else said if isinstance(said, str) else text
     return CallToolResult(
-        content=[TextContent(text=said if isinstance(said, str) else text)],
+        content=[TextContent(text=told)],
         structured_content=output if isinstance(output, dict) else None,
         _meta={JOB_ID: str(job_id)},
     )

@@ -24,7 +24,7 @@ KEY = {"dev.planq/idempotencyKey": "once/0"}
 @pytest.fixture
 def planq(database_url: str, valkey_url: str, make_stack: MakeStack) -> Stack:
     policy = json.dumps({"update_user_*": "ask:asker", "web_*": "deny"})
-    env = {"PLANQ_TOOLS": "tests.support.mcp_callers:until_there", "PLANQ_TOOL_POLICY": policy}
+    env = {"PLANQ_TOOLS": "tests.support.mcp_callers", "PLANQ_TOOL_POLICY": policy}
     stack = make_stack(database_url, valkey_url, env=env)
     stack.start()
     with httpx.Client(base_url=stack.url, timeout=60) as http:
@@ -52,6 +52,9 @@ def test_a_client_of_either_era_lists_tools_and_calls_them(planq: Stack, tmp_pat
             assert json.loads(text_of(product)) == product.structured_content
             job = wait_for(planq, job_of(product))
             assert (job["model_calls"], job["user"], job["status"]) == (0, "ada l", "completed")
+
+            twice = await client.call_tool("two_readers", {})
+            assert (text_of(twice), twice.structured_content) == ("three of them", {"count": 3})
 
             moment = {"name": f"talk-{era}", "summary": "they spoke of $0.output.x and {{ $0.output.y }}"}
             saved = await client.call_tool("save_moments", {"moments": [moment]})

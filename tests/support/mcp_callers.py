@@ -13,7 +13,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from planq import ToolContext, tool
+from planq import ToolContext, ToolResponse, tool
 from tests.support.waiting import eventually
 
 ERAS = ("legacy", "auto")
@@ -49,3 +49,9 @@ async def until_there(path: str, context: ToolContext) -> dict[str, Any]:
     await context.progress(0.5, "half of it")
     await asyncio.to_thread(eventually, Path(path).exists, 100, every=0.05)
     return {"found": path}
+
+
+@tool(effect="read")
+async def two_readers() -> ToolResponse[dict[str, Any]]:
+    """Say one thing to models, and give another to what refers to it."""
+    return ToolResponse(content="three of them", structured={"count": 3})
