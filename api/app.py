@@ -49,6 +49,7 @@ from planq.api.routes.conversations import conversation_routes
 from planq.api.routes.elicitations import elicitation_routes
 from planq.api.routes.events import event_routes
 from planq.api.routes.executions import execution_routes
+from planq.api.routes.insights import insight_routes
 from planq.api.routes.jobs import job_routes
 from planq.api.routes.message_flow import message_flow_routes
 from planq.api.routes.messages import message_routes
@@ -77,6 +78,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
 from planq.shared.store.ids import new_id
+from planq.shared.store.insights import InsightStore
 from planq.shared.store.job_actions import JobActions
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -160,7 +162,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
         *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
-        *(catalogue_routes, artifact_routes, operation_routes, page_routes),
+        *(insight_routes, catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
     app.router.routes.append(Route("/mcp", mcp, methods=["POST"]))
@@ -223,6 +225,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         batch_arrived=asyncio.Event(),
         uploads=Counter(),
         webhooks=WebhookStore(database),
+        insights=InsightStore(database),
         channels=ChannelStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,

@@ -53,6 +53,7 @@ from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
+from planq.shared.store.insights import InsightStore
 from planq.shared.store.job_actions import JobActions
 from planq.shared.store.jobs.signals import Notifier
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -108,6 +109,7 @@ class Services:
     batches: BatchStore
     batch_control: BatchControl
     webhooks: WebhookStore
+    insights: InsightStore
     channels: ChannelStore
     signing: SigningSecrets
     workers: WorkerRegistry

@@ -217,6 +217,22 @@ class CommandClient:
         given = {name: value for name, value in params.items() if value is not None}
         return self._json("GET", "/deliveries", params=given)
 
+    def insights(self, most: int, *, retired: bool = False) -> Page:
+        """Return what jobs have taught, newest first, at most so many; with `retired` those that are, too."""
+        return self._pages("/insights", most, **({"retired": "true"} if retired else {}))
+
+    def insight(self, insight_id: str) -> Json:
+        """Return an insight with the jobs that have taught it."""
+        return self._json("GET", at("insights", insight_id))
+
+    def change_insight(self, insight_id: str, body: Json) -> Json:
+        """Pin or retire an insight, and return it."""
+        return self._json("PATCH", at("insights", insight_id), body=body)
+
+    def insight_report(self, days: float) -> Json:
+        """Return whether insights help, of jobs of the last so many days."""
+        return self._json("GET", "/insights/report", params={"days": days})
+
     def tracebacks(self, job_id: str, index: int) -> Json:
         """Return where the exceptions of a step's last attempts came from, newest first."""
         return self._json("GET", f"{at('jobs', job_id)}/steps/{index}/tracebacks")

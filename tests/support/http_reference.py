@@ -32,6 +32,7 @@ RESOURCES: Mapping[str, str] = {
     "schedules": r"/schedules",
     "batches": r"/batches",
     "webhooks": r"/endpoints|/deliveries|/webhook-secret",
+    "insights": r"/insights|.*/insights$",
     "tenants": r"/tenants",
     "tools": r"/tools|/plans/validate",
     "artifacts": r"/artifacts|.*/artifacts$",

@@ -49,6 +49,7 @@ BODIES: dict[str, Any] = {
     "POST /agents/{agent_id}/executions": {"prompt": "a"},
     "POST /agents/{agent_id}/executions/async": {"prompt": "a"},
     "POST /endpoints": {"url": "https://example.com/hook", "events": ["job.*"]},
+    "PATCH /insights/{insight_id}": {"is_pinned": True},
     "PATCH /endpoints/{endpoint_id}": {"is_disabled": True},
 }
 REQUESTS: dict[str, dict[str, Any]] = {

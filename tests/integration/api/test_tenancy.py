@@ -51,6 +51,7 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/agents/{agent_id}/executions/async"): {"json": {"prompt": "go"}},
     ("post", "/plans/{plan_id}/refine"): {"json": {"current_step": 1}},
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
+    ("patch", "/insights/{insight_id}"): {"json": {"is_pinned": True}},
     ("patch", "/endpoints/{endpoint_id}"): {"json": {"description": "mine"}},
     ("get", "/events"): {"params": {"follow": "false", "after": "0-0"}},
     ("get", "/conversations/{conversation_id}/events"): {"params": {"follow": "false"}},
@@ -93,6 +94,14 @@ class Belongings:
             OWNER,
             SECRET,
         )
+        insight = uuid4()
+        self.api.jobs.execute(
+            "INSERT INTO insights (id, tenant_id, kind, digest, lesson, body, search, expires_at) "
+            "VALUES (%s, %s, 'course', 'd', %s, '{}', '', now() + interval '1 day')",
+            insight,
+            OWNER,
+            SECRET,
+        )
         batch = http.post("/batches", content=LINE, params={"start": "false"}, headers=JSON_LINES)
         assert batch.status_code == 202, batch.text
         path = f"/batches/{batch.json()['id']}"
@@ -101,6 +110,7 @@ class Belongings:
             "agent_id": "clerk",
             "skill_id": "tact",
             "schedule_id": str(schedule),
+            "insight_id": str(insight),
             "batch_id": batch.json()["id"],
         }
 

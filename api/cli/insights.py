@@ -1,0 +1,139 @@
+"""`planq insights`: what jobs have taught those after them, and whether that helps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more
+from planq.api.cli.outcome import reported
+
+_Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq insights list` shows.")]
+_MEASURES = {
+    "success": "success",
+    "tool_failures": "failed calls",
+    "rounds": "rounds",
+    "seconds": "seconds",
+    "cost_usd": "cost (USD)",
+    "tokens": "tokens",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    insights = typer.Typer(
+        name="insights", help="What earlier jobs have taught: list, pin, retire, report.", no_args_is_help=True
+    )
+    insights.command("list")(show_insights)
+    insights.command("show")(show_insight)
+    insights.command("pin")(pin_insights)
+    insights.command("retire")(retire_insights)
+    insights.command("report")(report_insights)
+    app.add_typer(insights)
+
+
+def show_insights(
+    retired: Annotated[bool, typer.Option("--retired", help="Those that are retired, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many at most.")] = 20,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what the tenant's jobs have taught, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.insights(limit, retired=retired)
+    if as_json:
+        print_page(found)
+        return
+    if not found.items:
+        err.print("nothing was learned yet; docs/insights.md says how to begin")
+    print_columns([_row(one) for one in found.items])
+    tell_of_more(found)
+
+
+def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Show an insight with the newest jobs that have taught it."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.insight(insight_id)
+    if as_json:
+        print_json(found)
+        return
+    out.print(as_line(found["lesson"], 1_000))
+    print_columns([_row(found)[:-1]])
+    print_columns([[one["seen_at"], one["job_id"], _place(one)] for one in found["sources"]])
+
+
+def pin_insights(
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of insights.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let them expire again.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Keep insights for good, and offer them before others that fit."""
+    _change(ids, url, api_key, {"is_pinned": not undo}, "not pinned any more" if undo else "pinned")
+
+
+def retire_insights(
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of insights.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Offer them again.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Offer insights to no planner any more, also when their lesson comes again."""
+    _change(ids, url, api_key, {"is_retired": not undo}, "offered again" if undo else "retired")
+
+
+def report_insights(
+    days: Annotated[float, typer.Option(min=0.001, max=3_650, help="Of jobs of the last so many days.")] = 30,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether insights help: jobs whose planners saw them, beside jobs that were held out."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.insight_report(days)
+    if as_json:
+        print_json(found)
+        return
+    jobs = found["jobs"]
+    out.print(
+        f"{found['verdict']}: {jobs['offered']} jobs with insights, {jobs['held_out']} held out, "
+        f"{jobs['shadow']} in shadow; insights are {found['mode']}"
+    )
+    rows = [["", "with", "without", "difference", ""]]
+    for name, told in _MEASURES.items():
+        one = found["measures"][name]
+        rows.append([told, *(_interval(one[key]) for key in ("with", "without", "difference")), one["verdict"]])
+    print_columns(rows)
+    if found["insights"]:
+        out.print("")
+    print_columns([_measured(one) for one in found["insights"]])
+
+
+def _change(ids: list[str], url: str | None, api_key: str | None, body: dict[str, bool], told: str) -> None:
+    with reported(as_json=False), connect(url, api_key) as client:
+        for insight_id in ids:
+            client.change_insight(insight_id, body)
+            out.print(f"insight {as_line(insight_id, 80)} is {told}")
+
+
+def _row(insight: dict[str, Any]) -> list[str]:
+    state = "retired" if insight["retired_at"] else "pinned" if insight["is_pinned"] else ""
+    counts = f"seen {insight['seen']}, against {insight['against']}"
+    return [insight["id"], insight["kind"], counts, state, as_line(insight["lesson"], 160)]
+
+
+def _place(source: dict[str, Any]) -> str:
+    return "" if source["step_index"] is None else f"step {source['step_index']}"
+
+
+def _interval(one: dict[str, float] | None) -> str:
+    return "-" if one is None else f"{one['value']:.3g} ({one['low']:.3g} to {one['high']:.3g})"
+
+
+def _measured(one: dict[str, Any]) -> list[str]:
+    state = "retired" if one["is_retired"] else "pinned" if one["is_pinned"] else ""
+    counts = f"{one['offered']} with, {one['held_out']} without"
+    return [one["id"], one["success"]["verdict"], counts, state, as_line(one["lesson"], 120)]
