@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.harness import Harness
-from tests.support.orchestras import below, document
+from tests.support.orchestras import agent_step, below, document
 
 SAID = {"agent_name": "clerk", "input_text": "$0.output.x", "input_data": {"v": "$0.output.v"}}
 
@@ -34,3 +36,31 @@ def test_an_answer_that_asks_another_agent_is_not_read_as_references_when_its_ch
     assert [(child["agent_name"], child["input"]) for child in children] == [("clerk", SAID["input_text"])]
     assert model.received["clerk"].data == SAID["input_data"]
     assert job["chained"]["result"]["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {
+            "tool_name": "cp__call_agents",
+            "arguments": {"agents": [{"agent_id": "asker", "prompt": "p"}]},
+        },
+        {
+            "tool_name": "cp__agent_orchestrate",
+            "arguments": {"plan": {"steps": [agent_step("one", "asker", prompt="p")]}},
+        },
+    ],
+    ids=["called", "orchestrated"],
+)
+def test_whoever_called_an_agent_sees_that_its_chained_tool_failed(
+    orchestra: Callable[..., Any], plan: dict[str, Any]
+) -> None:
+    # Pins: an agent whose chained tool had failed looked like plain success.
+    asker = document("asker", properties={"agent_name": {}}, chained_tool="ask_agent")
+
+    step, _, _ = orchestra({"asker": {"ok": {"agent_name": "clerk"}}}, {"calls": [plan]}, documents=[asker])
+
+    (entry,) = step["output"].get("results") or step["output"]["steps"]
+    assert entry["output"] == {"agent_name": "clerk"}
+    assert entry["chained_tool_result"]["status"] == "error"
+    assert "input_text" in entry["chained_tool_result"]["error"]
