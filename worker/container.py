@@ -187,6 +187,7 @@ class Tools:
             web_search=read_web_access(
                 settings.web_search, settings.web_search_url, key.get_secret_value() if key else ""
             ),
+            telegram_url=settings.telegram_url or BOT_API,
             max_reminders=settings.max_reminders,
             allow_private_hosts=frozenset(comma_separated(settings.http_fetch_allow_hosts)),
             http_max_bytes=settings.http_fetch_max_bytes,

@@ -44,6 +44,7 @@ class BotServer(ThreadingHTTPServer):
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.updates: list[dict[str, Any]] = []
         self.tokens = {TOKEN}
+        self.files: dict[str, bytes] = {}
         self.stopping = threading.Event()
 
     @property
@@ -63,6 +64,8 @@ class BotServer(ThreadingHTTPServer):
             if token not in self.tokens:
                 return refused(401, "Unauthorized")
             self.calls.append((method, given))
+            if method == "getFile" and given.get("file_id") not in self.files:
+                return refused(400, "Bad Request: wrong file_id or the file is temporarily unavailable")
             if method == "sendMessage" and self._replies:
                 reply = self._replies.pop(0)
                 if reply.status != 200 or reply.cut or reply.silent:
@@ -72,6 +75,9 @@ class BotServer(ThreadingHTTPServer):
     def _result(self, method: str, given: dict[str, Any]) -> Any:
         if method == "getMe":
             return {"id": 42, "is_bot": True, "first_name": "Bot", "username": "planq_bot"}
+        if method == "getFile":
+            name = given["file_id"]
+            return {"file_id": name, "file_unique_id": "u", "file_size": len(self.files[name]), "file_path": name}
         if method == "getUpdates":
             return [one for one in self.updates if one["update_id"] >= given.get("offset", 0)]
         if method == "getWebhookInfo":
@@ -103,6 +109,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        _, kind, bot, name = self.path.split("/", 3)
+        is_known = kind == "file" and bot.removeprefix("bot") in self.server.tokens
+        body = self.server.files.get(name) if is_known else None
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

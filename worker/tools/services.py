@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
 from planq.worker.apart import Apart
@@ -62,15 +63,17 @@ class WebSearch:
 class ToolServices:
     """What tools may use beside their arguments.
 
-    `web_search` is None where none is configured. A user may have `max_reminders` that are still to come.
-    `allow_private_hosts` names hosts (`host` or `host:port`) that `http_fetch` may reach although they resolve to a
-    private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects and
-    the wait for a place at a host. `apart` are the processes for what may take long.
+    `web_search` is None where none is configured. `telegram_url` is where the Bot API is, also at a private
+    address. A user may have `max_reminders` that are still to come. `allow_private_hosts` names hosts (`host` or
+    `host:port`) that `http_fetch` may reach although they resolve to a private address. `http_max_bytes` caps a
+    fetched body, `http_timeout_seconds` a whole fetch with its redirects and the wait for a place at a host.
+    `apart` are the processes for what may take long.
     """
 
     knowledge: Knowledge = field(default_factory=NoDatabase)
     memory: Memory = field(default_factory=NoDatabase)
     web_search: WebSearch | None = None
+    telegram_url: str = BOT_API
     max_reminders: int = 100
     allow_private_hosts: frozenset[str] = frozenset()
     http_max_bytes: int = 2_000_000

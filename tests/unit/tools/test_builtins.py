@@ -56,6 +56,7 @@ def test_every_builtin_is_registered_and_says_what_it_does(registry: Registry) -
         "remind_me": (Effect.IDEMPOTENT, Lane.IO),
         "save_moments": (Effect.IDEMPOTENT, Lane.IO),
         "search": (Effect.READ, Lane.IO),
+        "telegram_file": (Effect.READ, Lane.IO),
         "update_user_metadata": (Effect.IDEMPOTENT, Lane.IO),
         "wait": (Effect.IDEMPOTENT, Lane.IO),
         "web_search": (Effect.READ, Lane.IO),

@@ -15,6 +15,7 @@
 | `update_user_metadata` | idempotent | changes what is kept of a user |
 | `action` | idempotent | emits a structured event |
 | `remind_me` | idempotent | schedules a job |
+| `telegram_file` | read | a file that was sent to the tenant's Telegram bot |
 | `wait` | idempotent | a durable timer; counts as a write so that it keeps its place between other steps |
 """
 
@@ -23,6 +24,7 @@ from planq.worker.tools.builtin.memory import action, get_moments, save_moments,
 from planq.worker.tools.builtin.pure import calculate, json_query
 from planq.worker.tools.builtin.report import write_report
 from planq.worker.tools.builtin.search import knowledge_search, search
+from planq.worker.tools.builtin.telegram import telegram_file
 from planq.worker.tools.builtin.timing import now, remind_me, wait
 from planq.worker.tools.builtin.web import web_search
 
@@ -37,6 +39,7 @@ __all__ = [
     "remind_me",
     "save_moments",
     "search",
+    "telegram_file",
     "update_user_metadata",
     "wait",
     "web_search",

@@ -1,0 +1,160 @@
+"""`telegram_file`: fetch what somebody has sent to the tenant's Telegram bot, by the reference that its message has.
+
+The bot's token is a secret of the tenant and stands in both addresses that are asked. So no address leaves this
+module: whatever goes wrong is told in words of its own, without the exception that told it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+import re
+from typing import Annotated, Any, NotRequired
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from planq.shared.domain.channels.telegram import BOT_API, BOT_SECRET
+from planq.shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidArguments,
+    TimedOut,
+    ToolFailed,
+    Transient,
+    capped,
+)
+from planq.shared.domain.jobs.states import Effect
+from planq.shared.domain.values import strict_json
+from planq.shared.ports import ToolContext
+from planq.worker.egress import GuardedTransport, retry_after
+from planq.worker.tools.builtin.content import is_text, read_document, read_limited
+from planq.worker.tools.declare import tool
+from planq.worker.tools.errors import from_status
+from planq.worker.tools.services import ToolServices
+
+_NAME = "telegram_file"
+_TIMEOUT_SECONDS = 45.0
+_MOST_ANSWER_BYTES = 100_000
+_MOST_CODED_BYTES = 1_000_000
+"""A larger file that is no text is described alone: what follows in the job could not use it as text either."""
+
+_TOKEN = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,200}")
+_PATH = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
+
+
+class TelegramFile(TypedDict):
+    """A file; `text` is there where it is one, `base64` where it is small and none."""
+
+    name: Annotated[str, Field(description="The name that Telegram keeps it under.")]
+    media_type: Annotated[str, Field(description="By the name, such as image/jpeg; empty where that says nothing.")]
+    size: Annotated[int, Field(description="Its bytes, as far as they were read.")]
+    text: NotRequired[str]
+    base64: NotRequired[str]
+    truncated: Annotated[bool, Field(description="True when it was larger than the limit: cut, or not read at all.")]
+
+
+@tool(effect=Effect.READ, timeout_seconds=60)
+async def telegram_file(
+    file_id: Annotated[
+        str, Field(description="`file_id` of a photo, document or voice message.", min_length=1, max_length=200)
+    ],
+    context: ToolContext,
+    services: ToolServices,
+    max_bytes: Annotated[
+        int | None, Field(description="Read no more than this; an operator's limit applies too.", ge=1)
+    ] = None,
+) -> TelegramFile:
+    """Fetch a file that somebody has sent to the bot, by the `file_id` that its message tells: text, or base64."""
+    token = await context.secret(BOT_SECRET)
+    if not _TOKEN.fullmatch(token):
+        raise AuthFailed(f"{_NAME}: the secret {BOT_SECRET} is no token of a bot; it looks like 123456:AbC…")
+    limit = min(max_bytes or services.http_max_bytes, services.http_max_bytes)
+    own = (urlsplit(services.telegram_url).hostname or "").lower()
+    transport = GuardedTransport(
+        services.resolve,
+        services.allow_private_hosts | ({own} if services.telegram_url != BOT_API else set()),
+        _NAME,
+        tenant_id=context.tenant_id,
+        places=services.http_places,
+        least_rate=services.http_least_rate,
+    )
+    client = httpx.AsyncClient(
+        transport=transport,
+        follow_redirects=False,
+        timeout=_TIMEOUT_SECONDS,
+        headers={"Accept-Encoding": "gzip, deflate"},
+        trust_env=False,
+    )
+    url = services.telegram_url.rstrip("/")
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS), client:
+            path, size = await _place_of(client, f"{url}/bot{token}/getFile", file_id)
+            return await _read(client, f"{url}/file/bot{token}/{quote(path)}", path, size, limit)
+    except (TimeoutError, httpx.TimeoutException):
+        raise TimedOut(f"{_NAME}: Telegram did not answer in full within {_TIMEOUT_SECONDS:g} s") from None
+    except httpx.HTTPError as error:
+        raise Transient(f"{_NAME}: Telegram could not be reached ({type(error).__name__})") from None
+
+
+async def _place_of(client: httpx.AsyncClient, url: str, file_id: str) -> tuple[str, int | None]:
+    """Return where a file lies, and how large Telegram says that it is."""
+    async with client.stream("POST", url, json={"file_id": file_id}) as response:
+        body, _ = await _limited(response, _MOST_ANSWER_BYTES)
+    document = _object(body)
+    if document.get("ok") is not True:
+        raise _refusal(response, document)
+    found = document.get("result")
+    path, size = (found.get("file_path"), found.get("file_size")) if isinstance(found, dict) else (None, None)
+    # A server of one's own in local mode names places on its disk.
+    if not isinstance(path, str) or len(path) > 300 or not _PATH.fullmatch(path) or ".." in path.split("/"):
+        raise ToolFailed(f"{_NAME}: expected a file that can be fetched, found none; Telegram gives up to 20 MB")
+    return path, size if isinstance(size, int) and not isinstance(size, bool) else None
+
+
+async def _read(client: httpx.AsyncClient, url: str, path: str, size: int | None, limit: int) -> TelegramFile:
+    name = path.rpartition("/")[2]
+    kind = mimetypes.guess_type(name)[0] or ""
+    if name.endswith(".oga"):
+        kind = "audio/ogg"  # voice messages, which not every machine's table knows
+    described = TelegramFile(name=name, media_type=kind, size=size or 0, truncated=True)
+    most = limit if not kind or is_text(kind, b"") else min(limit, _MOST_CODED_BYTES)
+    if size is not None and size > most and not is_text(kind or "application/octet-stream", b""):
+        return described
+    async with client.stream("GET", url) as response:
+        if not response.is_success:
+            raise _refusal(response, {})
+        body, is_cut = await _limited(response, most)
+    described = {**described, "size": len(body), "truncated": is_cut}
+    if is_text(kind, body):
+        document = await asyncio.to_thread(read_document, body, kind, None)
+        return {**described, "text": document.text}
+    if is_cut or len(body) > _MOST_CODED_BYTES:
+        return {**described, "truncated": True}
+    return {**described, "base64": base64.b64encode(body).decode()}
+
+
+async def _limited(response: httpx.Response, limit: int) -> tuple[bytes, bool]:
+    return await read_limited(response.aiter_raw(), response.headers.get("content-encoding", ""), limit, _NAME)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = strict_json.loads(body.decode())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(response: httpx.Response, document: dict[str, Any]) -> ExecutionFailed:
+    """Return what an answer other than a file means, in Telegram's words as far as it has any."""
+    status, said = response.status_code, document.get("description")
+    told = f"{_NAME}: Telegram answered {status}" + (f": {capped(said, 200)}" if isinstance(said, str) else "")
+    if status == httpx.codes.UNAUTHORIZED or (status == httpx.codes.NOT_FOUND and document):
+        return AuthFailed(f"{_NAME}: Telegram refuses the token: store the present one as the secret {BOT_SECRET}")
+    if status == httpx.codes.BAD_REQUEST:
+        return InvalidArguments(f"{told}; expected the file_id of a file that was sent to this bot")
+    return from_status(status, told, retry_after(response))
