@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -93,6 +94,13 @@ async def flaky(path: str) -> dict[str, int]:
 async def fail(message: str) -> dict[str, str]:
     """Raise what nobody foresaw."""
     return _break(message)
+
+
+@tool(name="test_poison", effect="read", lane="cpu")
+def poison() -> dict[str, str]:
+    """Kill the process that it runs in, every time."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
 
 
 @tool(name="test_raise_apart", effect="unsafe", lane="cpu")
