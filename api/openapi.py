@@ -38,6 +38,7 @@ def operation_name(route: APIRoute) -> str:
 
 
 _NAMES = {
+    "get_actions": "list_actions",
     "get_artifacts": "list_artifacts",
     "get_batches": "list_batches",
     "get_conversations": "list_conversations",
@@ -59,6 +60,7 @@ _NAMES = {
     "patch_endpoint": "change_endpoint",
     "patch_insight": "change_insight",
     "patch_tenant": "change_tenant",
+    "post_action": "begin_action",
     "post_batch": "submit_batch",
     "post_conversation": "begin_conversation",
     "post_endpoint": "create_endpoint",
