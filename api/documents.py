@@ -176,12 +176,18 @@ def artifact_record(row: Row) -> _Document:
         "step_index": row["step_index"],
         "tool_name": row["tool_name"],
         "skill_id": row["skill_id"],
+        "skill_name": _skill_name(row["metadata"]),
         "type": row["type"],
         "media_type": row["media_type"],
         "bytes": row["bytes"],
         "metadata": row["metadata"],
         "created_at": shown_time(row["created_at"]),
     }
+
+
+def _skill_name(metadata: Any) -> str | None:
+    name = metadata.get("skill_name") if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _agent(row: Row) -> _Document | None:

@@ -51,6 +51,7 @@ class ArtifactRecordDocument(Answer):
     step_index: int
     tool_name: str
     skill_id: str | None = Field(description="The skill on whose behalf it was made.")
+    skill_name: str | None = Field(description="What its tool calls that skill.")
     type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
     media_type: str | None = Field(description="Of one of bytes; `GET /artifacts/{artifact_id}` gives these.")
     bytes: int = Field(description="Its size: of the bytes, or of the JSON.")

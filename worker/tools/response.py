@@ -31,7 +31,7 @@ class Artifact(Generic[A]):
     Each one under the same `id` (1 to 255 characters) becomes a version of that artifact, the newest by default.
     As a return annotation, `Artifact[Report]` gives the tool's output schema. planq fills in where it comes from: the
     output is `{"artifact_id", "artifact", "_metadata"}`. `skill_id` is the skill on whose behalf it was made, that of
-    the agent by default; `executed_at` is aware, by default now.
+    the agent by default, and `skill_name` what people call it; `executed_at` is aware, by default now.
 
     A body of bytes, or of text with a `media_type` (`text/csv`), is kept as it is and given out under that type. Its
     annotation is `Artifact[bytes]`, and the output says `{"media_type", "bytes"}` of it.
@@ -42,6 +42,7 @@ class Artifact(Generic[A]):
     skill_id: str | None = None
     executed_at: datetime | None = None
     media_type: str | None = None
+    skill_name: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not 0 < len(self.id) <= MAX_ID:

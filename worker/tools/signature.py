@@ -133,7 +133,8 @@ class Output:
         self, made: Artifact[Any], tool_name: str, context: ToolContext
     ) -> dict[str, Any] | BytesArtifact:
         """Return an artifact, which the call of `context` has made, in its wrapper; raises as `dump` does."""
-        metadata = provenance(context, made.executed_at or datetime.now(UTC), skill_id=made.skill_id)
+        when = made.executed_at or datetime.now(UTC)
+        metadata = provenance(context, when, skill_id=made.skill_id, skill_name=made.skill_name)
         if (file := made.as_file()) is not None:
             return BytesArtifact(made.id, *file, metadata)
         body = self._as_json(made.body, tool_name)

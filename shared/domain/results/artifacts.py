@@ -41,6 +41,7 @@ METADATA_SCHEMA: dict[str, Any] = {
         "user_id": {"type": "string"},
         "tool_name": {"type": "string"},
         "skill_id": {"type": "string", "description": "The skill on whose behalf it was made, where there is one"},
+        "skill_name": {"type": "string", "description": "What people call that skill"},
         "executed_at": {"type": "string", "format": "date-time"},
     },
 }
@@ -114,10 +115,12 @@ def build_tool_response(
     return {"artifact_id": artifact_id, "artifact": dict(artifact), "_metadata": metadata}
 
 
-def provenance(made_by: Provenance, executed_at: datetime, *, skill_id: str | None = None) -> dict[str, Any]:
+def provenance(
+    made_by: Provenance, executed_at: datetime, *, skill_id: str | None = None, skill_name: str | None = None
+) -> dict[str, Any]:
     """Return the `_metadata` of what a call has made; `skill_id` wins over that of the call.
 
-    `executed_at` is an aware time; it is written in UTC (ISO 8601).
+    `executed_at` is an aware time; it is written in UTC (ISO 8601). `skill_name` is what the skill is called.
     """
     metadata = {
         "context_id": made_by.context_id,
@@ -128,7 +131,10 @@ def provenance(made_by: Provenance, executed_at: datetime, *, skill_id: str | No
         "executed_at": executed_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
     named = made_by.skill_id if skill_id is None else skill_id
-    return metadata if named is None else {**metadata, "skill_id": named}
+    if named is None:
+        return metadata
+    called = {} if skill_name is None else {"skill_name": skill_name}
+    return {**metadata, "skill_id": named, **called}
 
 
 def detect_wrapper(content: Any) -> Wrapper | None:

@@ -52,7 +52,8 @@ def job(api: Api) -> dict[str, Any]:
         made = []
         for name, (data, media_type) in FILES.items():
             digest = await payloads.put("default", data, b'{"value": null, "is_whole": false}')
-            made.append(ArtifactRecord(name, "drawing", None, {"user_id": "ada"}, hash=digest, media_type=media_type))
+            told = {"user_id": "ada", "skill_name": "Drawing by hand"}
+            made.append(ArtifactRecord(name, "drawing", None, told, hash=digest, media_type=media_type))
         text = JsonText(b'{"text":"done"}')
         record = ArtifactRecord(None, None, None, beside=made, content="Five files.")
         assert (await store.succeed_step(step, text, record)).applied
@@ -123,6 +124,7 @@ def test_no_browser_runs_what_a_tool_has_made(api: Api, job: dict[str, Any]) -> 
 def test_a_job_lists_its_files_with_type_and_size(api: Api, job: dict[str, Any]) -> None:
     made = api.http.get(f"/jobs/{job['id']}/artifacts").json()["items"]
 
+    assert {(one["skill_id"], one["skill_name"]) for one in made} == {("drawing", "Drawing by hand")}
     listed = {one["artifact_id"]: (one["bytes"], one["media_type"]) for one in made}
     assert listed == {name: (len(data), media_type) for name, (data, media_type) in FILES.items()}
 

@@ -17,6 +17,7 @@ from planq.shared.domain.results.artifacts import (
     extract_skill_id,
     fingerprint,
     infer_type,
+    provenance,
     tool_response_schema,
 )
 from planq.shared.domain.schema.schemas import check_schema, violations
@@ -50,6 +51,8 @@ def test_a_built_response_fits_its_schema_and_says_who_made_it_when() -> None:
     assert violations(schema, response) == []
     assert response["_metadata"] == {**vars(Maker()), "executed_at": "2025-01-15T10:30:00Z"}
     assert extract_skill_id(response) == "writing"
+    assert provenance(Maker(), when, skill_name="Writing")["skill_name"] == "Writing"
+    assert "skill_name" not in provenance(Maker(skill_id=None), when, skill_name="Writing"), "of no skill"
     assert "skill_id" not in build_tool_response("id-1", {"title": "T"}, Maker(skill_id=None), when)["_metadata"]
     assert detect_wrapper(response) is not None
     broken = build_tool_response("id-1", {"title": "T", "root": {"next": {"n": "no"}}}, Maker(), when)

@@ -133,7 +133,8 @@ def test_an_artifact_is_returned_without_a_word_of_where_it_comes_from(make: Mak
     @tool(effect="pure")
     async def write(title: str) -> Artifact[Report] | Suspended:
         """Write."""
-        return Artifact("reports/1", Report(title=title, words=1), skill_id="writing", executed_at=WHEN)
+        report = Report(title=title, words=1)
+        return Artifact("reports/1", report, skill_id="writing", skill_name="Report writing", executed_at=WHEN)
 
     @tool(effect="pure")
     async def untyped(rows: list[int]):  # type: ignore[no-untyped-def]
@@ -146,6 +147,7 @@ def test_an_artifact_is_returned_without_a_word_of_where_it_comes_from(make: Mak
     assert (output["artifact_id"], output["artifact"]) == ("reports/1", {"title": "T", "words": 1})
     made = output["_metadata"]
     assert (made["user_id"], made["skill_id"], made["executed_at"]) == ("ada", "writing", "2026-11-22T12:00:00Z")
+    assert made["skill_name"] == "Report writing"
     schema = found.definition.output_schema or {}
     assert schema["properties"]["artifact"]["properties"]["words"] == {"type": "integer"}
     assert violations(schema, output) == []
