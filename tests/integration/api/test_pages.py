@@ -66,8 +66,8 @@ def test_a_job_is_submitted_seen_and_cancelled_without_scripts(api: Api) -> None
         assert "only an unfinished job can be paused" in refused.text
 
 
-def test_an_empty_installation_says_what_to_do_first(api: Api) -> None:
-    with visit(api) as browser:
+def test_an_empty_installation_says_what_to_do_first(make_api: MakeApi) -> None:
+    with visit(make_api()) as browser:
         page = browser.get("/").text
         assert "Run the sample job" in page
         assert (
