@@ -50,6 +50,7 @@ MEASUREMENTS = {
     "B26": "tests.bench.shares",
     "B27": "tests.bench.history.measuring",
     "B28": "tests.bench.pooler",
+    "B29": "tests.bench.insights",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",
