@@ -90,6 +90,7 @@ from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
 from planq.shared.store.signing import SigningSecrets
 from planq.shared.store.streams import StreamStore
+from planq.shared.store.tallies import TallyStore
 from planq.shared.store.tenants import TenantDirectory, TenantStore
 from planq.shared.store.webhooks import WebhookStore
 from planq.shared.telemetry.logs import hide
@@ -235,7 +236,7 @@ def _compose(settings: Settings, database: Database) -> Services:
             rates=limits.describe,
             data=_embedded_data(settings),
         ),
-        metrics=Metrics(worker_registry, waiters, streams),
+        metrics=Metrics(worker_registry, TallyStore(database), waiters, streams),
     )
 
 
@@ -268,6 +269,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         _start(services.streams.beat()),
         _start(services.ongoing.look()),
         _start(services.places.keep()),
+        _start(services.metrics.keep_report()),
     ]
     try:
         yield
@@ -279,6 +281,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         await services.timers.close()
         await services.known_keys.flush()
         await services.places.close()
+        await services.metrics.drop_report()
         await services.ended.flush()
         await services.cancelled.flush()
         await services.limits.close()

@@ -1,20 +1,24 @@
-"""What `/metrics` shows: requests as this process answered them, and unfinished work as the database counts it.
+"""What `/metrics` shows: requests as this process answered them, and, of one process alone, what counts for all.
+
+Prometheus asks each process of the API and sums up. So one of them has the *report*, by a lease: what the database
+counts and workers say. The one that is asked first takes it, and keeps it as long as it lives and is asked.
 
 Every application has a registry of its own, so that two of them in one process do not clash.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.types import Scope
 
+from planq.api.fleet_metrics import FleetCollector
 from planq.api.readiness import FREEZES_WITHIN
 from planq.api.streams import Streams
 from planq.api.waiting import Waiters
@@ -27,135 +31,32 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     lanes_of,
 )
-from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
-from planq.shared.store.database import Row
+from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.tallies import TallyStore
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-_LABELS = ("worker", "lane")
-_COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "transition": (
-        "planq_orchestration_transitions",
-        "Transitions of orchestrations of agents, by event and the state it led to.",
-        ("event", "state"),
-    ),
-    "depth_refused": (
-        "planq_agent_depth_refusals",
-        "Calls of agents refused because they would be nested too deeply.",
-        ("tool",),
-    ),
-    "lost": (
-        "planq_lost_attempts",
-        "Attempts that this worker found lost with the worker that carried them out, by how that was seen.",
-        ("seen",),
-    ),
-    "dead_letter": (
-        "planq_dead_letters",
-        "Messages that were no wake-ups, moved to the list of dead letters.",
-        (),
-    ),
-    "control_refused": (
-        "planq_refused_commands",
-        "Messages for remote control that were refused: commands that are not allowed, and what is no command.",
-        (),
-    ),
-    "planner_fallback": (
-        "planq_planner_fallbacks",
-        "Rounds whose planner failed or could not be read, and that went on in another form, or without a guide.",
-        ("to",),
-    ),
-    "delivery": (
-        "planq_delivery_attempts",
-        "Attempts to deliver webhooks and messages, by result: sent, again, failed for good, or uncertain.",
-        ("result",),
-    ),
-    "tool_call": (
-        "planq_tool_calls",
-        "Calls of tools, by their result: succeeded, delegated, suspended, or the code of the error.",
-        ("tool", "outcome"),
-    ),
-}
-"""What workers count in their heartbeats: the metric of each count, its meaning, and its labels beside `_LABELS`."""
+REPORT_SECONDS = 15.0
+"""What the report stays with a process that has died; one that lives renews it three times in that."""
 
-
-class _WorkerCollector(Collector):
-    """What the live workers said at their last heartbeat, each under its own name.
-
-    A name is that of one process (`planq-io-<pid>@<host>`): its counter begins at zero and its series ends with it,
-    so that no series ever falls. There are as many of them as live workers.
-    """
-
-    def __init__(self) -> None:
-        self.rows: Sequence[Row] = ()
-
-    def collect(self) -> Iterable[Metric]:
-        lag = GaugeMetricFamily(
-            "planq_worker_loop_lag_seconds",
-            "Longest delay of the worker's loop since its beat before.",
-            labels=_LABELS,
-        )
-        in_flight = GaugeMetricFamily("planq_worker_in_flight", "Attempts under way in the worker.", labels=_LABELS)
-        late = CounterMetricFamily(
-            "planq_late_outcomes", "Outcomes rejected because their attempt had ended otherwise.", labels=_LABELS
-        )
-        seconds = HistogramMetricFamily(
-            "planq_tool_call_seconds", "How long tools took to answer.", labels=(*_LABELS, "tool")
-        )
-        counted = {
-            name: CounterMetricFamily(metric, meaning, labels=(*_LABELS, *labels))
-            for name, (metric, meaning, labels) in _COUNTED.items()
-        }
-        for row in self.rows:
-            own = (row["name"], ",".join(row["lanes"]))
-            for name, *labelled, number in row["counts"] or ():
-                if name in counted:
-                    counted[name].add_metric((*own, *labelled), number)
-            for tool, (buckets, total) in _latencies(row["counts"] or ()).items():
-                seconds.add_metric((*own, tool), buckets, total)
-            lag.add_metric(own, row["lag_ms"] / 1000)
-            in_flight.add_metric(own, row["in_flight"])
-            late.add_metric(own, row["late_outcomes"])
-        return (lag, in_flight, late, *counted.values(), seconds)
-
-
-def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[str, float]], float]]:
-    """Return for every tool the buckets of its latencies, cumulative, and their sum in seconds."""
-    found: dict[str, dict[str, int]] = {}
-    total: dict[str, float] = {}
-    for name, *labelled, number in counts:
-        if name == "tool_seconds":
-            found.setdefault(labelled[0], {})[labelled[1]] = number
-        elif name == "tool_ms":
-            total[labelled[0]] = number / 1000
-    told: dict[str, tuple[list[tuple[str, float]], float]] = {}
-    for tool, own in found.items():
-        bounds = [*map(str, LATENCIES_SECONDS), "+Inf"]
-        below = accumulate(own.get(bound, 0) for bound in bounds)
-        told[tool] = (list(zip(bounds, below, strict=True)), total.get(tool, 0.0))
-    return told
-
-
-class _EndCollector(Collector):
-    """How many jobs have ended, as the database has counted them; nothing while it does not answer."""
-
-    def __init__(self) -> None:
-        self.counts: Mapping[str, int] = {}
-
-    def collect(self) -> Iterable[Metric]:
-        ended = CounterMetricFamily("planq_jobs_ended", "Jobs that have ended, by outcome.", labels=("outcome",))
-        for outcome, number in self.counts.items():
-            ended.add_metric((outcome,), number)
-        return (ended,)
+_SCRAPED_WITHIN = 600.0
+"""A process that nobody has asked for its metrics for so long gives the report up: others may be asked."""
 
 
 class Metrics:
     """The instruments of one application."""
 
-    def __init__(self, worker_registry: WorkerRegistry, waiters: Waiters, streams: Streams) -> None:
+    def __init__(
+        self, worker_registry: WorkerRegistry, tallies: TallyStore, waiters: Waiters, streams: Streams
+    ) -> None:
         self._registry = worker_registry
+        self._tallies = tallies
+        self._process = new_id()
+        self._scraped_at: float | None = None
+        self._has_report = False
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
@@ -202,10 +103,13 @@ class Metrics:
             ("count",),
             registry=self.registry,
         )
-        self._each = _WorkerCollector()
-        self._ended = _EndCollector()
-        for collector in (self._each, self._ended):
-            self.registry.register(collector)
+        self._reports = Gauge(
+            "planq_reports_fleet",
+            "1 where this process reports what counts for the whole installation; 0 where another one does.",
+            registry=self.registry,
+        )
+        self._fleet = FleetCollector()
+        self.registry.register(self._fleet)
 
     def update_came(self, channel: str, meaning: str) -> None:
         """Count what a chat has posted."""
@@ -224,34 +128,68 @@ class Metrics:
         inc()
         observe(seconds)
 
+    async def keep_report(self) -> None:
+        """Renew the report for ever, where this process has it and is asked for its metrics; cancel to end."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS / 3)
+            if self._scraped_at is not None:
+                with contextlib.suppress(DatabaseUnavailable):
+                    if monotonic() - self._scraped_at > _SCRAPED_WITHIN:
+                        await self.drop_report()
+                    elif self._has_report:
+                        self._has_report = await self._tallies.hold_report(self._process, REPORT_SECONDS)
+
+    async def drop_report(self) -> None:
+        """Give the report up, so that another process has it with its next scrape."""
+        self._has_report = False
+        if self._scraped_at is not None:
+            self._scraped_at = None
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._tallies.drop_report(self._process)
+
     async def render(self) -> bytes:
-        """Return everything in Prometheus' text format; without the database's part when it does not answer."""
+        """Return everything in Prometheus' text format; without the database's part when it does not answer.
+
+        What counts for all only where this process has the report, or nobody else.
+        """
+        self._scraped_at = monotonic()
         try:
-            counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
-            ended = await self._registry.ended()
-            workers = await self._registry.live()
-            freezes = Tally(row["kind"] for row in await self._registry.freezes(FREEZES_WITHIN))
+            self._has_report = await self._tallies.hold_report(self._process, REPORT_SECONDS)
+            if self._has_report:
+                await self._report()
+            else:
+                self._hide()
         except DatabaseUnavailable:
             self._database.set(0)
-            self._each.rows = ()
-            self._ended.counts = {}
-            for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
-                gauge.clear()
+            self._has_report = False
+            self._hide()
         else:
             self._database.set(1)
-            self._each.rows = workers
-            self._ended.counts = ended
-            lanes = Tally(lane for row in workers for lane in row["lanes"])
-            self._count_unfinished(counts)
-            for count in ("unfinished", "window"):
-                self._bulk.labels(count).set(counts["bulk", count])
-            self._workers.clear()
-            self._freezes.clear()
-            for lane in lanes_of(workers):
-                self._workers.labels(lane).set(lanes[lane])
-            for kind in {"api", *map(str, OWN_LANES), *freezes}:
-                self._freezes.labels(kind).set(freezes[kind])
+        self._reports.set(self._has_report)
         return generate_latest(self.registry)
+
+    async def _report(self) -> None:
+        await self._tallies.add_up(1)  # workers do that all the time; without one it is done here
+        counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
+        ended = await self._registry.ended()
+        workers = await self._registry.live()
+        freezes = Tally(row["kind"] for row in await self._registry.freezes(FREEZES_WITHIN))
+        self._fleet.show(await self._tallies.counted(), ended, workers)
+        lanes = Tally(lane for row in workers for lane in row["lanes"])
+        self._count_unfinished(counts)
+        for count in ("unfinished", "window"):
+            self._bulk.labels(count).set(counts["bulk", count])
+        self._workers.clear()
+        self._freezes.clear()
+        for lane in lanes_of(workers):
+            self._workers.labels(lane).set(lanes[lane])
+        for kind in {"api", *map(str, OWN_LANES), *freezes}:
+            self._freezes.labels(kind).set(freezes[kind])
+
+    def _hide(self) -> None:
+        self._fleet.hide()
+        for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
+            gauge.clear()
 
     def _count_unfinished(self, counts: Mapping[tuple[str, str], int]) -> None:
         for job in JobStatus:

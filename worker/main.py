@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -221,7 +222,7 @@ def _composed(
         received=lambda: int(state.all_total_count[0]),
         restart=restart,
         counted=runtime.count_workers,
-        counts=lambda: app.planq_dead_letters.counts,
+        counts=lambda: app.planq_dead_letters.counts + (Counter() if processes is None else processes.counts),
         missing=runtime.missing,
         beat=beat if has_processes else None,
         lagged=runtime.note_lag,
@@ -230,6 +231,7 @@ def _composed(
     in_flight.ends_in = lifecycle.sweep_in
     if processes is not None:
         processes.on_acting = fence.is_acting
+        processes.counting = tools.agent_services.counts
     fence.start(on_loop.fence if processes is None else lifecycle.fence)
     return identity, runtime, lifecycle
 

@@ -72,7 +72,7 @@ async def get_readiness(services: Use) -> Response:
     },
 )
 async def get_metrics(services: Use) -> Response:
-    """Return the metrics of this process and the state of unfinished work."""
+    """Return the metrics of this process; one process shows those of the whole installation, too: sum over all."""
     return Response(await services.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -98,12 +98,12 @@ class _Xid8(UserDefinedType[Any]):
         return "xid8"
 
 
-def xid_column(*, primary_key: bool = False) -> Any:
-    """Return the number of the transaction that inserts the row; a database never uses one twice.
+def xid_column(*, primary_key: bool = False, default: str = "pg_current_xact_id()") -> Any:
+    """Return the number of a transaction, of the one that inserts the row as a rule; a database never uses one twice.
 
     Rows below `pg_snapshot_xmin(pg_current_snapshot())` are all there are: nobody can commit another one of them.
     """
-    default = text("pg_current_xact_id()")
+    given = text(default)
     return Field(
-        default=None, sa_column=Column(_Xid8(), nullable=False, server_default=default, primary_key=primary_key)
+        default=None, sa_column=Column(_Xid8(), nullable=False, server_default=given, primary_key=primary_key)
     )

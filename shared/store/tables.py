@@ -63,6 +63,7 @@ from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
     insight_tables,
     memory_tables,
     stream_tables,
+    tally_tables,
     tenant_tables,
     traceback_tables,
     worker_tables,

@@ -105,9 +105,9 @@ def test_the_kernel_stays_small() -> None:
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) or [path.with_suffix(".py")])]
     transitions = sorted((ROOT / "shared/store/sql/functions").glob("*.sql"))
     # Conversations, batches and job actions stand on the kernel: their jobs are like any other. Rates and
-    # intake know no jobs, deliveries begin where these end, and retention removes what is over.
+    # intake know no jobs, deliveries begin where these end, retention removes what is over, and tallies read.
     above = ("action", "batch", "channel", "conversation", "delivery")
-    above = (*above, "insights", "intake", "rates", "retention", "stored")
+    above = (*above, "insights", "intake", "rates", "retention", "stored", "tally")
     files += [ROOT / "shared/store/sql/types.sql", *(file for file in transitions if file.stem not in above)]
     assert sum(map(lines_of_code, files)) <= MAX_KERNEL
 

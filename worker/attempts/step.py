@@ -495,7 +495,7 @@ class Calling:
         """
         if self._asked_at is None or self.phase not in (Phase.CALLING, Phase.GATHERED):
             return
-        seconds, tool = monotonic() - self._asked_at, self._claim.tool_name
+        seconds, tool = monotonic() - self._asked_at, _counted_as(self._claim.tool_name, counts)
         bucket = next((str(bound) for bound in LATENCIES_SECONDS if seconds <= bound), "+Inf")
         counts["tool_call", tool, outcome] += 1
         counts["tool_seconds", tool, bucket] += 1
@@ -557,6 +557,17 @@ class Calling:
     def _wake(self, _: object = None) -> None:
         if not self._news.done():
             self._news.set_result(None)
+
+
+_MOST_TOOLS = 200
+"""So many tools are counted by their names in one process, however many its servers offer in the course of time."""
+
+
+def _counted_as(tool: str, counts: Counter[tuple[str, ...]]) -> str:
+    """Return the name under which a tool is counted: its own, as long as there are few of them."""
+    if ("tool_ms", tool) in counts or sum(name == "tool_ms" for name, *_ in counts) < _MOST_TOOLS:
+        return tool
+    return "other"
 
 
 async def _abandon(task: asyncio.Task[Any]) -> None:

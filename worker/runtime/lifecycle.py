@@ -41,6 +41,7 @@ from planq.shared.store.learning import Learning
 from planq.shared.store.objects import open_objects
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.retention import Retention
+from planq.shared.store.tallies import TallyStore
 from planq.worker.container import Tools, WorkerIdentity, announce
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
@@ -63,6 +64,9 @@ the time since the beat before, a pause and a repetition have room in the lease 
 
 _SILENT_SECONDS = 2.0
 """The least of that; a busy server may need so long."""
+
+_TALLY_SECONDS = 5.0
+"""Between two looks for what `/metrics` counts; of all workers one looks at a time."""
 
 _TICK_SECONDS = 0.05
 
@@ -265,6 +269,7 @@ class Lifecycle:
         if not self._identity.for_suspects:  # its worker does that, and lives longer
             self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._sweep_timer.pause))
             self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
+            self._start(self._every(_TALLY_SECONDS, TallyStore(self._database).add_up))
             if self._identity.lane == Lane.IO:
                 learning = Learning(self._database, self._settings.insights, self._settings.insights_days)
                 self._start(self._every(self._settings.insights_sweep_seconds, partial(learn_all, learning)))
@@ -302,6 +307,7 @@ class Lifecycle:
         try:
             # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
             if await self._reconciler.hand_back_all():
+                await self._reconciler.tell(timedelta(0))
                 await self._registry.forget(self._identity.id)
         finally:
             await self._database.close()

@@ -8,9 +8,11 @@ the process is killed only if it still carries out what is to end: no other step
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -59,7 +61,9 @@ class PreforkProcesses:
     """
 
     def __init__(self) -> None:
-        """`on_acting` may be set before they are forked: it gets whether one of them calls a write."""
+        """May be set before they are forked: `on_acting` gets whether one of them calls a write; each of them counts
+        in `counting`, which comes to the parent's `counts`.
+        """
         self._parent = os.getpid()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -69,6 +73,8 @@ class PreforkProcesses:
         self._fenced: list[Attempt] = []
         self._consumer: Any = None
         self.late_outcomes = 0
+        self.counting: Counter[tuple[str, ...]] = Counter()
+        self.counts: Counter[tuple[str, ...]] = Counter()
         self.on_acting: Callable[[bool], None] = lambda _: None
 
     def attach(self, consumer: Any) -> None:
@@ -84,8 +90,14 @@ class PreforkProcesses:
         die_with(self._parent, signal.SIGKILL)
 
     def notify(self, kind: str, place: Place, number: int) -> None:
-        """In a process: let the parent know of a change of `InFlightWork`; waits while the pipe is full."""
+        """In a process: let the parent know of a change of `InFlightWork`, and of what was counted until then.
+
+        Waits while the pipe is full.
+        """
         job, rest = (place.job_id, f"{place.round} {place.index}") if isinstance(place, StepRef) else (place, "- -")
+        while self.counting:
+            labels, counted = self.counting.popitem()
+            os.write(self._writer, f"{os.getpid()} counted {json.dumps([*labels, counted])}\n".encode())
         os.write(self._writer, f"{os.getpid()} {kind} {job} {rest} {number}\n".encode())
 
     def fileno(self) -> int:
@@ -256,7 +268,12 @@ class PreforkProcesses:
             self.on_acting(bool(self.acting))
 
     def _take(self, line: str) -> None:
-        pid, kind, job, round_, index, number = line.split()
+        pid, kind, told = line.split(" ", 2)
+        if kind == "counted":
+            *labels, counted = json.loads(told)
+            self.counts[tuple(labels)] += counted
+            return
+        job, round_, index, number = told.split()
         place: Place = UUID(job) if index == "-" else StepRef(UUID(job), int(round_), int(index))
         attempt = Attempt(place, int(number))
         match kind:

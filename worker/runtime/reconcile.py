@@ -23,6 +23,7 @@ from planq.worker.engine.in_flight import InFlightWork
 _log = logging.getLogger("planq.lifecycle")
 
 _REPEATABLE = (Effect.PURE, Effect.READ, Effect.IDEMPOTENT)
+_LATE = ("late",)
 _MOST_RELEASES = 2
 """How often a step whose attempt ended here without an outcome is handed back uncounted; then it counts as a loss."""
 
@@ -145,6 +146,8 @@ class Reconciler:
         self._counts = counts
         self._lacks = missing
         self._missing: set[Attempt] = set()
+        self._told: Mapping[tuple[str, ...], int] = {}
+        self._kept: Mapping[tuple[str, ...], int] = {}
 
     async def beat(self, lag: timedelta) -> bool:
         """Renew the lease, then compare; False, and nothing compared, when the worker's row is gone.
@@ -152,16 +155,31 @@ class Reconciler:
         Raises `DatabaseUnavailable`.
         """
         asked = self._lease.clock()
+        applied = await self.tell(lag)
+        if applied:
+            await self.compare(asked)
+        return applied
+
+    async def tell(self, lag: timedelta) -> bool:
+        """Renew the lease, and tell what was counted; False when the worker's row is gone.
+
+        With a row the database keeps what that was told, so a new one is told only what came after that. Raises
+        `DatabaseUnavailable`.
+        """
+        in_flight = len(self._here.attempts())  # first: processes say with it what they have counted
+        counts = {**self._counts(), _LATE: self._here.late_outcomes}
+        told, self._told = self._told, counts
+        since = {labels: number - self._kept.get(labels, 0) for labels, number in counts.items()}
         applied = await self._registry.heartbeat(
             self._worker_id,
             lag,
-            in_flight=len(self._here.attempts()),
-            late_outcomes=self._here.late_outcomes,
-            counts=[[*labels, number] for labels, number in sorted(self._counts().items())] or None,
+            in_flight=in_flight,
+            late_outcomes=since.pop(_LATE),
+            counts=[[*labels, number] for labels, number in sorted(since.items()) if number] or None,
             missing=self._lacks(),
         )
-        if applied:
-            await self.compare(asked)
+        if not applied:
+            self._kept = self._told = told
         return applied
 
     async def compare(self, asked: float | None = None) -> None:

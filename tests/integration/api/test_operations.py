@@ -414,6 +414,20 @@ COUNTS = (
 )
 
 
+COUNTED = (
+    "planq_late_outcomes_total 3.0",
+    'planq_orchestration_transitions_total{event="timeout",state="failed"} 2.0',
+    'planq_agent_depth_refusals_total{tool="ask_agent"} 1.0',
+    'planq_lost_attempts_total{seen="gone"} 4.0',
+    "planq_dead_letters_total 5.0",
+    'planq_tool_calls_total{outcome="timeout",tool="now"} 3.0',
+    'planq_tool_call_seconds_bucket{le="0.1",tool="now"} 1.0',
+    'planq_tool_call_seconds_bucket{le="60",tool="now"} 3.0',
+    'planq_tool_call_seconds_count{tool="now"} 3.0',
+    'planq_tool_call_seconds_sum{tool="now"} 25.5',
+)
+
+
 def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
     api = make_api()
     api.jobs.register_worker(Lane.IO)
@@ -424,19 +438,16 @@ def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
         told = api.http.get("/metrics").text
         connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
         gone = api.http.get("/metrics").text
+        connection.execute("DELETE FROM workers")
+        removed = api.http.get("/metrics").text
 
     for line in (
         'planq_worker_loop_lag_seconds{lane="io",worker="w"} 0.25',
         'planq_worker_in_flight{lane="io",worker="w"} 7.0',
-        'planq_late_outcomes_total{lane="io",worker="w"} 3.0',
-        'planq_orchestration_transitions_total{event="timeout",lane="io",state="failed",worker="w"} 2.0',
-        'planq_agent_depth_refusals_total{lane="io",tool="ask_agent",worker="w"} 1.0',
-        'planq_lost_attempts_total{lane="io",seen="gone",worker="w"} 4.0',
-        'planq_tool_calls_total{lane="io",outcome="timeout",tool="now",worker="w"} 3.0',
-        'planq_tool_call_seconds_bucket{lane="io",le="0.1",tool="now",worker="w"} 1.0',
-        'planq_tool_call_seconds_bucket{lane="io",le="60",tool="now",worker="w"} 3.0',
-        'planq_tool_call_seconds_count{lane="io",tool="now",worker="w"} 3.0',
-        'planq_tool_call_seconds_sum{lane="io",tool="now",worker="w"} 25.5',
     ):
         assert line in told
+    for line in COUNTED:
+        assert line in told
+        assert line in gone, "what a worker has counted does not go with its lease"
+        assert line in removed, "nor with its row"
     assert 'worker="w"' not in gone

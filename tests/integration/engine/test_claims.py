@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.ports import RespondWake, StepWake
+from planq.shared.store.tallies import TallyStore
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
@@ -308,3 +310,28 @@ def test_what_comes_back_for_the_third_time_without_an_end_counts_as_a_loss(
         return step["status"], step["attempt"]
 
     assert play(scenario, ScriptedModel(), [Held(effect).tool]) == ended
+
+
+def test_a_worker_whose_row_was_removed_tells_the_new_one_only_what_came_after(play: Play) -> None:
+    """The database keeps what the old row was told; told again, it would count twice."""
+
+    async def scenario(harness: Harness) -> None:
+        counted = Counter({("tool_call", "now", "succeeded"): 3})
+        runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
+        here = LoopInFlight(runtime, harness.dispatcher.in_flight)
+        told = Reconciler(
+            harness.worker_registry, harness.worker_id, here, Lease(LEASE), harness, counts=lambda: counted
+        )
+        tallies = TallyStore(harness.database)
+        assert await told.tell(timedelta(0))
+
+        for came_after in (2, 5):
+            await harness.worker_registry.forget(harness.worker_id)
+            counted["tool_call", "now", "succeeded"] += came_after
+            assert not await told.tell(timedelta(0))
+            await harness.open()
+            assert await told.tell(timedelta(0))
+            number = (await tallies.counted())["tool_call", "now", "succeeded"]
+            assert number == counted["tool_call", "now", "succeeded"]
+
+    play(scenario, ScriptedModel(), [])

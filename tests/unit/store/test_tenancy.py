@@ -139,6 +139,9 @@ ALL_TENANTS = {
     "unsettled_turns": "a sweep",
     "woken_jobs": "a sweep",
     "planq_learn": "what that look has found, each job with its own tenant",
+    "planq_tally": "numbers of a deployment, for its operator",
+    "planq_tally_calls": "numbers of a deployment, for its operator",
+    "planq_tally_events": "numbers of a deployment, for its operator",
     "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }

@@ -220,6 +220,30 @@ CREATE UNLOGGED TABLE watches (
     CONSTRAINT pk_watches PRIMARY KEY (job_id, process)
 );
 
+CREATE TABLE tallies (
+    name TEXT NOT NULL,
+    labels TEXT[] NOT NULL,
+    number NUMERIC NOT NULL,
+    CONSTRAINT pk_tallies PRIMARY KEY (name, labels)
+);
+
+CREATE TABLE tally_marks (
+    id INTEGER NOT NULL,
+    xid xid8 DEFAULT '0' NOT NULL,
+    sequence BIGINT DEFAULT 0 NOT NULL,
+    calls BIGINT DEFAULT 0 NOT NULL,
+    drawn BIGINT DEFAULT 0 NOT NULL,
+    drawn_below xid8 DEFAULT '0' NOT NULL,
+    CONSTRAINT pk_tally_marks PRIMARY KEY (id)
+);
+
+CREATE TABLE report_leases (
+    id INTEGER NOT NULL,
+    held_by UUID NOT NULL,
+    held_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_report_leases PRIMARY KEY (id)
+);
+
 CREATE TABLE tenants (
     id TEXT NOT NULL,
     name TEXT DEFAULT '' NOT NULL,
