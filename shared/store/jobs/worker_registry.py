@@ -521,14 +521,23 @@ class WorkerRegistry:
         return await act_on_jobs(self._database, self._holder, limit)
 
     async def tidy(self) -> None:
-        for subject in ("dead_workers", "schedules", "expired_secrets", "suspects", "freezes", "texts", "watches"):
-            await self._database.execute(f"forget_{subject}")
+        for statement in _FORGETTING:
+            await self._database.execute(statement)
         await self._database.execute("add_up_stored_bytes")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
         await fail_lost_lines(self._database, _LOST_LINES_AT_ONCE)
 
 
 _LOST_LINES_AT_ONCE = 1_000
+_FORGETTING = (
+    "forget_dead_workers",
+    "forget_schedules",
+    "forget_expired_secrets",
+    "forget_suspects",
+    "forget_freezes",
+    "forget_texts",
+    "forget_watches",
+)
 
 
 def _ref(row: Row) -> StepRef:
