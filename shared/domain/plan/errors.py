@@ -9,7 +9,7 @@ The types up to `no_output_schema` and their fields were there before planq, whi
     unknown_tool{tool_name, available_tools} · ambiguous_tool{tool_name, candidates}
     invalid_argument{tool_name, message} · invalid_dependency{dependency, reason} · dependency_cycle{steps}
     after_abort{steps} · too_many_steps{limit, actual} · too_many_dependencies{limit}
-    too_deep{limit} · too_large{limit, actual} · invalid_plan{path, message}
+    too_deep{limit} · too_large{limit, actual} · invalid_plan{path, message}, of a plan for agents with its rule
 """
 
 from __future__ import annotations

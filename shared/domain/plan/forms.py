@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -189,7 +189,8 @@ def _of_defect(defect: PlanDefect) -> PlanError:
     is_within = tokens[:1] in (["steps"], ["bindings"], ["id"])
     path = "".join(f"/{token.replace('~', '~0').replace('/', '~1')}" for token in tokens) if is_within else ""
     index = int(tokens[1]) if tokens[:1] == ["steps"] and len(tokens) > 1 and tokens[1].isdigit() else None
-    return invalid_plan(defect.message, path, index)
+    found = invalid_plan(defect.message, path, index)
+    return replace(found, details={**found.details, "rule": defect.rule})
 
 
 _Reader = Callable[[Sequence[Any], list[PlanError]], Iterator[dict[str, Any]]]

@@ -226,6 +226,14 @@ def test_a_plan_for_agents_is_compiled_and_its_defects_have_places() -> None:
     assert defects(good, limits=OrchestrateLimits(max_steps=0)) != []
 
 
+def test_a_defect_of_a_plan_for_agents_names_the_rule() -> None:
+    agent = {"agent_id": "writer", "prompt": "On {{ nope }}", "result_key": "text"}
+    found = read_any_form({"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": agent}]})
+
+    assert not isinstance(found, ReadPlan)
+    assert [(one.type, one.details["rule"]) for one in found] == [("invalid_plan", "unknown_binding")]
+
+
 def test_planqs_own_form_is_read_as_before() -> None:
     assert calls(read({"calls": [{"tool_name": "a"}]})) == [{"tool_name": "a", "arguments": {}}]
     assert defects({"calls": [{"arguments": {}}]}) == ["/calls/0/tool_name"]
