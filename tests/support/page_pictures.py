@@ -40,6 +40,17 @@ def ask(url: str) -> str:
         return str(shown.id)
 
 
+def talk(page: Page, url: str) -> str:
+    """Talk with the sample's agent; returns the path of the chat once it has answered."""
+    page.goto(f"{url}/ui/chat")
+    page.get_by_label("With whom").select_option("helper")
+    page.get_by_label("Message").fill("calculate 6 * 7, then calculate it / 4")
+    page.get_by_label("Message").press("Enter")
+    page.wait_for_url("**/ui/chat/*-*")
+    page.get_by_text("composed by planq").first.wait_for(timeout=120_000)
+    return page.url.removeprefix(url)
+
+
 def take(page: Page, url: str, path: str, name: str) -> None:
     """Keep what a page shows as a picture."""
     page.goto(f"{url}{path}")
@@ -57,6 +68,8 @@ def main(url: str) -> int:
         page = browser.new_page(viewport={"width": 1120, "height": 640})
         take(page, url, "/ui/jobs", "page-jobs")
         take(page, url, f"/ui/jobs/{job}", "page-job")
+        take(page, url, talk(page, url), "page-chat")
+        take(page, url, "/ui/workers", "page-workers")
         take(page, url, "/ui/manual?q=job+stuck+in+queued", "page-manual")
         browser.close()
     return 0

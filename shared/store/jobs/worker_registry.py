@@ -521,7 +521,7 @@ class WorkerRegistry:
         return await act_on_jobs(self._database, self._holder, limit)
 
     async def tidy(self) -> None:
-        for statement in _FORGETTING:
+        for statement in (*_FORGETTING, *_FORGETTING_TEXTS):
             await self._database.execute(statement)
         await self._database.execute("add_up_stored_bytes")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
@@ -529,15 +529,8 @@ class WorkerRegistry:
 
 
 _LOST_LINES_AT_ONCE = 1_000
-_FORGETTING = (
-    "forget_dead_workers",
-    "forget_schedules",
-    "forget_expired_secrets",
-    "forget_suspects",
-    "forget_freezes",
-    "forget_texts",
-    "forget_watches",
-)
+_FORGETTING = ("forget_dead_workers", "forget_schedules", "forget_expired_secrets", "forget_suspects")
+_FORGETTING_TEXTS = ("forget_freezes", "forget_texts", "forget_watches")
 
 
 def _ref(row: Row) -> StepRef:
