@@ -247,7 +247,10 @@ def test_an_artifact_has_versions_a_skill_and_metadata(api: Api) -> None:
         "step_index": 0,
         "tool_name": "text_search",
         "skill_id": "a b/é",
+        "skill_name": None,
         "type": None,
+        "media_type": None,
+        "bytes": len(first.content),
         "metadata": {"user_id": "ada"},
     }
 

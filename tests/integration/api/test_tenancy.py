@@ -106,12 +106,15 @@ class Belongings:
         assert batch.status_code == 202, batch.text
         path = f"/batches/{batch.json()['id']}"
         eventually(lambda: http.get(path).json()["status"] == "in_progress", what="the batch is validated")
+        action = http.post("/job-actions", json={"act": "pause", "filter": {"words": SECRET}})
+        assert action.status_code == 202, action.text
         return {
             "agent_id": "clerk",
             "skill_id": "tact",
             "schedule_id": str(schedule),
             "insight_id": str(insight),
             "batch_id": batch.json()["id"],
+            "action_id": action.json()["id"],
         }
 
     def _jobs(self) -> dict[str, str]:
