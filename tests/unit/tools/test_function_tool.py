@@ -344,7 +344,7 @@ async def _list_instead() -> Pair:
         (_colliding_keys, r"keys that are the same text in JSON \(1, '1'\)"),
         (_free_colliding_keys, "keys that are the same text"),
         (_loose_colliding_keys, "keys that are the same text"),
-        (_bytes, "no JSON: .*; an output is JSON, so return text, or the bytes in base64"),
+        (_bytes, "no JSON: .*; an output is JSON, so return text, or an Artifact of the bytes"),
         (_readable_bytes, "returned bytes"),
         (_surrogate, "(no valid Unicode|no JSON)"),
         (_object, "no JSON"),
