@@ -116,7 +116,7 @@ def at_rest(pool: AsyncConnectionPool[Any]) -> bool:
 def all_busy(api: Api, url: str) -> Iterator[None]:
     """Both connections of the pool wait for a lock."""
     with ThreadPoolExecutor() as pool, locked(url) as connection:
-        hanging = [pool.submit(api.http.get, "/tools") for _ in range(2)]
+        hanging = [pool.submit(api.http.get, "/tools", timeout=600) for _ in range(2)]  # as long as all others take
         eventually(lambda: waiting_statements(connection) == 2, what="both connections are in use")
         yield
         connection.rollback()
