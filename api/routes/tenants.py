@@ -54,7 +54,9 @@ _KeyCursor = Annotated[
 _TenantCursor = Annotated[
     str | None,
     Query(
-        max_length=63, json_schema_extra={"pattern": "^[a-z0-9-]+$"}, description="`next_cursor` of the page before."
+        max_length=63,
+        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9-]*$"},
+        description="`next_cursor` of the page before.",
     ),
 ]
 
