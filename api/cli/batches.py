@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more, write_pieces
+from planq.api.cli.console import as_line, err, out, print_json, print_list, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
 from planq.shared.domain.batches.states import BatchStatus, LineStatus
 
@@ -162,13 +162,7 @@ def show_batches(limit: AtMost = 100, url: Url = None, api_key: ApiKey = None, a
     """List batches, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         page = client.batches(limit)
-    if as_json:
-        print_page(page)
-        return
-    if not page.items:
-        err.print("there are no batches")
-    print_columns([[one["id"], shown_batch_status(one), _ended(one), as_line(one["name"], 60)] for one in page.items])
-    tell_of_more(page)
+    print_list(page, _row, "there are no batches", as_json=as_json)
 
 
 def shown_batch_status(batch: Json) -> str:
@@ -184,6 +178,10 @@ def summary(batch: Json) -> str:
     told = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
     cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *told, *cost])}"
+
+
+def _row(batch: Json) -> list[str]:
+    return [batch["id"], shown_batch_status(batch), _ended(batch), as_line(batch["name"], 60)]
 
 
 def estimate_line(batch: Json) -> str | None:

@@ -10,7 +10,7 @@ import codecs
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -112,6 +112,17 @@ def tell_of_more(page: Page) -> None:
     """Say it where not everything was printed."""
     if page.next_cursor:
         err.print("there are more; --limit shows them", style="dim")
+
+
+def print_list(page: Page, row: Callable[[Any], Sequence[str]], nothing: str, *, as_json: bool) -> None:
+    """Print a page, a line for each item, and say where there is more, or `nothing` where it is empty."""
+    if as_json:
+        print_page(page)
+        return
+    if not page.items:
+        err.print(nothing)
+    print_columns([row(one) for one in page.items])
+    tell_of_more(page)
 
 
 def print_json_line(value: Any) -> None:

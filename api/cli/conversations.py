@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
-from planq.api.cli.console import as_line, err, print_columns, print_page, tell_of_more
+from planq.api.cli.console import as_line, print_columns, print_list, print_page, tell_of_more
 from planq.api.cli.outcome import reported
 
 _SHOWN = 400
@@ -35,13 +35,7 @@ def show_conversations(
     """List conversations, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         page = client.conversations(limit, channel=channel)
-    if as_json:
-        print_page(page)
-        return
-    if not page.items:
-        err.print("there are no conversations")
-    print_columns([_row(one) for one in page.items])
-    tell_of_more(page)
+    print_list(page, _row, "there are no conversations", as_json=as_json)
 
 
 def show_conversation(

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, shown_json, tell_of_more
+from planq.api.cli.console import as_line, err, out, print_json, print_list, shown_json
 from planq.api.cli.outcome import reported
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.values.pointers import to_pointer
@@ -38,13 +38,7 @@ def inbox(
     with reported(as_json=as_json), connect(url, api_key) as client:
         about, status = None if job is None else str(job), None if everything else "open"
         page = client.elicitations(limit, job=about, status=status)
-    if as_json:
-        print_page(page)
-        return
-    if not page.items:
-        err.print("nobody asks anything")
-    print_columns([_row(one) for one in page.items])
-    tell_of_more(page)
+    print_list(page, _row, "nobody asks anything", as_json=as_json)
 
 
 def answer(

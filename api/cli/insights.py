@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more
+from planq.api.cli.console import as_line, out, print_columns, print_json, print_list
 from planq.api.cli.outcome import reported
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq insights list` shows.")]
@@ -44,13 +44,7 @@ def show_insights(
     """List what the tenant's jobs have taught, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.insights(limit, retired=retired)
-    if as_json:
-        print_page(found)
-        return
-    if not found.items:
-        err.print("nothing was learned yet; docs/insights.md says how to begin")
-    print_columns([_row(one) for one in found.items])
-    tell_of_more(found)
+    print_list(found, _row, "nothing was learned yet; docs/insights.md says how to begin", as_json=as_json)
 
 
 def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:

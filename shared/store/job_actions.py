@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from planq.shared.domain.errors import (
-    Conflict,
-    NotFound,
-)
+from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.domain.overview.selection import JobAct, JobFilter, statuses_for
 from planq.shared.store.database import Database, Row, as_json

@@ -96,6 +96,13 @@ def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:
         raise InvalidRequest("; ".join(found[:10])) from None
 
 
+def json_request(request: Request, sent: Any) -> Request:
+    """Return a form's request as one that brings `sent` as its JSON body, and no headers of the form's."""
+    asked = Request({**request.scope, "headers": []})
+    asked._json = sent
+    return asked
+
+
 def refusal_page(scope: Scope, error: PlanqError | HTTPException) -> Response:
     """Return the page that tells of a refusal, with its status; who has to log in first is led there."""
     answer = error_response(error)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from planq.api.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.jobs.acts import json_in
 from planq.api.routes.actions import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.shared.domain.errors import InvalidRequest, PlanqError
@@ -58,7 +58,9 @@ async def post_form(request: Request, services: Use, who: Who) -> Response:
     fields = fields_of(request)
     sent = _sent(fields)
     made = values_of(
-        await post_action(_asking(request, sent), body_of(JobActionRequest, sent), services, who, fields.get("key"))
+        await post_action(
+            json_request(request, sent), body_of(JobActionRequest, sent), services, who, fields.get("key")
+        )
     )
     return seen(f"/job-actions/{made['id']}")
 
@@ -79,14 +81,8 @@ async def post_stop(action_id: str, services: Use, who: Who) -> Response:
 
 async def _counted(request: Request, services: Services, who: Caller, given: dict[str, str]) -> dict[str, Any]:
     sent = {**_sent(given), "dry_run": True}
-    found = values_of(await post_action(_asking(request, sent), body_of(JobActionRequest, sent), services, who))
+    found = values_of(await post_action(json_request(request, sent), body_of(JobActionRequest, sent), services, who))
     return {**found, "key": uuid4().hex}
-
-
-def _asking(request: Request, sent: dict[str, Any]) -> Request:
-    asked = Request({**request.scope, "headers": []})
-    asked._json = sent
-    return asked
 
 
 def _sent(fields: dict[str, str]) -> dict[str, Any]:

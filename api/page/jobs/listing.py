@@ -13,7 +13,7 @@ from starlette.responses import Response
 from planq.api.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page, page_url
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.frame.words import status_state
 from planq.api.routes.events import get_events
 from planq.api.routes.jobs import get_job, get_jobs, post_job
@@ -99,9 +99,7 @@ async def post_request(request: Request, services: Use) -> Response:
 async def submitted(request: Request, services: Services, sent: dict[str, Any]) -> Any:
     """Submit what a form says, as `POST /jobs` does, and return the job."""
     body = body_of(JobRequest, sent)
-    asked = Request({**request.scope, "headers": []})
-    asked._json = sent
-    return values_of(await post_job(asked, body, services, caller_of(request.scope)))
+    return values_of(await post_job(json_request(request, sent), body, services, caller_of(request.scope)))
 
 
 async def _why(services: Services, who: Caller, job: dict[str, Any]) -> str | None:

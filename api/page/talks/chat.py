@@ -20,7 +20,7 @@ from planq.api.http import HttpRefusal
 from planq.api.messages import InboundRequest
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import is_open, page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.jobs.acts import PAGE_CHANNEL
 from planq.api.page.jobs.listing import submitted
 from planq.api.page.talks.turns import turns_in
@@ -147,10 +147,9 @@ async def _said(
             "content": {"text": fields["text"]},
             "conversation_id": talk["id"],
         }
-        asked = Request({**request.scope, "headers": []})
-        asked._json = sent
+        body = body_of(InboundRequest, sent)
         answer = await post_message(
-            asked, body_of(InboundRequest, sent), services, caller_of(request.scope), async_processing=True
+            json_request(request, sent), body, services, caller_of(request.scope), async_processing=True
         )
         if answer.status_code >= 400:
             problem = values_of(answer)

@@ -5,7 +5,7 @@ action  running → completed | cancelled
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -65,11 +65,12 @@ class JobFilter:
     def to_json(self) -> dict[str, Any]:
         """Return what is given of it, as JSON."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        for name in ("batch_id",):
-            given |= {name: str(given[name])} if name in given else {}
-        for name in ("made_before", "made_after"):
-            given |= {name: given[name].isoformat()} if name in given else {}
-        return given
+        texts: Mapping[str, Callable[[Any], Any]] = {
+            "batch_id": str,
+            "made_before": datetime.isoformat,
+            "made_after": datetime.isoformat,
+        }
+        return {name: texts.get(name, _same)(value) for name, value in given.items()}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Self:
