@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from planq.shared.domain.insights.offering import Side
 from planq.shared.domain.jobs.states import Outcome
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.store.database import Row
@@ -48,6 +49,12 @@ COUNTERS: Mapping[str, CountedName] = {
         "Plans of one round each that were accepted, or refused with their defects.",
         ("outcome",),
         ("accepted", "refused"),
+    ),
+    "insights_chosen": CountedName(
+        "planq_insights_chosen",
+        "Jobs that have ended for which insights were chosen: offered to the planner, held out, or in shadow.",
+        ("side",),
+        tuple(map(str, Side)),
     ),
     "steps_ended": CountedName(
         "planq_steps_ended",

@@ -195,22 +195,22 @@ def _courses(job: EndedJob) -> Iterator[Lesson]:
         return
     named = tools[:_MAX_TOOLS]
     outcome = "succeeded" if job.succeeded else "partial" if job.status == "completed" else "failed"
-    faults = sorted(
-        {f"{tool_name(call.tool)}: {error_code(call.code or '')}" for call in job.calls if call.is_fault}
-    )[:3]
+    told = {"succeeded": "succeeded", "partial": "was completed in part", "failed": "failed"}[outcome]
+    failures = {(tool_name(call.tool), error_code(call.code or "")) for call in job.calls if call.is_fault}
+    faults = [f"{tool}: {code}" for tool, code in sorted(failures)[:3]]
     error = None if job.error is None else error_code(job.error)
     body = {"tools": named, "outcome": outcome, "error": error, "faults": faults}
     after = ", then ".join(f"`{tool}`" for tool in named)
     more = f" and {len(tools) - len(named)} more" if len(tools) > len(named) else ""
-    failed = f" ({error})" if error else ""
-    text = f"A job like this {outcome}{failed} after calls of {after}{more}"
-    if faults:
-        text += f"; what failed: {', '.join(faults)}"
+    why = f" ({error})" if error else ""
+    text = f"An earlier job like this one {told}{why}. It called {after}{more}."
+    if failures:
+        text += f" Calls that failed: {', '.join(f'`{tool}` ({code})' for tool, code in sorted(failures)[:3])}."
     yield Lesson(
         InsightKind.COURSE,
         digest_of("course", body),
         "",
-        f"{text}.",
+        text,
         {**body, "rounds": job.rounds},
         calls=len(job.calls),
         failed_calls=job.failed_calls,

@@ -95,7 +95,7 @@ def test_what_a_job_taught_is_offered_to_the_next_one_once(play: Callable[..., A
             "`convert` failed (tool_error) when it was called with amount: a decimal text, to: a code of capitals."
         )
         assert (found["failure"]["seen"], found["failure"]["failed_calls"]) == (1, 1)
-        assert found["course"]["lesson"].startswith("A job like this")
+        assert found["course"]["lesson"].startswith("An earlier job like this one ")
         assert desk.shown()[0] == ""
 
         job, _ = await desk.harness.run("convert some other money")

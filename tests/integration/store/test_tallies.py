@@ -18,6 +18,7 @@ from tests.support.ended import ended
 
 T = TypeVar("T")
 
+OFFER = "INSERT INTO insight_offers (tenant_id, job_id, origin_id, side, tokens) VALUES ('default', %s, %s, %s, 9)"
 TELL_END = (
     "INSERT INTO events (tenant_id, job_id, kind) SELECT 'default', id, 'job_completed' FROM unnest(%s::uuid[]) id"
 )
@@ -59,6 +60,18 @@ def test_jobs_and_their_steps_are_counted_once_with_their_times(database_url: st
         assert first["llm_calls", "offline", "plan", "succeeded"] == 3
         connection.execute("DELETE FROM jobs")
         assert counted(database_url) == first, "what retention removes stays counted"
+
+
+def test_jobs_for_which_insights_were_chosen_are_counted_by_side(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        ids = ended(connection, days=1, count=4, steps=1)
+        for id, side in zip(ids, ("offered", "offered", "held_out"), strict=False):
+            connection.execute(OFFER, [id, id, side])
+        connection.execute(TELL_END, [ids])
+
+    found = counted(database_url)
+    assert (found["insights_chosen", "offered"], found["insights_chosen", "held_out"]) == (2, 1)
+    assert counted(database_url) == found
 
 
 def test_what_is_committed_late_is_counted_all_the_same(database_url: str) -> None:

@@ -78,7 +78,8 @@ def test_a_planned_job_teaches_its_course_and_a_callers_plan_none() -> None:
     calls = (call(0, "search", {"q": "x y"}), call(1, "convert", {"amount": 5}, "timeout"))
     (course,) = lessons(*calls, kind=InsightKind.COURSE, status="failed", error="timeout")
     assert course.text == (
-        "A job like this failed (timeout) after calls of `search`, then `convert`; what failed: convert: timeout."
+        "An earlier job like this one failed (timeout). It called `search`, then `convert`."
+        " Calls that failed: `convert` (timeout)."
     )
     assert (course.calls, course.failed_calls, course.seconds) == (2, 1, 2.0)
     assert lessons(*calls, kind=InsightKind.COURSE, planned=False) == []

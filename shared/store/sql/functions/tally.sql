@@ -79,7 +79,7 @@ BEGIN
         SELECT j.priority, j.in_message_flow AND j.parent_job_id IS NULL AS is_task
         FROM taken t JOIN jobs j ON j.id = t.job_id WHERE t.kind = 'job_submitted'
     ), ended AS MATERIALIZED (
-        SELECT j.id, j.priority, planq_outcome(j.status, j.error) AS outcome, j.in_message_flow AND j.parent_job_id IS NULL AS is_task,
+        SELECT j.id, j.tenant_id, j.priority, planq_outcome(j.status, j.error) AS outcome, j.in_message_flow AND j.parent_job_id IS NULL AS is_task,
             j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AS is_turn,
             extract(epoch FROM j.started_at - j.created_at)::float8 AS queued,
             extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds
@@ -119,6 +119,9 @@ BEGIN
         SELECT 'tasks_ended', ARRAY[e.outcome], count(*) FROM ended e WHERE e.is_task GROUP BY e.outcome
         UNION ALL
         SELECT 'turns_ended', ARRAY[e.outcome], count(*) FROM ended e WHERE e.is_turn GROUP BY e.outcome
+        UNION ALL
+        SELECT 'insights_chosen', ARRAY[o.side], count(*)
+        FROM ended e JOIN insight_offers o ON o.tenant_id = e.tenant_id AND o.job_id = e.id GROUP BY o.side
         UNION ALL
         SELECT 'plans_created', ARRAY[CASE t.kind WHEN 'plan_accepted' THEN 'accepted' ELSE 'refused' END], count(*)
         FROM taken t WHERE t.kind IN ('plan_accepted', 'plan_refused', 'guide_failed') GROUP BY t.kind
