@@ -19,7 +19,7 @@ import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json, print_list, write_pieces
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
 from planq.shared.domain.batches.states import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(name="batch", help="Run many requests of one file.", no_args_is_help=True)
     group.command(name="submit")(send_file)
+    group.command(name="status")(show_status)
     group.command(name="watch")(watch_batch)
     group.command(name="results")(print_results)
     group.command(name="errors")(print_errors)
@@ -78,8 +79,8 @@ def send_file(
 ) -> None:
     """Send a file of requests and follow the batch to its end.
 
-    Exit code 1 unless every line completes, 3 where all do and some are partial. With --no-wait it prints the batch's
-    id and returns at once; with --no-start it tells the estimate.
+    Exit code 1 unless every line completes, 3 where all do and some are partial, 4 where it is paused and waits for
+    `resume`. With --no-wait it prints the batch's id and returns at once; with --no-start it tells the estimate.
     """
     with reported(as_json=as_json):
         params = {
@@ -105,10 +106,24 @@ def send_file(
             err.print(f"submitted; `planq batch watch {batch['id']}` follows it", style="dim")
 
 
+def show_status(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Show where a batch stands: its lines by how they ended, its cost, and what it waits for.
+
+    Exit code 0 while it goes on; else as `planq batch watch` ends.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        batch = client.batch(batch_id)
+    if as_json:
+        print_json(batch)
+    else:
+        _tell_end(batch)
+    end(_code_of(batch) if _stands_still(batch) else OK)
+
+
 def watch_batch(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Follow a batch until it has ended, or waits for `resume`.
 
-    Exit code 1 unless every line completed, 3 where all did and some are partial.
+    Exit code 1 unless every line completed, 3 where all did and some are partial, 4 where it is paused.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
         _watch(client, client.batch(batch_id), as_json=as_json)
@@ -203,7 +218,7 @@ def follow_batch(
         if shown != (now := (batch["status"], batch["paused_at"], batch["counts"])):
             shown = now
             show(batch)
-        if BatchStatus(batch["status"]).is_terminal or _rests(batch):
+        if _stands_still(batch):
             return batch
         pause(_POLL_SECONDS)
         batch = client.batch(batch["id"])
@@ -212,6 +227,20 @@ def follow_batch(
 def _rests(batch: Json) -> bool:
     is_begun = batch["status"] == BatchStatus.IN_PROGRESS
     return bool(batch["paused_at"]) and is_begun and not batch["counts"]["running"]
+
+
+def _stands_still(batch: Json) -> bool:
+    return BatchStatus(batch["status"]).is_terminal or _rests(batch)
+
+
+def _code_of(batch: Json) -> int:
+    """Return the exit code of a batch that stands still."""
+    counts = batch["counts"]
+    if _rests(batch):
+        return RESTS
+    if batch["status"] == BatchStatus.COMPLETED and counts["completed"] == counts["total"]:
+        return PARTIAL if counts["partial"] else OK
+    return NOT_OK
 
 
 def _watch(client: CommandClient, batch: Json, *, as_json: bool, may_rest: bool = False) -> None:
@@ -230,11 +259,7 @@ def _watch(client: CommandClient, batch: Json, *, as_json: bool, may_rest: bool 
     except KeyboardInterrupt:
         err.print(f"\nbatch {batch['id']} goes on; `planq batch watch {batch['id']}` follows it")
         end(INTERRUPTED)
-    counts = batch["counts"]
-    is_whole = batch["status"] == BatchStatus.COMPLETED and counts["completed"] == counts["total"]
-    if is_whole:
-        end(PARTIAL if counts["partial"] else OK)
-    end(OK if may_rest and _rests(batch) else NOT_OK)
+    end(OK if may_rest and _rests(batch) else _code_of(batch))
 
 
 def _tell_end(batch: Json) -> None:

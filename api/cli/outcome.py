@@ -6,6 +6,7 @@
 3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was;
      it answers with the output of a plan of agents that did not succeed;
      every line of the batch completed, and some are partial
+4    the batch is paused, and waits for `planq batch resume`
 130  interrupted (Ctrl-C)
 """
 
@@ -25,6 +26,7 @@ OK = 0
 NOT_OK = 1
 CANNOT = 2
 PARTIAL = 3
+RESTS = 4
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 _LONGEST_ERROR = 500

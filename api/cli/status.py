@@ -50,7 +50,7 @@ def status(
             job = _with_children(client, job, wait=wait)
         elif wait:
             watch_job(client, job, as_json=as_json)
-        code = code_of(job, client)
+        code = code_of(job)
         why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
     if as_json:
         print_json(job)

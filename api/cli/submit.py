@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -161,32 +160,19 @@ def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
     except KeyboardInterrupt:
         err.print(f"\njob {job['id']} goes on; `planq status {job['id']} --wait` follows it, `planq cancel` ends it")
         end(INTERRUPTED)
-    end(code_of(job, client))
+    end(code_of(job))
 
 
-def code_of(job: dict[str, Any], client: Any) -> int:
+def code_of(job: dict[str, Any]) -> int:
     """Return the exit code that a job's outcome stands for; one that runs is fine.
 
     Where a job answers with the output of a plan of agents, it is that plan which was asked for: one that did not
     succeed makes the job partial here, though every step of its own did.
     """
-    from planq.shared.client.outcome import outcome_of
+    from planq.shared.client.outcome import outcome_of, says_no_success
 
     code = _CODES.get(Outcome(found), OK) if (found := outcome_of(job)) else OK
-    return PARTIAL if found == Outcome.SUCCEEDED and _says_no_success(job, client) else code
-
-
-def _says_no_success(job: dict[str, Any], client: Any) -> bool:
-    from planq.shared.domain.orchestration.plan import ORCHESTRATE
-
-    last = (job.get("steps") or [{}])[-1]
-    if job.get("respond") != Respond.OUTPUT or last.get("tool_name") != ORCHESTRATE:
-        return False
-    output = job["output"]
-    if output is None and last["output_ref"]:
-        with client.output(job["id"], last["index"]) as pieces:
-            output = json.loads(b"".join(pieces))
-    return isinstance(output, dict) and output.get("success") is False
+    return PARTIAL if found == Outcome.SUCCEEDED and says_no_success(job) else code
 
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def watch(
                 if event.kind == "job":
                     job = event.data
                 teller.tell(event)
-            code = code_of(job, client)
+            code = code_of(job)
     except KeyboardInterrupt:
         err.print(f"\njob {job_id} goes on; `planq watch {job_id}` follows it, `planq cancel` ends it")
         end(INTERRUPTED)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from planq.shared.client.wire import Json
 from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.jobs.states import JobStatus, Respond
+from planq.shared.domain.orchestration.plan import ORCHESTRATE
+
+_NO_SUCCESS = re.compile(r'\{\s*"success"\s*:\s*false\b')
+"""How the text of such an output begins, also where the rest of a large one is left out."""
 
 _BY_STATUS = {JobStatus.COMPLETED: "succeeded", JobStatus.FAILED: "failed", JobStatus.CANCELLED: "cancelled"}
 
@@ -20,7 +25,8 @@ class JobFailed(PlanqError):
         self.job = job
         error = job.get("error") or {}
         told = f"{error.get('code', 'internal')}: {error.get('message', 'no error is told')}"
-        super().__init__(f"job {job['id']} {outcome_of(job)}: {told if error else self._told_by_steps()}")
+        found = "partial" if says_no_success(job) else outcome_of(job)
+        super().__init__(f"job {job['id']} {found}: {told if error else self._told_by_steps()}")
 
     @property
     def error(self) -> Json | None:
@@ -37,6 +43,8 @@ class JobFailed(PlanqError):
         for step in self.steps:
             if error := step.get("error"):
                 return f"${step['index']} {step['tool_name']}: {error['code']}: {error['message']}"
+        if says_no_success(self.job):
+            return "its plan of agents did not succeed"
         return "no error is told"
 
 
@@ -47,7 +55,10 @@ class JobCancelled(JobFailed):
 
 
 class JobPartial(JobFailed):
-    """Some steps of a job failed or were skipped, and an answer was written from the rest: `result`."""
+    """Some steps of a job failed or were skipped, and an answer was written from the rest: `result`.
+
+    Or the job answers with the output of a plan of agents that did not succeed.
+    """
 
     code: ClassVar[str] = "job_partial"
 
@@ -67,12 +78,26 @@ def outcome_of(job: Json) -> str | None:
     return job.get("outcome") or _BY_STATUS.get(job["status"])
 
 
+def says_no_success(job: Json) -> bool:
+    """Return whether a job answers with the output of a plan of agents that did not succeed.
+
+    Its step has succeeded by telling so; but it is that plan which was asked for.
+    """
+    last = (job.get("steps") or [{}])[-1]
+    if job.get("respond") != Respond.OUTPUT or last.get("tool_name") != ORCHESTRATE:
+        return False
+    output = job.get("output")
+    if isinstance(output, dict):
+        return output.get("success") is False
+    return _NO_SUCCESS.match(job.get("answer") or "") is not None
+
+
 def result_of(job: Json) -> Any:
     """Return a job's output, or its answer where it has none; raises `JobFailed`, `JobCancelled` or `JobPartial`.
 
     Precondition: it has ended.
     """
-    match outcome_of(job):
+    match "partial" if says_no_success(job) else outcome_of(job):
         case "succeeded":
             return _said(job)
         case "partial":

@@ -135,7 +135,7 @@ def test_a_batch_from_its_file_to_its_results(planq: Planq, tmp_path: Path) -> N
     retried, ended = planq("batch", "retry", batch_id), planq("batch", "watch", batch_id)
     late = planq("batch", "cancel", batch_id)
 
-    assert (first.exit_code, "paused (canary): 1/3 lines, 1 completed" in first.stdout) == (1, True), first.output
+    assert (first.exit_code, "paused (canary): 1/3 lines, 1 completed" in first.stdout) == (4, True), first.output
     assert (rest.exit_code, retried.exit_code, followed.exit_code, ended.exit_code) == (0, 0, 1, 1)
     assert "completed: 3/3 lines, 2 completed, 1 failed, 1 invalid" in followed.stdout
     assert followed.stdout == ended.stdout
@@ -254,9 +254,12 @@ def test_a_plan_of_agents_in_yaml_that_did_not_succeed_is_partial(planq: Planq, 
     given = planq("submit", "--plan", "-", "--json", given=AGENTS)
     answered = planq("submit", "and now?", "--plan", "-", "--respond", "model", "--json", given=AGENTS)
     broken = planq("submit", "--plan", "-", given="steps:\n  - id: [\n")
+    (tmp_path / "line.jsonl").write_text(json.dumps({"custom_id": "a", "body": {"plan": job["plan"]}}))
+    batch = planq("batch", "submit", str(tmp_path / "line.jsonl"))
 
     assert (job["status"], job["outcome"], job["output"]["success"]) == ("completed", "succeeded", False)
     assert [one.exit_code for one in (submitted, *ends, given, answered)] == [3, 3, 3, 3, 3, 0]
+    assert (batch.exit_code, "1 completed (1 partial)" in batch.stdout) == (3, True), batch.stdout
     assert broken.exit_code == 1
     assert "-:3: not valid YAML" in broken.stderr
 

@@ -108,7 +108,7 @@ def test_it_is_followed_to_its_end_a_line_for_each_change(planq: Planq, server: 
         rare(batch("completed", total=2, completed=1, invalid=1), 1),
         rare(batch("cancelled", total=2, completed=1, cancelled=1), 1),
         ({**batch("failed", total=2, invalid=2), "error": {"code": "invalid_lines", "message": "none is"}}, 1),
-        (batch(paused="canary", total=2, completed=1, waiting=1), 1),
+        (batch(paused="canary", total=2, completed=1, waiting=1), 4),
     ],
 )
 def test_the_exit_code_tells_whether_every_line_completed(
@@ -118,9 +118,11 @@ def test_the_exit_code_tells_whether_every_line_completed(
 
     told = planq("batch", "watch", ID)
     data = planq("batch", "watch", ID, "--json")
+    status = planq("batch", "status", ID)
 
-    assert (told.exit_code, data.exit_code) == (code, code)
+    assert (told.exit_code, data.exit_code, status.exit_code) == (code, code, code)
     assert json.loads(data.stdout) == last
+    assert status.stdout == told.stdout
     if last["paused_at"]:
         assert f"planq batch resume {ID}" in told.stderr
     if last["error"]:
@@ -134,6 +136,16 @@ def test_a_paused_batch_is_followed_while_lines_of_it_run(planq: Planq, server: 
     told = planq("batch", "watch", ID)
 
     assert "in_progress, paused (asked): 1/2 lines, 1 completed" in told.stdout
+
+
+def test_the_status_of_a_batch_that_goes_on_is_told_at_once(planq: Planq, server: Recorder) -> None:
+    server.answer(200, batch(paused="asked", total=2, running=1, waiting=1))
+
+    told, data = planq("batch", "status", ID), planq("batch", "status", ID, "--json")
+
+    assert (told.exit_code, data.exit_code) == (0, 0)
+    assert told.stdout == f"batch {ID} in_progress, paused (asked): 0/2 lines\n"
+    assert json.loads(data.stdout)["id"] == ID
 
 
 def test_a_batch_that_is_not_to_start_tells_its_estimate(planq: Planq, server: Recorder, file: Path) -> None:

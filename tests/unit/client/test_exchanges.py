@@ -163,6 +163,20 @@ def test_a_result_is_the_output_else_the_answer_and_errors_bring_the_steps() -> 
     assert some.value.result == "the rest"
 
 
+@pytest.mark.parametrize(
+    "said", [{"output": {"success": False}}, {"output": None, "answer": '{"success": false, "st'}]
+)
+def test_a_plan_of_agents_that_did_not_succeed_is_partial(said: dict[str, Any]) -> None:
+    step = {"index": 0, "tool_name": "cp__agent_orchestrate", "status": "succeeded", "error": None}
+    with pytest.raises(JobPartial, match="job 1 partial: its plan of agents did not succeed") as some:
+        result_of(job("completed", respond="output", steps=[step], **said))
+    assert some.value.result == (said["output"] or said["answer"])
+    assert result_of(job("completed", respond="model", answer="it failed", steps=[step])) == "it failed"
+    assert result_of(
+        job("completed", respond="output", output={"success": False}, steps=[{**step, "tool_name": "t"}])
+    )
+
+
 def test_the_outcome_wins_over_the_status() -> None:
     with pytest.raises(JobFailed):
         result_of(job("completed", outcome="failed"))

@@ -222,12 +222,16 @@ BEGIN
     ), ends AS (
         SELECT l.batch_id, l.line, l.status AS earlier, l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS spent_usd,
             l.input_tokens + l.output_tokens AS spent_tokens, planq_outcome(l.status, l.error) AS earlier_outcome,
-            j.status, j.error, planq_outcome(j.status, j.error) AS outcome, j.finished_at, u.input, u.output, u.usd,
+            j.status, o.error, planq_outcome(j.status, o.error) AS outcome, j.finished_at, u.input, u.output, u.usd,
             (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
                 + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled
         FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
         JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
         JOIN used u ON u.root = j.id
+        CROSS JOIN LATERAL (
+            SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND j.answer ~ '^\{\s*"success"\s*:\s*false'
+                THEN planq_no_success(j.id) END) AS error
+        ) o
     ), ended AS (
         UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
             cost_usd = e.usd, input_tokens = e.input, output_tokens = e.output
@@ -251,6 +255,20 @@ BEGIN
     )
     SELECT array_agg(id) INTO v_batches FROM told;
     PERFORM planq_close_batches(v_batches);
+END $$;
+
+-- The error of a line whose job answers `success: false` as its last step did: that of a plan of agents that did not succeed.
+-- Null where another tool says so.
+CREATE FUNCTION planq_no_success(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    s record;
+BEGIN
+    SELECT index, tool_name INTO s FROM steps WHERE job_id = p_job ORDER BY index DESC LIMIT 1;
+    IF s.tool_name = 'cp__agent_orchestrate' THEN
+        RETURN json_build_object('code', 'tool_error', 'message', 'its plan of agents did not succeed', 'retryable', false,
+                                 'details', json_build_object('step', s.index, 'tool_name', s.tool_name));
+    END IF;
+    RETURN NULL;
 END $$;
 
 -- CancelRequested: nothing of the batch is admitted any more; planq_cancel_lines ends what there is of it. Returns {found,
