@@ -43,6 +43,7 @@ _QUESTIONS = Opening(frozenset(KeyScope), in_part=_FLOW)
 OPENINGS: Mapping[str, Sequence[Opening]] = {
     "manual": [Opening(frozenset(KeyScope))],
     "tenants": [Opening(_ADMIN)],
+    "costs": [Opening(frozenset({KeyScope.JOBS, KeyScope.ADMIN}))],
     "metrics": [Opening(_ADMIN)],
     "messages": [_MESSAGES_ALONE],
     "chat": [_MESSAGES_ALONE],

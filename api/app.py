@@ -46,6 +46,7 @@ from planq.api.routes.batches import batch_routes
 from planq.api.routes.catalogue import catalogue_routes
 from planq.api.routes.control import control_routes
 from planq.api.routes.conversations import conversation_routes
+from planq.api.routes.costs import cost_routes
 from planq.api.routes.elicitations import elicitation_routes
 from planq.api.routes.events import event_routes
 from planq.api.routes.executions import execution_routes
@@ -74,6 +75,7 @@ from planq.shared.store.batches import BatchStore
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.costs import CostStore
 from planq.shared.store.database import Database
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
@@ -163,7 +165,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
         *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
-        *(insight_routes, catalogue_routes, artifact_routes, operation_routes, page_routes),
+        *(insight_routes, cost_routes, catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
     app.router.routes.append(Route("/mcp", mcp, methods=["POST"]))
@@ -227,6 +229,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         uploads=Counter(),
         webhooks=WebhookStore(database),
         insights=InsightStore(database),
+        costs=CostStore(database),
         channels=ChannelStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,

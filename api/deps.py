@@ -51,6 +51,7 @@ from planq.shared.store.batches import BatchStore
 from planq.shared.store.catalogue import Catalogue
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.costs import CostStore
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.event_log import EventLog
 from planq.shared.store.insights import InsightStore
@@ -110,6 +111,7 @@ class Services:
     batch_control: BatchControl
     webhooks: WebhookStore
     insights: InsightStore
+    costs: CostStore
     channels: ChannelStore
     signing: SigningSecrets
     workers: WorkerRegistry

@@ -233,6 +233,10 @@ class CommandClient:
         """Return whether insights help, of jobs of the last so many days."""
         return self._json("GET", "/insights/report", params={"days": days})
 
+    def costs(self, **asked: str | None) -> Json:
+        """Return what models have cost; `asked` are `by`, `from`, `to`, `tenant`, `agent` and `model`."""
+        return self._json("GET", "/costs", params={name: value for name, value in asked.items() if value is not None})
+
     def tracebacks(self, job_id: str, index: int) -> Json:
         """Return where the exceptions of a step's last attempts came from, newest first."""
         return self._json("GET", f"{at('jobs', job_id)}/steps/{index}/tracebacks")

@@ -1,13 +1,13 @@
-"""The tables of what `/metrics` counts for the whole installation, and of who reports it."""
+"""The tables of what `/metrics` counts for the whole installation, of who reports it, and of what each day cost."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Column, Integer, Numeric, Text
+from sqlalchemy import ARRAY, Column, Date, Integer, Numeric, Text, text
 from sqlmodel import Field, SQLModel
 
 from planq.shared.store.columns import bigint_column, text_column, time_column, xid_column
@@ -23,6 +23,25 @@ class Tally(SQLModel, table=True):
     name: str = text_column(primary_key=True)
     labels: list[str] = Field(sa_column=Column(ARRAY(Text), primary_key=True))
     number: Decimal = Field(sa_column=Column(Numeric, nullable=False))
+
+
+class DailyCost(SQLModel, table=True):
+    """What a tenant's agent used of one model on one day, by UTC; it stays when retention removes the jobs.
+
+    `agent` is empty for jobs without one, `model` is `other` beyond the first hundred. `unpriced_calls` used tokens
+    whose price nobody knows.
+    """
+
+    __tablename__ = "daily_costs"
+    tenant_id: str = text_column(primary_key=True)
+    day: date = Field(sa_column=Column(Date, primary_key=True))
+    agent: str = text_column(primary_key=True)
+    model: str = text_column(primary_key=True)
+    calls: int = bigint_column()
+    unpriced_calls: int = bigint_column()
+    input_tokens: int = bigint_column()
+    output_tokens: int = bigint_column()
+    cost_usd: Decimal = Field(sa_column=Column(Numeric, nullable=False, server_default=text("0")))
 
 
 class TallyMark(SQLModel, table=True):

@@ -33,7 +33,7 @@ RESOURCES: Mapping[str, str] = {
     "batches": r"/batches",
     "webhooks": r"/endpoints|/deliveries|/webhook-secret",
     "insights": r"/insights|.*/insights$",
-    "tenants": r"/tenants",
+    "tenants": r"/tenants|/costs",
     "tools": r"/tools|/plans/validate",
     "artifacts": r"/artifacts|.*/artifacts$",
     "operations": r"/healthz|/readyz|/metrics",

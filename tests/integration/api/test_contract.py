@@ -118,6 +118,7 @@ OPERATIONS = [
     ("POST", "/batches/{batch_id}/pause"),
     ("POST", "/batches/{batch_id}/resume"),
     ("POST", "/batches/{batch_id}/retry"),
+    ("GET", "/costs"),
     ("GET", "/tenants"),
     ("GET", "/tenants/{tenant_id}"),
     ("GET", "/tenants/{tenant_id}/usage"),
@@ -193,6 +194,7 @@ BEYOND_SCHEMAS = (
     "respond: expected model, or none at all; found ",  # beside an agent
     "metadata.agent: ",  # what somebody else's metadata may hold
     "expected a line for each request",  # not only blank ones
+    "from, to: expected at most ",  # which days are far from one another
     "filter.status: expected one that ",  # what an act can change
     "words: expected without ",  # what filters beside them
     *("callback_url: ", "url: ", "events: "),  # which addresses are public

@@ -227,6 +227,19 @@ CREATE TABLE tallies (
     CONSTRAINT pk_tallies PRIMARY KEY (name, labels)
 );
 
+CREATE TABLE daily_costs (
+    tenant_id TEXT NOT NULL,
+    day DATE NOT NULL,
+    agent TEXT NOT NULL,
+    model TEXT NOT NULL,
+    calls BIGINT DEFAULT 0 NOT NULL,
+    unpriced_calls BIGINT DEFAULT 0 NOT NULL,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_daily_costs PRIMARY KEY (tenant_id, day, agent, model)
+);
+
 CREATE TABLE tally_marks (
     id INTEGER NOT NULL,
     xid xid8 DEFAULT '0' NOT NULL,

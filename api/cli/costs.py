@@ -1,0 +1,57 @@
+"""`planq costs`: what models have cost, by day, agent, model or tenant."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, print_columns, print_json
+from planq.api.cli.outcome import reported
+
+_NOBODY = {"agent": "(no agent)"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(name="costs")(show_costs)
+
+
+def show_costs(
+    by: Annotated[
+        Literal["day", "agent", "model", "tenant"],
+        typer.Option("--by", help="What costs are told apart by; tenant needs a key with the scope admin."),
+    ] = "day",
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DAY", help="The first day, as 2026-11-28 by UTC; 29 before --to.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="The last day; today.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Another tenant, or * for all: needs the scope admin.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Of one agent.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Of one model.")] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what models have cost: a line for each day, agent, model or tenant, and the sum."""
+    asked = {"by": by, "from": from_, "to": to, "tenant": tenant, "agent": agent, "model": model}
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.costs(**asked)
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        err.print(f"no model was called from {found['from']} to {found['to']}")
+        return
+    rows = [_row(as_line(one["name"] or _NOBODY.get(by, "–"), 80), one) for one in found["items"]]
+    print_columns([[by, "USD", "calls", "tokens in", "tokens out"], *rows, _row("in all", found["total"])])
+    if unpriced := found["total"]["unpriced_calls"]:
+        err.print(f"{unpriced} of the calls went to models whose price is not known: they are not in the sum")
+
+
+def _row(name: str, sums: dict[str, Any]) -> list[str]:
+    cost = "–" if sums["cost_usd"] is None else f"{sums['cost_usd']:.6f}".rstrip("0").ljust(4, "0")
+    return [name, cost, *(str(sums[key]) for key in ("calls", "input_tokens", "output_tokens"))]

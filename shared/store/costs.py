@@ -1,0 +1,56 @@
+"""What tenants' days cost, by day, agent, model or tenant, as the tally has written it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+from planq.shared.store.database import Database, Row
+
+SUMS = ("calls", "unpriced_calls", "input_tokens", "output_tokens", "cost_usd")
+"""What is added up of model calls."""
+
+
+class CostBy(StrEnum):
+    """What costs are told apart by."""
+
+    DAY = "day"
+    AGENT = "agent"
+    MODEL = "model"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class CostsWanted:
+    """Which costs somebody asks for: of the days from `first` to `last`, by UTC, and of one agent or model alone."""
+
+    by: CostBy
+    first: date
+    last: date
+    agent: str | None = None
+    model: str | None = None
+
+
+class CostStore:
+    """The costs of all tenants. Every method raises `DatabaseUnavailable`."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` is opened and closed by others."""
+        self._database = database
+
+    async def sums(
+        self, tenant_id: str | None, wanted: CostsWanted, limit: int
+    ) -> tuple[Sequence[Row], Mapping[str, int]]:
+        """Return at most `limit` rows of a tenant's costs, the dearest first, and the sums over all there are.
+
+        None for the tenant asks for all of them. What was used a few seconds ago may be missing: workers add it up.
+        """
+        asked = {"by": str(wanted.by), "first": wanted.first, "last": wanted.last, "limit": limit}
+        asked |= {"agent": wanted.agent, "model": wanted.model}
+        if tenant_id is None:
+            rows = await self._database.fetch_page("costs_of_all", **asked)
+        else:
+            rows = await self._database.fetch_page("costs_of_tenant", tenant_id=tenant_id, **asked)
+        return rows, {name: rows[0][f"all_{name}"] if rows else 0 for name in SUMS}
