@@ -14,6 +14,7 @@ from planq.api.access import opening_of
 from planq.api.callers import CALLER, Caller
 from planq.api.page.frame import words
 from planq.api.page.frame.assets import asset_url
+from planq.api.page.frame.trees import marks_of, tree
 from planq.api.prefix import below_prefix
 from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.shared.settings import VERSION
@@ -42,6 +43,8 @@ def _environment() -> Environment:
         step_state=words.step_state,
         took=words.took,
         status_state=words.status_state,
+        tree=tree,
+        marks_of=marks_of,
     )
     templates.filters.update(
         inert=words.inert,
@@ -49,6 +52,7 @@ def _environment() -> Environment:
         pretty=words.pretty,
         when=words.when,
         cost=words.cost,
+        size=words.size,
         markdown=words.markdown,
     )
     return templates

@@ -16,6 +16,8 @@ from planq.shared.domain.overview.waiting import shown_seconds
 SHOWN_CHARS = 20_000
 """Of a longer text a page shows the beginning, and says how much is left out."""
 
+_KIB = 1024
+
 _STEERING = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -109,6 +111,13 @@ def cost(amount: float | None) -> str:
     if amount is None:
         return "–"
     return f"${amount:.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
+
+
+def size(number: int) -> str:
+    """Return how many bytes something has, in the unit in which that is read at a glance."""
+    if number < _KIB:
+        return f"{number} bytes"
+    return f"{number / _KIB:.1f} KiB" if number < _KIB * _KIB else f"{number / _KIB / _KIB:.1f} MiB"
 
 
 def _markdown() -> MarkdownIt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -13,11 +14,13 @@ from planq.api.deps import Services, Use
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
+from planq.api.page.frame.trees import SHOWN_NODES, table_of
+from planq.api.page.jobs.artifacts import shown_artifacts
 from planq.api.page.jobs.picture import picture_of, timeline_of
 from planq.api.routes.elicitations import get_elicitation
 from planq.api.routes.events import get_job_events
 from planq.api.routes.jobs import get_job
-from planq.api.routes.outputs import get_output
+from planq.api.routes.outputs import get_artifacts, get_output
 from planq.api.routes.overview import get_why
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
@@ -26,6 +29,9 @@ job_page_routes = page_router()
 
 _MOST_STEPS = 200
 """So many steps stand on a page with what they took and gave; of more those that are not done, and the first."""
+
+_FEW_STEPS = 30
+"""Of more steps each is shown in less detail, so that the page stays small."""
 
 _EVENTS = 100
 
@@ -36,12 +42,16 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     job = values_of(await get_job(request, job_id, services))
     why = values_of(await get_why(job_id, services, who))
     steps = _shown(job["steps"])
+    listed = values_of(await get_artifacts(job_id, services, who))
     return page(
         request,
         "job.html",
         job=job,
         why=why,
         error=_first_error(job),
+        answer=_structured(job),
+        artifacts=await shown_artifacts(services, who, listed["items"]),
+        most=SHOWN_NODES if len(steps) <= _FEW_STEPS else SHOWN_NODES // 10,
         steps=steps,
         picture=picture_of(job["steps"]),
         timeline=timeline_of(job["steps"]),
@@ -99,6 +109,17 @@ def _planned(job: dict[str, Any]) -> dict[int, Any]:
                 if isinstance(call, dict)
             }
     return found
+
+
+def _structured(job: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the answer of a job where it is JSON, with the table that it is; None where it is text for people."""
+    value = job["output"]
+    if value is None and (job["answer"] or "").lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(job["answer"])
+        except (ValueError, RecursionError):
+            return None
+    return None if value is None else {"value": value, "table": table_of(value)}
 
 
 def _first_error(job: dict[str, Any]) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def test_a_tool_is_tried_by_a_form(stack: Stack, visitor: Visitor) -> None:
     page.get_by_label("expression").fill("6 * 7")
     page.get_by_role("button", name="Call it").click()
     expect(page).to_have_url(IN_A_JOB)
-    expect(page.locator("#answer")).to_contain_text('"result":42')
+    expect(page.locator("#answer")).to_contain_text('"result": 42')
 
 
 def test_an_unsafe_tool_is_called_once_somebody_has_approved_it(stack: Stack, visitor: Visitor) -> None:

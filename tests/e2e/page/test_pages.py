@@ -41,6 +41,13 @@ def stands(stack: Stack, job_id: str, status: str) -> None:
     eventually(lambda: job_of(stack, job_id)["status"] == status, 120, what=f"{job_id} is {status}")
 
 
+def nested(levels: int) -> Any:
+    value: Any = "innermost"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def held(stack: Stack, name: str) -> str:
     """Submit a job that runs until it is told to end."""
     call = {"tool_name": "test_hold", "arguments": {"seconds": 50}}
@@ -56,8 +63,11 @@ def test_a_newcomer_runs_the_sample_and_reads_its_answer(stack: Stack, visitor: 
     expect(page.locator("#facts .state")).to_have_text("Completed")
     expect(page.locator("#answer")).to_contain_text("How planq keeps a job alive")
     expect(page.locator("details.step")).to_have_count(3)
-    page.locator("#step-2 summary").click()
+    page.locator("#step-2 > summary").click()
     expect(page.locator("#step-2")).to_contain_text('"title": "How planq keeps a job alive"')
+    expect(page.locator("#step-2 a.ref[data-from='from $0.output.text']")).to_be_visible()
+    expect(page.locator("#artifacts .prose h1")).to_have_text("How planq keeps a job alive")
+    assert page.request.get(page.locator("#artifacts header a").last.get_attribute("href") or "").ok
     page.get_by_role("link", name="Events").click()
     expect(page.get_by_role("row").filter(has_text="job_completed")).to_have_count(1)
 
@@ -194,10 +204,14 @@ def test_what_strangers_wrote_stays_text(stack: Stack, visitor: Visitor) -> None
     asks = {**QUESTION, "message": HOSTILE, "requested_schema": {"type": "object", "properties": {HOSTILE: {}}}}
     asking = submit(stack, input="x", plan={"calls": [asks]})
     stands(stack, asking, "input_required")
+    odd = {"text": HOSTILE, "large": "x" * 900_000, "deep": nested(90), HOSTILE: [{HOSTILE: HOSTILE}, {HOSTILE: 1}]}
+    query = {"tool_name": "json_query", "arguments": {"data": odd, "expression": "@"}}
+    telling = submit(stack, input="x", plan={"calls": [query]}, respond="output")
+    stands(stack, telling, "completed")
     page = visitor.page
     page.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
 
-    for path in ("/ui/jobs", f"/ui/jobs/{job_id}", f"/ui/jobs/{job_id}/log", f"/ui/jobs/{asking}"):
+    for path in ("/ui/jobs", *(f"/ui/jobs/{one}" for one in (job_id, f"{job_id}/log", asking, telling))):
         page.goto(path)
         expect(page.locator("main")).to_contain_text("<img src=x")
         expect(page.locator("main")).not_to_contain_text("\u202e")
@@ -229,11 +243,17 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     failed = submit(stack, input="a", plan={"calls": [{"tool_name": "test_raise", "arguments": {"message": "no"}}]})
     stands(stack, asking, "input_required")
     stands(stack, failed, "failed")
+    chained = [
+        {"tool_name": "calculate", "arguments": {"expression": one}} for one in ("6*7", "{{ $0.output.result }}")
+    ]
+    computed = submit(stack, input="a", plan={"calls": chained}, respond="output")
+    stands(stack, computed, "completed")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
     of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
     others = ("/ui/elicitations", "/ui/agents", "/ui/tools", "/ui/batches", "/ui/schedules", "/ui/jobs/x")
-    for path in ("/ui/jobs", f"/ui/jobs/{asking}", *of_failed, *others):
+    for path in ("/ui/jobs", f"/ui/jobs/{asking}", f"/ui/jobs/{computed}", *of_failed, *others):
         visitor.page.goto(path)
+        visitor.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         found = Axe().run(visitor.page).response["violations"]
         serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
         assert serious == [], path
