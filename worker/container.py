@@ -53,21 +53,26 @@ from planq.shared.ports import (
 )
 from planq.shared.ports.deliveries import DeliveryStore
 from planq.shared.ports.jobs.claims import OfferedTool
+from planq.shared.ports.jobs.sweep import SweepDuty
 from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import VERSION, Settings
+from planq.shared.store.acting import ActionSweep
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.database import Database
 from planq.shared.store.deliveries import PostgresDeliveries
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.learning import PostgresInsightOffers
+from planq.shared.store.lines import LineSweep
 from planq.shared.store.objects import open_objects
 from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.schedules import ScheduleSweep
 from planq.shared.store.secrets import SecretStore
 from planq.shared.store.signing import SigningSecrets
 from planq.shared.store.tenants import TenantDirectory
 from planq.shared.store.texts import PostgresTexts
+from planq.shared.store.turns import TurnSweep
 from planq.shared.telemetry.logs import hide
 from planq.shared.timers import NearTimers
 from planq.shared.vocabulary import count_tokens
@@ -115,6 +120,10 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "deliveries": methods(DeliveryStore),
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
+    "schedule_sweep": {"due", "fire"},
+    "turn_sweep": {"unsettled", "settle"},
+    "line_sweep": {"settle", "cancel", "admit"},
+    "action_sweep": {"act"},
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
     - methods(SweepStore)
@@ -547,6 +556,16 @@ async def _warm_up(gateway: ModelGateway) -> None:
     except (ImportError, PlanqError) as error:
         _log.warning("model_not_warmed_up", extra={"cause": str(error)})
     settle_heap()
+
+
+def sweep_duties(database: Database, lease: timedelta, failpoints: Failpoints) -> Sequence[SweepDuty]:
+    """Return what a sweep does for the subjects that stand on jobs."""
+    return (
+        failpoints.around("schedule_sweep", ScheduleSweep(database)),
+        failpoints.around("turn_sweep", TurnSweep(database)),
+        failpoints.around("line_sweep", LineSweep(database, lease)),
+        failpoints.around("action_sweep", ActionSweep(database)),
+    )
 
 
 async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, tools: Tools) -> None:

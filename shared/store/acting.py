@@ -16,8 +16,9 @@ from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, Pla
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
 from planq.shared.domain.overview.again import doubts_about, seconds_again
 from planq.shared.domain.overview.selection import JobAct, JobFilter
-from planq.shared.ports.jobs.sweep import ActedOn
+from planq.shared.ports.jobs.sweep import SweepPart, Swept
 from planq.shared.store.database import Database, Row, as_json
+from planq.shared.store.ids import new_id
 from planq.shared.store.job_actions import is_meant, selected_jobs
 from planq.shared.store.jobs.codec import requested_wakes
 
@@ -29,14 +30,26 @@ _HOLD_SECONDS = 15.0
 _AT_ONCE = 200
 """Jobs that are looked at together."""
 
+_CHANGED_AT_ONCE = 50
+"""Jobs to which something is done in one pass, each in a commit of its own."""
 
-async def act_on_jobs(database: Database, holder: UUID, limit: int) -> ActedOn | None:
-    """See `SweepStore.act_on_jobs`; `limit` bounds the jobs to which something is done."""
-    rows = await database.call_table("planq_take_action", holder, _HOLD_SECONDS)
-    if not rows:
-        return None
-    acting = _Acting(database, holder, rows[0])
-    return await acting.go_on(limit)
+
+class ActionSweep:
+    """Carries out job actions, a part of their jobs at a time, as a `SweepDuty`."""
+
+    part = SweepPart.ACTIONS
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._holder = new_id()
+
+    async def act(self, limit: int) -> Swept:
+        """Do what one action asks for to at most `limit` of its jobs."""
+        rows = await self._database.call_table("planq_take_action", self._holder, _HOLD_SECONDS)
+        return await _Acting(self._database, self._holder, rows[0]).go_on(limit) if rows else Swept()
+
+    async def carry_out(self, limit: int) -> Swept:
+        return await self.act(min(limit, _CHANGED_AT_ONCE))
 
 
 class _Acting:
@@ -47,9 +60,9 @@ class _Acting:
         self._act = JobAct(action["act"])
         self._filter = JobFilter.of_json(action["filter"])
         self._after: UUID = action["after_job"]
-        self._acted = ActedOn()
+        self._acted = Swept(goes_on=True)
 
-    async def go_on(self, limit: int) -> ActedOn:
+    async def go_on(self, limit: int) -> Swept:
         tenant_id, made_until = self._action["tenant_id"], self._action["created_at"]
         rows = await selected_jobs(
             self._database, tenant_id, self._act, self._filter, made_until, self._after, _AT_ONCE

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, JobDeleted
 from planq.shared.domain.jobs.states import Priority
+from planq.shared.ports.jobs.sweep import SweepPart, Swept
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_ids
 
 _NIL = UUID(int=0)
 
-
-async def settle_lines(database: Database, limit: int) -> int:
-    """See `SweepStore.settle_lines`."""
-    settled: int = await database.call("planq_settle_lines", limit)
-    return settled
+_AT_ONCE = 200
+"""Lines in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
 
 
 async def fail_lost_lines(database: Database, limit: int) -> int:
@@ -28,20 +27,50 @@ async def fail_lost_lines(database: Database, limit: int) -> int:
 
 
 async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = None) -> Sequence[UUID] | None:
-    """See `SweepStore.cancel_lines`; of one batch where `batch_id` is given."""
+    """See `LineSweep.cancel`; of one batch where `batch_id` is given."""
     value = await database.call("planq_cancel_lines", batch_id, limit)
     return [UUID(ended) for ended in value["ended"]] if value["applied"] else None
 
 
-async def admit_lines(database: Database, limit: int, lease_seconds: float) -> Sequence[Wake]:
-    """See `SweepStore.admit_lines`."""
-    rows = await database.call_table("planq_admit_lines", new_ids(limit, after=_NIL), lease_seconds)
-    return [
-        PlanWake(
-            row["job_id"],
-            priority=Priority(row["priority"]),
-            agent=row["agent_name"],
-            tenant=row["tenant_id"],
-        )
-        for row in rows
-    ]
+class LineSweep:
+    """Makes jobs of the lines of batches and ends lines with their jobs, as a `SweepDuty`.
+
+    While batches run, a pass follows soon after the other: what the workers do in that time has to fit into the
+    window. Other sweepers find nothing left to do then, and keep their own pace.
+    """
+
+    part = SweepPart.BATCHES
+
+    def __init__(self, database: Database, lease: timedelta) -> None:
+        """A worker whose heartbeat is older than `lease` is not counted where a batch is filled up."""
+        self._database = database
+        self._lease_seconds = lease.total_seconds()
+
+    async def settle(self, limit: int) -> int:
+        """End the lines whose jobs have ended, and with the last line its batch; return how many."""
+        settled: int = await self._database.call("planq_settle_lines", limit)
+        return settled
+
+    async def cancel(self, limit: int) -> Sequence[UUID] | None:
+        """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
+        return await cancel_lines(self._database, limit)
+
+    async def admit(self, limit: int) -> Sequence[Wake]:
+        """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
+        rows = await self._database.call_table("planq_admit_lines", new_ids(limit, after=_NIL), self._lease_seconds)
+        return [
+            PlanWake(
+                row["job_id"],
+                priority=Priority(row["priority"]),
+                agent=row["agent_name"],
+                tenant=row["tenant_id"],
+            )
+            for row in rows
+        ]
+
+    async def carry_out(self, limit: int) -> Swept:
+        count = await self.settle(limit)
+        cancelled = await self.cancel(min(limit, _AT_ONCE))
+        wakes = await self.admit(min(limit, _AT_ONCE))
+        goes_on = bool(count or wakes or cancelled is not None)
+        return Swept(count + len(cancelled or ()), cancelled or (), wakes, goes_on)

@@ -8,14 +8,17 @@ schedule is switched off. The jobs of one that was asked for in a conversation a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import Conflict, NotFound, RequestRefused
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
 from planq.shared.domain.jobs.schedule import next_time, read_zone
-from planq.shared.ports import DueSchedule, FiredSchedule, PlanWake
+from planq.shared.ports.jobs.sweep import SweepPart, Swept
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.agents import DocumentStore, pin_agent, with_prompt
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
@@ -27,8 +30,50 @@ _ENDED = {
 }
 
 
-class Firing:
-    """The sweeper's side."""
+_log = logging.getLogger("planq.sweep")
+
+_AT_ONCE = 100
+"""Each is a commit of its own, 0.4 ms as measured on 2026-11-21, and three reads more where an agent is named: what
+else there is to sweep must not wait longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
+
+    `is_spent` says that its jobs have used up the budget that they share. `loop` is the loop block of the job that
+    asked for it, None for none. Its jobs are turns of a conversation if it was asked for in one, which may keep its
+    agent in a version.
+    """
+
+    id: UUID
+    tenant_id: str
+    name: str
+    agent: str | None
+    cron: str | None
+    timezone: str
+    strategy: str
+    model: str
+    next_at: datetime
+    now: datetime
+    is_spent: bool = False
+    loop: Mapping[str, Any] | None = None
+    conversation_id: UUID | None = None
+    kept_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FiredSchedule:
+    """The job that a schedule has made, and whom to wake: a turn may have to wait for those before it."""
+
+    job_id: UUID
+    wakes: Sequence[Wake]
+
+
+class ScheduleSweep:
+    """Makes the jobs of schedules whose time has come, as a `SweepDuty`."""
+
+    part = SweepPart.SCHEDULES
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -38,6 +83,24 @@ class Firing:
     async def due(self, limit: int) -> Sequence[DueSchedule]:
         """Return schedules whose time has come, longest overdue first."""
         return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
+
+    async def carry_out(self, limit: int) -> Swept:
+        wakes: list[Wake] = []
+        count = 0
+        for due in await self.due(min(limit, _AT_ONCE)):
+            try:
+                fired = await self.fire(due)
+            except DatabaseUnavailable:
+                raise
+            except Exception:
+                # The longest overdue comes first: one that cannot be fired would keep the others waiting for ever.
+                _log.exception("schedule_failed", extra={"schedule": str(due.id)})
+                continue
+            if fired is not None:
+                _log.info("schedule_fired", extra={"schedule": str(due.id), "job": str(fired.job_id)})
+                count += 1
+                wakes += fired.wakes
+        return Swept(count, wakes=wakes)
 
     async def fire(self, due: DueSchedule) -> FiredSchedule | None:
         """Make the job that is due and move the schedule on; None when another sweeper did, or it is switched off."""

@@ -89,8 +89,8 @@ def all_of_a_filter(scene: Scene, point: str) -> None:
 
 
 BATCHING: Mapping[str, Recipe] = {
-    "sweep.act_on_jobs": all_of_a_filter,
-    "sweep.settle_lines": each_line_once,
-    "sweep.admit_lines": each_line_once,
-    "sweep.cancel_lines": cancelled,
+    "action_sweep.act": all_of_a_filter,
+    "line_sweep.settle": each_line_once,
+    "line_sweep.admit": each_line_once,
+    "line_sweep.cancel": cancelled,
 }

@@ -89,8 +89,8 @@ CONVERSING: Mapping[str, Recipe] = {
     "store.settle_turn": turns,
     "store.history": turns,
     "store.note_outcome": interrupted,
-    "sweep.unsettled_turns": unsettled,
-    "sweep.settle_turn": unsettled,
+    "turn_sweep.unsettled": unsettled,
+    "turn_sweep.settle": unsettled,
 }
 
 

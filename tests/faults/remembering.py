@@ -50,6 +50,6 @@ REMEMBERING = {
     "memory.change_user": kept,
     "memory.emit": kept,
     "memory.schedule": kept,
-    "sweep.due_schedules": reminded,
-    "sweep.fire_schedule": reminded,
+    "schedule_sweep.due": reminded,
+    "schedule_sweep.fire": reminded,
 }

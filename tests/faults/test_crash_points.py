@@ -28,15 +28,15 @@ def die_and_go_on(point: str, recipe: Recipe, stage: Stage) -> None:
 LOOKS = {
     *("catalogue.tools", "payloads.get", "store.approvals", "store.children", "store.history", "store.holds_step"),
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
-    *("sweep.due_schedules", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
+    *("schedule_sweep.due", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
     *("sweep.expired_questions", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
-    *("sweep.missed_tools", "sweep.unnotified_children", "sweep.unsettled_turns", "sweep.with_jobs"),
+    *("sweep.missed_tools", "sweep.unnotified_children", "turn_sweep.unsettled", "sweep.with_jobs"),
 }
 """What only looks, or removes what is over: a worker that dies after it has changed nothing yet for a job."""
 
 
 DOUBLES = {
-    *("memory.change_user", "memory.emit", "memory.schedule", "sweep.cancel_lines", "sweep.expire_question"),
+    *("memory.change_user", "memory.emit", "memory.schedule", "line_sweep.cancel", "sweep.expire_question"),
     *("worker_registry.heartbeat", "worker_registry.publish_tools", "worker_registry.register"),
 }
 """What leaves the same behind as another one does: a row of the memory, of the sweep, of a worker."""

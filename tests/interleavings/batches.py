@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from planq.shared.store.batch_control import BatchControl
 from planq.shared.store.batches import BatchStore, NewBatch
 from planq.shared.store.database import as_json
 from planq.shared.store.ids import new_id
-from planq.shared.store.lines import fail_lost_lines
+from planq.shared.store.lines import LineSweep, fail_lost_lines
 from planq.shared.store.webhooks import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time
@@ -58,11 +59,11 @@ async def build(session: Session) -> Batch:
             "VALUES (%s, %s, %s, %s, 'valid', %s)",
             *(batch, line, tenant, f"line-{line}", as_json(item("x", tenant))),
         )
-    await session.registry.admit_lines(4)
+    await sweep(session).admit(4)
     lines = "SELECT job_id FROM batch_lines WHERE batch_id = %s AND job_id IS NOT NULL ORDER BY line"
     runs, ended, failed, queued = [row["job_id"] for row in await session.run(lines, batch)]
     assert await session.store.end_job(await claimed(session, failed), JobStatus.FAILED, None, BOOM, [CALL])
-    await session.registry.settle_lines(10)
+    await sweep(session).settle(10)
     running = await claimed(session, runs)
     assert await session.store.end_job(await claimed(session, ended), JobStatus.COMPLETED, "done", None, [CALL])
     upload = NewBatch(new_id(), tenant)
@@ -90,19 +91,24 @@ def control(session: Session) -> BatchControl:
     return BatchControl(session.database)
 
 
+def sweep(session: Session) -> LineSweep:
+    """Return what a sweep does for lines."""
+    return LineSweep(session.database, timedelta(seconds=3600))
+
+
 def store(session: Session, scene: Batch) -> Any:
     """Return the store of who holds the upload."""
     return BatchStore(session.database, scene.holder)
 
 
 OPERATIONS: tuple[Operation[Batch], ...] = (
-    Operation("admit lines", lambda s, b: s.registry.admit_lines(10), passes=True),
-    Operation("settle lines", lambda s, b: s.registry.settle_lines(10), passes=True),
+    Operation("admit lines", lambda s, b: sweep(s).admit(10), passes=True),
+    Operation("settle lines", lambda s, b: sweep(s).settle(10), passes=True),
     Operation(
         "fail lost lines", lambda s, b: fail_lost_lines(s.database, 10), gone, breaks="line_differs", passes=True
     ),
     Operation("cancel batch", lambda s, b: control(s).cancel(b.tenant, b.id)),
-    Operation("cancel lines", lambda s, b: s.registry.cancel_lines(10), cancelled, passes=True),
+    Operation("cancel lines", lambda s, b: sweep(s).cancel(10), cancelled, passes=True),
     Operation("pause batch", lambda s, b: control(s).pause(b.tenant, b.id)),
     Operation("resume batch", lambda s, b: control(s).resume(b.tenant, b.id), stopped),
     Operation("retry batch", lambda s, b: control(s).retry(b.tenant, b.id)),

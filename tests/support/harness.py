@@ -29,6 +29,7 @@ from planq.shared.domain.models.exchange import (
 )
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.failpoints import Failpoints
 from planq.shared.ports import (
     AnyWake,
     CutOff,
@@ -61,6 +62,7 @@ from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConcl
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.insights import Insights, InsightSettings
+from planq.worker.container import sweep_duties
 from planq.worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
 from planq.worker.engine.in_flight import InFlightWork, attempt_of
 from planq.worker.engine.persist import persist
@@ -243,7 +245,8 @@ class Harness:
         self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
-        self.sweeper = Sweeper(*given, interrupt=self.interrupted.append)
+        self.duties = sweep_duties(database, LEASE, Failpoints())
+        self.sweeper = Sweeper(*given, interrupt=self.interrupted.append, duties=self.duties)
 
     def _dispatcher(
         self,

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -53,6 +54,7 @@ from planq.shared.ports.jobs.sweep import (
     LostStage,
     LostStep,
     RetentionStore,
+    SweepDuty,
     SweepPart,
     SweepStore,
 )
@@ -62,22 +64,11 @@ from planq.worker.engine.chain import after_step, in_messages
 _log = logging.getLogger("planq.sweep")
 
 
-_SCHEDULES_AT_ONCE = 100
-"""Each is a commit of its own, 0.4 ms as measured on 2026-11-21, and three reads more where an agent is named: what
-else there is to sweep must not wait longer."""
-
-_LINES_AT_ONCE = 200
-"""Lines of batches in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
-
-_ACTED_ON_AT_ONCE = 50
-"""Jobs of a job action, each in a commit of its own."""
-
 _WINDOWS_AT_ONCE = 20
 """Jobs in one commit, each with up to a window of steps."""
 
-_BATCHES_PAUSE_SECONDS = 0.1
-"""While batches run, between two passes of the sweeper that is at them: what the workers do in that time has to fit
-into the window. The others find nothing left to do, and keep their own pace."""
+_PAUSE_SECONDS = 0.1
+"""Between two passes of a duty that has more to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +91,11 @@ class Sweeper:
     """One pass after the other.
 
     `job_ended` is called with jobs that a pass ends, and `interrupt` with those that it ends in the middle, so that
-    what runs of them is cut off. `due_in` is called with the seconds until a pass is due that should not wait for its
-    turn. Workers of the `local_peers` that have gone are not waited for until their leases end. `suspected` is called
-    where suspects may wait for a process of their own. `workers` says how many workers there are, as far as is known.
-    `counts` are totals since the start, by name and labels.
+    what runs of them is cut off. `duties` are what it does for the subjects that stand on jobs. `due_in` is called
+    with the seconds until a pass is due that should not wait for its turn. Workers of the `local_peers` that have
+    gone are not waited for until their leases end. `suspected` is called where suspects may wait for a process of
+    their own. `workers` says how many workers there are, as far as is known. `counts` are totals since the start, by
+    name and labels.
     """
 
     def __init__(
@@ -116,6 +108,7 @@ class Sweeper:
         draw: Callable[[], float],
         *,
         interrupt: Callable[[UUID], None],
+        duties: Sequence[SweepDuty] = (),
         due_in: Callable[[float], None] = lambda _: None,
         local_peers: LocalPeers | None = None,
         suspected: Callable[[], None] = lambda: None,
@@ -133,20 +126,17 @@ class Sweeper:
         self._suspected = suspected
         self._workers = workers
         self.counts = Counter[tuple[str, ...]]()
-        self._parts = {
+        self._parts: Mapping[SweepPart, Callable[[], Awaitable[tuple[int, list[Wake]]]]] = {
             SweepPart.TIMERS: self._fire_timers,
             SweepPart.STEPS: self._take_back_steps,
             SweepPart.STAGES: self._take_back_stages,
             SweepPart.PLANS: self._expire_plans,
             SweepPart.JOBS: self._expire_jobs,
             SweepPart.QUESTIONS: self._expire_questions,
-            SweepPart.SCHEDULES: self._fire_schedules,
             SweepPart.CHILDREN: self._notify_parents,
-            SweepPart.CONVERSATIONS: self._settle_turns,
-            SweepPart.BATCHES: self._move_batches,
-            SweepPart.ACTIONS: self._act_on_jobs,
             SweepPart.WINDOWS: self._open_windows,
             SweepPart.TOOLS: self._await_tools,
+            **{duty.part: partial(self._serve, duty) for duty in duties},
         }
         self._passes = 0
         self._is_broker_there = True
@@ -227,24 +217,6 @@ class Sweeper:
             result = await self._store.fire_timer(timer)
             count += result.applied
             wakes += after_step(timer.ref, result)
-        return count, wakes
-
-    async def _fire_schedules(self) -> tuple[int, list[Wake]]:
-        wakes: list[Wake] = []
-        count = 0
-        for due in await self._store.due_schedules(min(self._settings.batch, _SCHEDULES_AT_ONCE)):
-            try:
-                fired = await self._store.fire_schedule(due)
-            except DatabaseUnavailable:
-                raise
-            except Exception:
-                # The longest overdue comes first: one that cannot be fired would keep the others waiting for ever.
-                _log.exception("schedule_failed", extra={"schedule": str(due.id)})
-                continue
-            if fired is not None:
-                _log.info("schedule_fired", extra={"schedule": str(due.id), "job": str(fired.job_id)})
-                count += 1
-                wakes += fired.wakes
         return count, wakes
 
     async def _take_back_steps(self) -> tuple[int, list[Wake]]:
@@ -354,36 +326,14 @@ class Sweeper:
             wakes += await self._notify_parent(child)
         return len(ended), wakes
 
-    async def _settle_turns(self) -> tuple[int, list[Wake]]:
-        wakes: list[Wake] = []
-        ended = await self._store.unsettled_turns(self._settings.batch)
-        for job_id in ended:
-            wakes += await self._store.settle_turn(job_id)
-            _log.warning("turn_settled", extra={"job": str(job_id)})
-        return len(ended), wakes
-
-    async def _move_batches(self) -> tuple[int, list[Wake]]:
-        """End the lines whose jobs have ended, and fill up with new jobs; where that led to something, again soon."""
-        count = await self._store.settle_lines(self._settings.batch)
-        cancelled = await self._store.cancel_lines(_LINES_AT_ONCE)
-        for ended in cancelled or ():
+    async def _serve(self, duty: SweepDuty) -> tuple[int, list[Wake]]:
+        swept = await duty.carry_out(self._settings.batch)
+        for ended in swept.ended:
             self._job_ended(ended)
             self._interrupt(ended)
-        wakes = await self._store.admit_lines(_LINES_AT_ONCE)
-        if count or wakes or cancelled is not None:
-            self._due_in(_BATCHES_PAUSE_SECONDS)
-        return count + len(cancelled or ()), list(wakes)
-
-    async def _act_on_jobs(self) -> tuple[int, list[Wake]]:
-        """Carry out a part of what somebody asked for all jobs of a filter; the next part is due soon."""
-        acted = await self._store.act_on_jobs(_ACTED_ON_AT_ONCE)
-        if acted is None:
-            return 0, []
-        for ended in acted.ended:
-            self._job_ended(ended)
-            self._interrupt(ended)
-        self._due_in(_BATCHES_PAUSE_SECONDS)
-        return acted.count, list(acted.wakes)
+        if swept.goes_on:
+            self._due_in(_PAUSE_SECONDS)
+        return swept.count, list(swept.wakes)
 
     async def _open_windows(self) -> tuple[int, list[Wake]]:
         """Let held steps follow where something else than the end of a step made room; they are published as due."""

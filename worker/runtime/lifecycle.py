@@ -42,7 +42,7 @@ from planq.shared.store.objects import open_objects
 from planq.shared.store.payloads import PayloadStore
 from planq.shared.store.retention import Retention
 from planq.shared.store.tallies import TallyStore
-from planq.worker.container import Tools, WorkerIdentity, announce
+from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
 from planq.worker.host import Host
@@ -259,6 +259,7 @@ class Lifecycle:
             notifier.send,
             SystemRandom().random,
             interrupt=interrupt,
+            duties=sweep_duties(self._database, self._settings.lease, self._failpoints),
             due_in=self._sweep_timer.due_in,
             local_peers=self._host,
             suspected=self._quarantine.look if self._quarantine is not None else lambda: None,

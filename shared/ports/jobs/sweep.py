@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
@@ -143,41 +143,8 @@ class ExpiredQuestion:
     default: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class DueSchedule:
-    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
-
-    `is_spent` says that its jobs have used up the budget that they share. `loop` is the loop block of the job that
-    asked for it, None for none. Its jobs are turns of a conversation if it was asked for in one, which may keep its
-    agent in a version.
-    """
-
-    id: UUID
-    tenant_id: str
-    name: str
-    agent: str | None
-    cron: str | None
-    timezone: str
-    strategy: str
-    model: str
-    next_at: datetime
-    now: datetime
-    is_spent: bool = False
-    loop: Mapping[str, Any] | None = None
-    conversation_id: UUID | None = None
-    kept_version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FiredSchedule:
-    """The job that a schedule has made, and whom to wake: a turn may have to wait for those before it."""
-
-    job_id: UUID
-    wakes: Sequence[Wake]
-
-
 class SweepPart(StrEnum):
-    """What a sweep may have to do, each found by the method of `SweepStore` named in the comment."""
+    """What a sweep may have to do: the method of `SweepStore` in the comment finds it, or a `SweepDuty` does it."""
 
     TIMERS = "timers"  # due_timers
     STEPS = "steps"  # lost_steps
@@ -186,13 +153,13 @@ class SweepPart(StrEnum):
     JOBS = "jobs"  # expired_jobs
     QUESTIONS = "questions"  # expired_questions
     CHILDREN = "children"  # unnotified_children
-    CONVERSATIONS = "conversations"  # unsettled_turns
-    BATCHES = "batches"  # settle_lines, cancel_lines, admit_lines
-    ACTIONS = "actions"  # act_on_jobs
+    CONVERSATIONS = "conversations"
+    BATCHES = "batches"
+    ACTIONS = "actions"
     WINDOWS = "windows"  # open_windows
     TOOLS = "tools"  # wake_offered, missed_tools
     WAKES = "wakes"  # take_due_wakes
-    SCHEDULES = "schedules"  # due_schedules
+    SCHEDULES = "schedules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +177,32 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class ActedOn:
-    """What a part of a job action has led to: how many jobs it changed, which it ended, and whom to wake."""
+class Swept:
+    """What one pass of a duty has led to: how many things it did, which jobs it ended, and whom to wake.
+
+    `goes_on`: there may be more to do, so the next pass should not wait for its turn.
+    """
 
     count: int = 0
     ended: Sequence[UUID] = ()
     wakes: Sequence[Wake] = ()
+    goes_on: bool = False
+
+
+class SweepDuty(Protocol):
+    """What a sweep does for a subject that stands on jobs, and of which the engine knows nothing else."""
+
+    @property
+    def part(self) -> SweepPart:
+        """The part of a look that says whether there is something to do."""
+        ...
+
+    async def carry_out(self, limit: int) -> Swept:
+        """Do a part of it, at most `limit` things; every write is guarded, for others may be at it too.
+
+        Raises `DatabaseUnavailable`.
+        """
+        ...
 
 
 class SweepStore(Protocol):
@@ -334,18 +321,6 @@ class SweepStore(Protocol):
         """Fail the step that nobody answered."""
         ...
 
-    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
-        """Return schedules whose time has come."""
-        ...
-
-    async def fire_schedule(self, due: DueSchedule) -> FiredSchedule | None:
-        """Make the job of a schedule that is due, and move it on to its next time, in one commit.
-
-        None when somebody else has fired it, or when it cannot be fired (its agent is gone, say): then it is switched
-        off and keeps the reason.
-        """
-        ...
-
     async def unnotified_children(self, limit: int) -> Sequence[UUID]:
         """Return child jobs that ended a while ago and of whose end their parents were not notified."""
         ...
@@ -354,32 +329,8 @@ class SweepStore(Protocol):
         """Notify the parent, as `JobStore.child_ended`."""
         ...
 
-    async def unsettled_turns(self, limit: int) -> Sequence[UUID]:
-        """Return turns of conversations that ended a while ago and were not settled."""
-        ...
-
-    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
-        """Settle a turn, as `JobStore.settle_turn`."""
-        ...
-
     async def open_windows(self, limit: int) -> int:
         """Let steps follow that are held in jobs whose windows have room, and make them due; return how many."""
-        ...
-
-    async def settle_lines(self, limit: int) -> int:
-        """End the lines of batches whose jobs have ended, and with the last line its batch; return how many."""
-        ...
-
-    async def cancel_lines(self, limit: int) -> Sequence[UUID] | None:
-        """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
-        ...
-
-    async def admit_lines(self, limit: int) -> Sequence[Wake]:
-        """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
-        ...
-
-    async def act_on_jobs(self, limit: int) -> ActedOn | None:
-        """Carry out a part of a job action, on so many jobs at most; None where there is none to be at."""
         ...
 
     async def tidy(self) -> None:

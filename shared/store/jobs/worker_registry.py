@@ -27,15 +27,12 @@ from planq.shared.domain.jobs.states import (
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
 from planq.shared.ports.jobs.sweep import (
-    ActedOn,
     Attempt,
     Due,
-    DueSchedule,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
     ExpiredQuestion,
-    FiredSchedule,
     Held,
     Loss,
     LostStage,
@@ -45,7 +42,6 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.acting import act_on_jobs
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import notify_parent
@@ -57,9 +53,7 @@ from planq.shared.store.jobs.codec import (
     tries_of,
 )
 from planq.shared.store.jobs.silence import Silence
-from planq.shared.store.lines import admit_lines, cancel_lines, fail_lost_lines, settle_lines
-from planq.shared.store.schedules import Firing
-from planq.shared.store.turns import settle_turn
+from planq.shared.store.lines import fail_lost_lines
 
 
 class WorkerRegistry:
@@ -80,12 +74,10 @@ class WorkerRegistry:
         for `tool_wait` for a worker that has its tool.
         """
         self._database = database
-        self._holder = new_id()
         self._margin_seconds = margin.total_seconds()
         self._lease_seconds = lease.total_seconds()
         self._tool_wait_seconds = tool_wait.total_seconds()
         self._silence = Silence(self._lease_seconds, clock)
-        self._firing = Firing(database)
 
     async def register(
         self,
@@ -486,39 +478,15 @@ class WorkerRegistry:
         )
         return transition_result(value)
 
-    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
-        return await self._firing.due(limit)
-
-    async def fire_schedule(self, due: DueSchedule) -> FiredSchedule | None:
-        return await self._firing.fire(due)
-
     async def unnotified_children(self, limit: int) -> Sequence[UUID]:
         return [row["id"] for row in await self._database.fetch_all("unnotified_children", limit=limit)]
 
     async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         return await notify_parent(self._database, job_id)
 
-    async def unsettled_turns(self, limit: int) -> Sequence[UUID]:
-        return [row["id"] for row in await self._database.fetch_all("unsettled_turns", limit=limit)]
-
-    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
-        return await settle_turn(self._database, job_id)
-
     async def open_windows(self, limit: int) -> int:
         followed: int = await self._database.call("planq_open_windows", limit)
         return followed
-
-    async def settle_lines(self, limit: int) -> int:
-        return await settle_lines(self._database, limit)
-
-    async def cancel_lines(self, limit: int) -> Sequence[UUID] | None:
-        return await cancel_lines(self._database, limit)
-
-    async def admit_lines(self, limit: int) -> Sequence[Wake]:
-        return await admit_lines(self._database, limit, self._lease_seconds)
-
-    async def act_on_jobs(self, limit: int) -> ActedOn | None:
-        return await act_on_jobs(self._database, self._holder, limit)
 
     async def tidy(self) -> None:
         for statement in (*_FORGETTING, *_FORGETTING_TEXTS):

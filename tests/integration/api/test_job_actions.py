@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 
-from planq.shared.ports.jobs.sweep import ActedOn
+from planq.shared.ports.jobs.sweep import Swept
+from planq.shared.store.acting import ActionSweep
 from planq.shared.store.database import Database
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import Api, a_key, problem_of
 from tests.integration.api.control import Story, begun, call
 
@@ -53,13 +52,13 @@ def mark(api: Api) -> Mark:
     return Mark(api)
 
 
-def swept(api: Api, limit: int) -> ActedOn | None:
+def swept(api: Api, limit: int) -> Swept:
     """Carry out a part of what was asked for, as a worker's process that has just started does."""
 
-    async def work(database: Database) -> ActedOn | None:
-        return await WorkerRegistry(database, timedelta(seconds=15)).act_on_jobs(limit)
+    async def work(database: Database) -> Swept:
+        return await ActionSweep(database).act(limit)
 
-    found: ActedOn | None = api.jobs.run(work)
+    found: Swept = api.jobs.run(work)
     return found
 
 
@@ -71,7 +70,7 @@ def released(api: Api) -> None:
 def swept_to_its_end(api: Api, action: str) -> dict[str, Any]:
     for _ in range(100):
         released(api)
-        if swept(api, 50) is None:
+        if not swept(api, 50).goes_on:
             break
     return shown(api, action)
 
@@ -90,9 +89,8 @@ def test_all_jobs_of_a_filter_are_cancelled_in_parts_and_no_others(api: Api, mar
     assert shown(api, action)["left"] == 5, "a job that came later is not meant"
 
     first = swept(api, 2)
-    assert first is not None
     assert [str(one) for one in first.ended] == ids[:2]
-    assert swept(api, 2) is None, "another process leaves it to the one that holds it"
+    assert swept(api, 2) == Swept(), "another process leaves it to the one that holds it"
     assert (shown(api, action)["done"], shown(api, action)["left"]) == (2, 3)
     assert mark.statuses(ids) == ["cancelled"] * 2 + ["queued"] * 3
 
@@ -139,7 +137,6 @@ def test_failed_jobs_are_tried_again_but_for_what_may_have_happened(api: Api, ma
     acted = swept(api, 10)
     ended = swept_to_its_end(api, action)
 
-    assert acted is not None
     assert [wake.ref.index for wake in acted.wakes if hasattr(wake, "ref")] == [0]
     assert (ended["done"], ended["refused"]) == (1, 1)
     (problem,) = ended["problems"]

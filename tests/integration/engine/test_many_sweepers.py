@@ -215,6 +215,7 @@ async def sweep_at_once(harness: Harness, job_id: UUID, *, hold: bool) -> None:
             harness.silent.job_ended,
             lambda: 0.0,
             interrupt=harness.interrupted.append,
+            duties=harness.duties,
         )
         for _ in range(SWEEPERS)
     ]

@@ -17,14 +17,14 @@ from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.store.agents import DocumentStore
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.database import Database
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.retention import CONVERSATIONS, Retention
+from planq.shared.store.schedules import ScheduleSweep
 from tests.integration.engine.test_conversations import says
 from tests.integration.engine.test_kept import begun, context_of, furnish
 from tests.integration.engine.test_schedules import DUE
 from tests.integration.store.test_retention import NoPayloads
 from tests.support.conversations import Thread
-from tests.support.harness import LEASE, Harness, ScriptedModel
+from tests.support.harness import Harness, ScriptedModel
 
 Play = Callable[..., Any]
 WATER = "water the plants"
@@ -147,10 +147,10 @@ def test_sweepers_that_race_make_one_turn(play: Play, database_url: str) -> None
         chat = await asks(harness, thread)
         databases = [Database(database_url, max_connections=2) for _ in range(4)]
         await asyncio.gather(*(database.open() for database in databases))
-        fleets = [WorkerRegistry(database, LEASE) for database in databases]
-        found = [one for fleet in fleets for one in await fleet.due_schedules(10)]
+        fleets = [ScheduleSweep(database) for database in databases]
+        found = [one for fleet in fleets for one in await fleet.due(10)]
         assert len(found) == 4
-        fired = await asyncio.gather(*(fleet.fire_schedule(due) for fleet, due in zip(fleets, found, strict=True)))
+        fired = await asyncio.gather(*(fleet.fire(due) for fleet, due in zip(fleets, found, strict=True)))
         await asyncio.gather(*(database.close() for database in databases))
         assert len([one for one in fired if one is not None]) == 1
         assert (await heard(thread, chat))[1:] == [WATER]

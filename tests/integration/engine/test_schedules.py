@@ -17,10 +17,10 @@ from planq.shared.domain.jobs.states import Priority
 from planq.shared.ports import PlanWake
 from planq.shared.store.agents import DocumentStore
 from planq.shared.store.database import Database, as_json
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.schedules import ScheduleSweep
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
 from tests.integration.engine.test_sweeps_in_time import told
-from tests.support.harness import LEASE, Harness, ScriptedModel
+from tests.support.harness import Harness, ScriptedModel
 
 Play = Callable[..., Any]
 Read = Callable[..., list[dict[str, Any]]]
@@ -201,15 +201,11 @@ def test_sweepers_that_race_make_one_job_for_each_time(play: Play, read: Read, d
         read(DUE)
         databases = [Database(database_url, max_connections=2) for _ in range(4)]
         await asyncio.gather(*(database.open() for database in databases))
-        fleets = [WorkerRegistry(database, LEASE) for database in databases]
-        found = await asyncio.gather(*(worker_registry.due_schedules(100) for worker_registry in fleets))
+        fleets = [ScheduleSweep(database) for database in databases]
+        found = await asyncio.gather(*(sweep.due(100) for sweep in fleets))
         assert [len(due) for due in found] == [8] * 4
         fired = await asyncio.gather(
-            *(
-                worker_registry.fire_schedule(due)
-                for worker_registry, all_due in zip(fleets, found, strict=True)
-                for due in all_due
-            )
+            *(sweep.fire(due) for sweep, all_due in zip(fleets, found, strict=True) for due in all_due)
         )
         await asyncio.gather(*(database.close() for database in databases))
         return [None if one is None else one.job_id for one in fired]
