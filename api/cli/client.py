@@ -217,9 +217,9 @@ class CommandClient:
         given = {name: value for name, value in params.items() if value is not None}
         return self._json("GET", "/deliveries", params=given)
 
-    def insights(self, most: int, *, retired: bool = False) -> Page:
-        """Return what jobs have taught, newest first, at most so many; with `retired` those that are, too."""
-        return self._pages("/insights", most, **({"retired": "true"} if retired else {}))
+    def insights(self, most: int, **chosen: str) -> Page:
+        """Return what jobs have taught, newest first, at most so many, as the query of `GET /insights` chooses."""
+        return self._pages("/insights", most, **chosen)
 
     def insight(self, insight_id: str) -> Json:
         """Return an insight with the jobs that have taught it."""

@@ -9,6 +9,7 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import as_line, out, print_columns, print_json, print_list
 from planq.api.cli.outcome import reported
+from planq.shared.domain.insights.rules import InsightKind
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq insights list` shows.")]
 _MEASURES = {
@@ -36,14 +37,17 @@ def add_to(app: typer.Typer) -> None:
 
 def show_insights(
     retired: Annotated[bool, typer.Option("--retired", help="Those that are retired, too.")] = False,
+    kind: Annotated[InsightKind | None, typer.Option(help="Those of a kind only.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Those on a tool only.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many at most.")] = 20,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List what the tenant's jobs have taught, newest first."""
+    given = {"retired": "true" if retired else None, "kind": kind and str(kind), "tool": tool}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.insights(limit, retired=retired)
+        found = client.insights(limit, **{name: value for name, value in given.items() if value})
     print_list(found, _row, "nothing was learned yet; docs/insights.md says how to begin", as_json=as_json)
 
 

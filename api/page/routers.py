@@ -15,6 +15,7 @@ from planq.api.page.jobs.forking import fork_routes
 from planq.api.page.jobs.job import job_page_routes
 from planq.api.page.jobs.listing import list_routes
 from planq.api.page.manual.routes import manual_routes
+from planq.api.page.operations.insights import insight_page_routes
 from planq.api.page.operations.pages import operation_page_routes
 from planq.api.page.operations.webhooks import webhook_page_routes
 from planq.api.page.operations.workers import worker_page_routes
@@ -26,5 +27,12 @@ from planq.api.page.visits.routes import visit_routes
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes, artifact_page_routes),
     *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
-    *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes, manual_routes),
+    *(
+        inbox_routes,
+        batch_page_routes,
+        catalogue_page_routes,
+        operation_page_routes,
+        insight_page_routes,
+        manual_routes,
+    ),
 )

@@ -15,7 +15,7 @@ from planq.api.http import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, JobPath
 from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
 from planq.shared.computing import off_loop
-from planq.shared.domain.errors import NotFound, capped
+from planq.shared.domain.errors import NotFound, capped, storable
 from planq.shared.domain.insights.offering import InsightMode, Side, confidence
 from planq.shared.domain.insights.report import Usefulness, compare, compare_rates
 from planq.shared.domain.insights.rules import InsightKind
@@ -162,11 +162,20 @@ async def get_insights(
     services: Use,
     who: Who,
     retired: Annotated[bool, Query(description="Those that are retired, too.")] = False,
+    kind: Annotated[InsightKind | None, Query(description="Those of a kind only.")] = None,
+    tool: Annotated[str | None, Query(max_length=200, description="Those on a tool only, by its name.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List what the tenant's jobs have taught, newest first."""
-    rows = await services.insights.page(who.tenant_id, with_retired=retired, below=_below(cursor), limit=limit + 1)
+    rows = await services.insights.page(
+        who.tenant_id,
+        with_retired=retired,
+        kind=kind,
+        tool=None if tool is None else storable(tool),
+        below=_below(cursor),
+        limit=limit + 1,
+    )
     return page_of(rows, limit, _insight, lambda row: cursor_of(row["id"].bytes))
 
 

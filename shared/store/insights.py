@@ -9,6 +9,7 @@ from uuid import UUID
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.insights.offering import Side
 from planq.shared.domain.insights.report import Block
+from planq.shared.domain.insights.rules import InsightKind
 from planq.shared.store.database import Database, Row
 
 _MOST_JOBS = 100_000
@@ -30,12 +31,18 @@ class InsightStore:
         self._database = database
 
     async def page(
-        self, tenant_id: str, *, with_retired: bool = False, below: UUID | None = None, limit: int
+        self,
+        tenant_id: str,
+        *,
+        with_retired: bool = False,
+        kind: InsightKind | None = None,
+        tool: str | None = None,
+        below: UUID | None = None,
+        limit: int,
     ) -> Sequence[Row]:
-        """Return at most `limit` insights, newest first, older than the insight `below` if given."""
-        return await self._database.fetch_page(
-            "list_insights", tenant_id=tenant_id, retired=with_retired, below=below, limit=limit
-        )
+        """Return at most `limit` insights, newest first: of a kind, on a tool, older than `below`, if given."""
+        given = {"retired": with_retired, "kind": kind and str(kind), "tool": tool, "below": below}
+        return await self._database.fetch_page("list_insights", tenant_id=tenant_id, limit=limit, **given)
 
     async def get(self, tenant_id: str, id: UUID) -> Row:
         """Return an insight with the newest jobs that have taught it as `sources`; raises `NotFound`."""

@@ -22,7 +22,7 @@ from planq.shared.settings import VERSION
 SECTIONS = (
     *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
     *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations"), ("Workers", "/workers")),
-    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Manual", "/manual")),
+    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Insights", "/insights"), ("Manual", "/manual")),
 )
 """The pages that have a place in the navigation."""
 

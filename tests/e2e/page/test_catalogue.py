@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 
 import httpx
+import psycopg
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -14,6 +15,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from tests.e2e.page.test_chat import check
 from tests.e2e.page.test_pages import HOSTILE
 from tests.support.browser import Visitor, lacking
+from tests.support.insights import Execute, ended, learned, taught
 from tests.support.lacking import require
 from tests.support.receiver import Receiver, receiving
 from tests.support.servers import TestPostgres
@@ -135,6 +137,55 @@ def test_workers_show_what_they_do_and_what_waits(stack: Stack, visitor: Visitor
     expect(page.locator("#facts .state")).to_have_text("Cancelled")
 
 
+def executing(stack: Stack) -> Execute:
+    """What runs a statement in the stack's database, at once."""
+
+    def execute(statement: str, *given: object) -> None:
+        with psycopg.connect(stack.env["DATABASE_URL"], autocommit=True) as connection:
+            connection.execute(statement, given)
+
+    return execute
+
+
+def test_insights_are_found_pinned_retired_and_forgotten(stack: Stack, visitor: Visitor) -> None:
+    execute = executing(stack)
+    first, _ = learned(execute, HOSTILE, "`convert` failed with amount: a decimal text.")
+    job = taught(execute, first)
+    ended(execute, "offered", [first], [True] * 20)
+    ended(execute, "held_out", [first], [False] * 20)
+    page = visitor.page
+    page.goto("/ui/jobs")
+    page.get_by_role("link", name="Insights").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_label("Kind").select_option("course")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("main")).to_contain_text("No insight fits")
+    page.get_by_role("link", name="Show all insights").click()
+    page.get_by_role("link", name="<img src=x").click()
+    expect(page.locator("main")).to_contain_text(str(job))
+    page.get_by_role("button", name="Pin").click()
+    expect(page.locator(".facts .state")).to_have_text("Pinned")
+    page.get_by_role("button", name="Unpin").click()
+    expect(page.locator(".facts .state")).to_have_text("In use")
+    page.get_by_role("button", name="Retire").click()
+    expect(page.locator(".facts .state")).to_have_text("Retired")
+    page.get_by_role("link", name="Insights").first.click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("retired ones").check()
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name="<img src=x").click()
+    page.get_by_role("button", name="Offer it again").click()
+    expect(page.locator(".facts .state")).to_have_text("In use")
+    page.get_by_role("link", name="Insights").first.click()
+    page.get_by_role("link", name="Do they help?").click()
+    expect(page.locator("#verdict")).to_contain_text("Helps.")
+    expect(page.get_by_role("row").filter(has_text="Success").first).to_contain_text("100.0 %")
+    page.get_by_role("link", name="Insights").first.click()
+    page.get_by_text("More…").click()
+    page.get_by_role("button", name="Forget everything").click()
+    expect(page.locator("main")).to_contain_text("Nothing was learned yet")
+
+
 def expect_state(visitor: Visitor, path: str, word: str) -> None:
     """Look until a delivery stands there."""
     page = visitor.page
@@ -152,9 +203,15 @@ def test_everybody_can_use_these_pages(stack: Stack, browser: Browser, width: in
     for description in (f"One of {width} {scheme}.", f"Another of {width} {scheme}."):
         document = {"name": "usher", "description": description}
         assert httpx.put(f"{stack.url}/agents/usher", json=document, timeout=60).status_code in (200, 201)
+    execute = executing(stack)
+    (insight,) = learned(execute, HOSTILE)
+    taught(execute, insight)
+    ended(execute, "offered", [insight], [True] * 12)
+    ended(execute, "held_out", [insight], [False] * 12)
+    insights = ("/ui/insights", f"/ui/insights/{insight}", "/ui/insights/report")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
     tools = ("/ui/tools", "/ui/tools/test_raise", "/ui/tools/json_query", "/ui/tools?q=nothing-has-this-name")
-    for path in (*tools, "/ui/agents/usher", "/ui/endpoints", "/ui/deliveries", "/ui/workers"):
+    for path in (*tools, "/ui/agents/usher", "/ui/endpoints", "/ui/deliveries", "/ui/workers", *insights):
         visitor.page.goto(path)
         check(visitor, width)
     visitor.close()

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from planq.shared.store.ids import new_id
-from tests.integration.api.conftest import Api, MakeApi, problem_of
-
-_INSIGHT = """
-INSERT INTO insights (id, tenant_id, kind, digest, tool_name, lesson, body, search, seen, expires_at)
-VALUES (%s, 'default', 'failure', %s, 'convert', %s, '{"tool": "convert"}', '', 3, now() + interval '1 day')"""
-_OFFER = """
-INSERT INTO insight_offers (tenant_id, job_id, origin_id, side, insight_ids, tokens, ended_at, is_success,
-                            failed_calls, rounds, seconds, cost_usd, used_tokens)
-VALUES ('default', %s, %s, %s, %s, 20, now(), %s, %s, 1, 2, 0.01, 100)"""
-
-
-def learned(api: Api, count: int) -> list[UUID]:
-    """Store so many insights, as rules write them; oldest first."""
-    ids = sorted(new_id() for _ in range(count))
-    for number, id in enumerate(ids):
-        api.jobs.execute(_INSIGHT, id, f"digest {number}", f"lesson {number}")
-    return ids
-
-
-def ended(api: Api, side: str, insights: Sequence[UUID], succeeded: Sequence[bool]) -> None:
-    """Store what was chosen for jobs, and what these came to."""
-    for is_success in succeeded:
-        id = new_id()
-        api.jobs.execute(_OFFER, id, id, side, list(insights), is_success, int(not is_success))
+from tests.integration.api.conftest import MakeApi, problem_of
+from tests.support.insights import chosen, ended, learned
 
 
 def test_insights_are_listed_in_pages_shown_pinned_and_retired(make_api: MakeApi) -> None:
     api = make_api()
-    http, ids = api.http, learned(api, 3)
+    http, ids = api.http, learned(api.jobs.execute, *(f"lesson {number}" for number in range(3)))
     first = http.get("/insights", params={"limit": 2}).json()
     assert [one["lesson"] for one in first["items"]] == ["lesson 2", "lesson 1"]
     rest = http.get("/insights", params={"limit": 2, "cursor": first["next_cursor"]}).json()
     assert [one["id"] for one in rest["items"]] == [str(ids[0])]
     assert rest["next_cursor"] is None
     problem_of(http.get("/insights", params={"cursor": "nothing"}), 422, "invalid_request")
+    for chosen_by, count in (
+        ({"kind": "failure"}, 3),
+        ({"kind": "course"}, 0),
+        ({"tool": "convert"}, 3),
+        ({"tool": "\x00"}, 0),
+    ):
+        assert len(http.get("/insights", params=chosen_by).json()["items"]) == count
+    problem_of(http.get("/insights", params={"kind": "rumour"}), 422, "invalid_request")
 
     pinned = http.patch(f"/insights/{ids[0]}", json={"is_pinned": True}).json()
     assert (pinned["is_pinned"], pinned["sources"], pinned["seen"], pinned["body"]) == (
@@ -67,19 +51,19 @@ def test_insights_are_listed_in_pages_shown_pinned_and_retired(make_api: MakeApi
 
 def test_the_report_says_too_few_and_then_what_helps_and_what_does_not(make_api: MakeApi) -> None:
     api = make_api()
-    useful, useless = learned(api, 2)
-    ended(api, "offered", [useful], [True] * 9)
-    ended(api, "held_out", [useful], [False] * 9)
+    useful, useless = learned(api.jobs.execute, "useful", "useless")
+    ended(api.jobs.execute, "offered", [useful], [True] * 9)
+    ended(api.jobs.execute, "held_out", [useful], [False] * 9)
     report = api.http.get("/insights/report").json()
     assert report["verdict"] == "too_few"
     assert report["mode"] == "off"
     assert report["jobs"] == {"offered": 9, "held_out": 9, "shadow": 0}
 
-    ended(api, "offered", [useful], [True] * 20)
-    ended(api, "held_out", [useful], [False] * 20)
-    ended(api, "offered", [useless], [True, False] * 20)
-    ended(api, "held_out", [useless], [False, True] * 10)
-    ended(api, "shadow", [useless], [True])
+    ended(api.jobs.execute, "offered", [useful], [True] * 20)
+    ended(api.jobs.execute, "held_out", [useful], [False] * 20)
+    ended(api.jobs.execute, "offered", [useless], [True, False] * 20)
+    ended(api.jobs.execute, "held_out", [useless], [False, True] * 10)
+    ended(api.jobs.execute, "shadow", [useless], [True])
     report = api.http.get("/insights/report", params={"days": 1}).json()
     assert report["verdict"] == "helps"
     assert report["measures"]["tool_failures"]["verdict"] == "helps"
@@ -93,10 +77,10 @@ def test_the_report_says_too_few_and_then_what_helps_and_what_does_not(make_api:
 
 def test_a_job_says_what_was_chosen_for_it(make_api: MakeApi) -> None:
     api = make_api()
-    (insight,) = learned(api, 1)
+    (insight,) = learned(api.jobs.execute, "lesson")
     job_id = api.submit()["id"]
     assert api.http.get(f"/jobs/{job_id}/insights").json() == {"side": None, "tokens": 0, "insights": []}
-    api.jobs.execute(_OFFER, UUID(job_id), UUID(job_id), "held_out", [insight, uuid4()], True, 0)
-    chosen = api.http.get(f"/jobs/{job_id}/insights").json()
-    assert chosen == {"side": "held_out", "tokens": 20, "insights": [{"id": str(insight), "lesson": "lesson 0"}]}
+    chosen(api.jobs.execute, UUID(job_id), "held_out", [insight, uuid4()], is_success=True)
+    told = api.http.get(f"/jobs/{job_id}/insights").json()
+    assert told == {"side": "held_out", "tokens": 20, "insights": [{"id": str(insight), "lesson": "lesson"}]}
     problem_of(api.http.get(f"/jobs/{uuid4()}/insights"), 404, "not_found")

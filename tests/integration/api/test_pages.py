@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, search
+from tests.support.insights import ended, learned
 from tests.support.waiting import eventually
 
 KEY = "a-key-of-the-settings"
@@ -234,3 +235,23 @@ def test_pages_below_a_prefix_lead_to_one_another(make_api: MakeApi) -> None:
         assert 'action="/planq/ui/jobs"' in page.text
         for name in re.findall(r'"(/planq/ui/assets/[^"]+)"', page.text):
             assert browser.get(name).status_code == 200
+
+
+def test_insights_are_shown_as_text_and_their_report_says_too_few(make_api: MakeApi) -> None:
+    api = make_api()
+    with visit(api) as browser:
+        assert "Nothing was learned yet" in browser.get("/ui/insights").text
+        assert "Too few jobs to say anything" in browser.get("/ui/insights/report").text
+        (insight,) = learned(api.jobs.execute, "<script>alert(1)</script> \u202e")
+        ended(api.jobs.execute, "offered", [insight], [True] * 3)
+        for path in ("/ui/insights", f"/ui/insights/{insight}", "/ui/insights/report?days=7"):
+            page = browser.get(path).text
+            assert "&lt;script&gt;alert(1)&lt;/script&gt; \\u202e" in page
+            assert "<script>alert" not in page
+        assert "No insight fits" in browser.get("/ui/insights?tool=%3Cb%3E%00").text
+        assert browser.get("/ui/insights/nothing").status_code == 404
+        assert browser.get("/ui/insights/report?days=0").status_code == 422
+        own = {"Origin": api.url}
+        assert browser.post(f"/ui/insights/{insight}/retire", headers=own).status_code == 403
+        refused = post(browser, f"/ui/insights/{insight}/change", {"is_loved": "yes"})
+        assert (refused.status_code, "is_loved" in refused.text) == (422, True)

@@ -63,11 +63,12 @@ DELETE FROM insight_offers o USING (
 ) old WHERE o.tenant_id = old.tenant_id AND o.job_id = old.job_id
 
 -- name: list_insights
--- A tenant's insights, the newest first; those that are retired only where they are asked for.
+-- A tenant's insights, the newest first; those that are retired only where they are asked for, of a kind and of a tool if given.
 SELECT id, kind, tool_name, lesson, body, seen, against, calls, failed_calls, seconds, is_pinned, retired_at, first_seen_at,
        last_seen_at, expires_at
 FROM insights
 WHERE tenant_id = %(tenant_id)s AND (%(retired)s::boolean OR retired_at IS NULL)
+  AND (%(kind)s::text IS NULL OR kind = %(kind)s) AND (%(tool)s::text IS NULL OR tool_name = %(tool)s)
   AND (%(below)s::uuid IS NULL OR id < %(below)s)
 ORDER BY id DESC LIMIT %(limit)s
 
