@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def with_database(use: Callable[[Database], Awaitable[T]]) -> T:
-    """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
+def with_database(use: Callable[[Database], Awaitable[T]], *, statement_seconds: float | None = None) -> T:
+    """Run `use` on the database, whose statements take no longer than `statement_seconds`, if given.
+
+    Raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours.
+    """
     from planq.shared.store.database import Database
     from planq.shared.store.schema import require_schema
 
@@ -24,7 +27,9 @@ def with_database(use: Callable[[Database], Awaitable[T]]) -> T:
     require_schema(url, settings.pooled_schema)
 
     async def run() -> T:
-        async with Database(url, has_pooler=settings.has_pooler, max_connections=1) as database:
+        async with Database(
+            url, has_pooler=settings.has_pooler, max_connections=1, statement_seconds=statement_seconds
+        ) as database:
             return await use(database)
 
     return asyncio.run(run())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,13 +21,21 @@ import typer
 
 from planq.api.cli.connection import AsJson, Url, default_url, located_settings
 from planq.api.cli.console import as_line, err, out, print_json
-from planq.api.cli.outcome import reported
+from planq.api.cli.outcome import INTERRUPTED, end, reported
 from planq.deploy.cli.channels import check_channel
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.channels.telegram import BOT_API, BOT_SECRET, PROOF_HEADER, UPDATE_KINDS
-from planq.shared.domain.errors import AuthFailed, Conflict, InvalidRequest, PlanqError, Transient, capped
+from planq.shared.domain.errors import (
+    AuthFailed,
+    Conflict,
+    DatabaseUnavailable,
+    InvalidRequest,
+    PlanqError,
+    Transient,
+    capped,
+)
 
 if TYPE_CHECKING:
     from planq.shared.store.channels import ChannelStore
@@ -40,6 +49,9 @@ _LEASE = timedelta(seconds=90)
 _POLL_SECONDS = 20
 _PAUSE_SECONDS = 2.0
 _TIMEOUT = timedelta(seconds=20)
+_STATEMENT_SECONDS = 10.0
+_GOODBYE_SECONDS = 2.0
+"""How long the end of polling waits for a database that may be away: the lease ends by itself."""
 
 
 class Groups(StrEnum):
@@ -116,16 +128,21 @@ def delete_webhook(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
 
 def poll_updates(tenant_id: TenantId, groups: _Groups = Groups.MENTIONS, url: Url = None) -> None:
-    """Ask Telegram for what is said to a tenant's bot, until Ctrl-C, and hand it to the API: for machines without an
-    address that Telegram reaches.
+    """Ask Telegram for what is said to a tenant's bot, until Ctrl-C or SIGTERM, and hand it to the API: for machines
+    without an address that Telegram reaches.
 
     One process at a time does so for a bot. A webhook that was set is deleted.
     """
+    ended: list[signal.Signals] = []
 
     async def run(bot: TenantBot) -> str:
-        return await bot.poll(url or default_url(), groups)
+        told, number = await until_signal(bot.poll(url or default_url(), groups))
+        ended.extend([] if number is None else [number])
+        return told or "ended; the bot answers no more"
 
     _answer(tenant_id, run, as_json=False)
+    if ended == [signal.SIGINT]:
+        end(INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +178,10 @@ class TenantBot:
         await self.channels.connect(self.tenant_id, _CHANNEL, ChannelKind.TELEGRAM, config, digest)
 
     async def poll(self, url: str, groups: Groups) -> str:
-        """Hand updates to the API as long as nobody else does; raises `Conflict` where somebody does."""
+        """Hand updates to the API as long as nobody else does; raises `Conflict` where somebody does.
+
+        While the database is away it waits, as it does for the API and for Telegram.
+        """
         import httpx
 
         from planq.shared.store.ids import new_id
@@ -178,11 +198,18 @@ class TenantBot:
             headers = {PROOF_HEADER: proof}
             async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
                 offset = 0
-                while await self._hold(me, _LEASE):
+                while True:
+                    try:
+                        if not await self._hold(me, _LEASE):
+                            return "another process asks for the updates of this bot now"
+                    except DatabaseUnavailable as error:
+                        await _pause(error.message)
+                        continue
                     offset = await self._round(http, offset)
         finally:
-            await self._hold(me, timedelta())
-        return "another process asks for the updates of this bot now"
+            with suppress(DatabaseUnavailable, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._hold(me, timedelta())
 
     async def _hold(self, me: Any, lease: timedelta) -> bool:
         return await self.channels.hold_polling(self.tenant_id, _CHANNEL, me, lease)
@@ -193,8 +220,7 @@ class TenantBot:
         try:
             updates = await self.call("getUpdates", given, wait=_POLL_SECONDS)
         except Transient as error:
-            err.print(f"planq: {as_line(error.message, 300)}", style="red")
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await _pause(error.message)
             return offset
         for update in updates:
             if not await self._hand_on(http, update):
@@ -222,6 +248,40 @@ class TenantBot:
         return True
 
 
+async def until_signal(work: Coroutine[Any, Any, T], *, again: float = 3.0) -> tuple[T | None, signal.Signals | None]:
+    """Return what `work` does, or the first SIGINT or SIGTERM that came meanwhile, after which it has ended.
+
+    It is cancelled once more after `again` seconds, and so on: a connection that is made at the moment of a cancel
+    may lose it (anyio takes it for its own). Raises what `work` raises.
+    """
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    numbers: list[signal.Signals] = []
+
+    def note(number: signal.Signals) -> None:
+        numbers.append(number)
+        came.set()
+
+    heard = (signal.SIGINT, signal.SIGTERM)
+    for number in heard:
+        loop.add_signal_handler(number, note, number)
+    task, signalled = asyncio.create_task(work), asyncio.create_task(came.wait())
+    try:
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+        for number in heard:
+            loop.remove_signal_handler(number)  # a second one is not waited with
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=again)
+    return None if task.cancelled() else task.result(), numbers[0] if numbers else None
+
+
+async def _pause(told: str) -> None:
+    err.print(f"planq: {as_line(told, 300)}", style="red")
+    await asyncio.sleep(_PAUSE_SECONDS)
+
+
 def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_json: bool) -> None:
     """Do something with a tenant's bot, and print what came of it."""
 
@@ -239,7 +299,7 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
         return await use(TenantBot(tenant_id, token, api, ChannelStore(database)))
 
     with reported(as_json=as_json):
-        told = with_database(run)
+        told = with_database(run, statement_seconds=_STATEMENT_SECONDS)
     if as_json:
         print_json({"tenant_id": tenant_id, "message": told})
     else:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 from planq.deploy.cli.main import create_app
 from planq.deploy.cli.telegram import Groups, TenantBot
 from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.errors import Conflict
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.database import Database
 from planq.worker.channels.telegram import BotApi
@@ -24,6 +25,18 @@ from tests.support.updates import press, said
 from tests.support.waiting import until
 
 Planq = Callable[..., Result]
+
+
+class InterruptedChannels(ChannelStore):
+    """Loses the database once, when it `is_away`."""
+
+    is_away = False
+
+    async def hold_polling(self, tenant_id: str, name: str, holder: UUID, lease: timedelta) -> bool:
+        if self.is_away:
+            self.is_away = False
+            raise DatabaseUnavailable("the database does not answer: OperationalError")
+        return await super().hold_polling(tenant_id, name, holder, lease)
 
 
 @pytest.fixture
@@ -104,10 +117,12 @@ def test_what_cannot_be_done_is_told_without_the_token(api: Api, planq: Planq) -
     assert planq("channels", "disconnect", "default", "web").exit_code == 0
 
 
-def test_who_polls_hands_updates_to_the_api_once_each_and_alone(api: Api, database_url: str) -> None:
+def test_who_polls_hands_updates_to_the_api_once_each_and_alone_and_waits_for_the_database(
+    api: Api, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def play(server: BotServer) -> None:
         async with Database(database_url, max_connections=2) as database:
-            channels = ChannelStore(database)
+            channels = InterruptedChannels(database)
 
             def bot() -> TenantBot:
                 return TenantBot("default", TOKEN, BotApi(server.url, timeout), channels)
@@ -115,17 +130,25 @@ def test_who_polls_hands_updates_to_the_api_once_each_and_alone(api: Api, databa
             polling = asyncio.create_task(bot().poll(str(api.http.base_url), Groups.MENTIONS))
 
             def is_done() -> bool:
-                return polling.done() or any(method == "answerCallbackQuery" for method, _ in server.calls)
+                presses = [method for method, _ in server.calls if method == "answerCallbackQuery"]
+                return polling.done() or len(presses) == sum("callback_query" in one for one in server.updates)
 
             try:
                 await until(is_done)
                 assert not polling.done(), polling.exception()
                 with pytest.raises(Conflict, match="another process"):
                     await bot().poll(str(api.http.base_url), Groups.MENTIONS)
+                server.updates.append(press("old", update_id=4))
+                channels.is_away = True
+                await until(lambda: polling.done() or not channels.is_away)
+                assert "the database does not answer" in capsys.readouterr().err
+                await until(is_done)
+                assert not polling.done(), polling.exception()
             finally:
                 while not polling.done():
                     polling.cancel()
-                    await asyncio.wait([polling], timeout=1)
+                    await asyncio.wait([polling], timeout=3)
+            assert polling.cancelled()
             stored = await channels.find("default", ChannelKind.TELEGRAM)
             assert stored is not None
             assert stored.config["username"] == "planq_bot"
@@ -134,6 +157,7 @@ def test_who_polls_hands_updates_to_the_api_once_each_and_alone(api: Api, databa
     with bot_server() as server:
         server.updates = [said("one", update_id=1), said("two", update_id=2), press("old", update_id=3)]
         asyncio.run(play(server))
+    assert api.jobs.execute("SELECT polled_until <= now() AS is_free FROM channels") == [{"is_free": True}]
     rows = api.jobs.execute("SELECT text FROM conversation_messages ORDER BY sequence")
     assert [row["text"] for row in rows] == ["one", "two"]
     methods = [method for method, _ in server.calls]
