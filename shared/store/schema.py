@@ -2,6 +2,7 @@
 
 A version is the revision of the tables and a digest of the SQL functions, as in `0100+8d3b1f0a92c4`. Migrations
 change tables; the functions are the files in `sql/`, each defined once, created anew whenever their digest differs.
+Tables that began from another baseline than this release's have its digest in their version: `0100~5e1c90ab44d2+…`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ def digest() -> str:
     return sha256("\0".join(definitions()).encode()).hexdigest()[:12]
 
 
+@cache
+def baseline_digest() -> str:
+    """Return the digest of the tables with which a database begins; the first migration keeps it as a comment."""
+    tables = resources.files("planq.shared.store").joinpath("migrations", "versions", f"{BASELINE}_tables.sql")
+    return sha256(tables.read_bytes()).hexdigest()[:12]
+
+
 def needed() -> str:
     """Return the version that this release needs."""
     return f"{HEAD}+{digest()}"
@@ -59,10 +67,12 @@ def current(database_url: str, pooled_schema: str | None = None) -> str | None:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             if row is None:
                 return None
+            (began,) = connection.execute("SELECT obj_description('alembic_version'::regclass)").fetchone() or (None,)
+            tables = str(row[0]) if began == baseline_digest() else f"{row[0]}~{began or ''}"
             if connection.execute("SELECT to_regproc('planq_digest')").fetchone() == (None,):
-                return str(row[0])
+                return tables
             functions = connection.execute("SELECT planq_digest()").fetchone()
-            return f"{row[0]}+{functions[0] if functions else ''}"
+            return f"{tables}+{functions[0] if functions else ''}"
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
 
@@ -145,13 +155,13 @@ def refuse_foreign(have: str | None) -> None:
     """Raise `Misconfigured` for a version that this release can neither work with nor migrate."""
     if have is None:
         return
-    revision = have.partition("+")[0]
+    revision, differs, _ = have.partition("+")[0].partition("~")
     if revision > HEAD:
         raise Misconfigured(
             f"the database has schema {have} of a newer release, this one needs {needed()}; start the one that "
             "migrated it"
         )
-    if revision < BASELINE:
+    if revision < BASELINE or differs:
         raise Misconfigured(
             f"the database has schema {have}, which was never released and cannot be upgraded, this release needs "
             f"{needed()}; start with an empty database (`planq up`: with an empty data folder)"

@@ -489,7 +489,7 @@ class WorkerRegistry:
         return followed
 
     async def tidy(self) -> None:
-        for statement in (*_FORGETTING, *_FORGETTING_TEXTS):
+        for statement in _FORGETTING:
             await self._database.execute(statement)
         await self._database.execute("add_up_stored_bytes")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
@@ -497,8 +497,15 @@ class WorkerRegistry:
 
 
 _LOST_LINES_AT_ONCE = 1_000
-_FORGETTING = ("forget_dead_workers", "forget_schedules", "forget_expired_secrets", "forget_suspects")
-_FORGETTING_TEXTS = ("forget_freezes", "forget_texts", "forget_watches")
+_FORGETTING = (
+    "forget_dead_workers",
+    "forget_schedules",
+    "forget_expired_secrets",
+    "forget_suspects",
+    "forget_freezes",
+    "forget_texts",
+    "forget_watches",
+)
 
 
 def _ref(row: Row) -> StepRef:

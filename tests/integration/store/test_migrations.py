@@ -235,6 +235,24 @@ def test_a_database_that_cannot_be_migrated_is_refused_and_left_as_it_is(
     postgres.drop(url)
 
 
+@pytest.mark.parametrize(("comment", "began"), [("'another'", "another"), ("NULL", "")])
+def test_tables_of_another_baseline_are_refused_and_left_as_they_are(
+    postgres: TestPostgres, comment: str, began: str
+) -> None:
+    """Until the first release the baseline may change and its revision stays; statements would fail one by one."""
+    url = postgres.create_migrated()
+    execute(url, f"COMMENT ON TABLE alembic_version IS {comment}")
+    before = catalogue(url)
+
+    for refuses in (migrate.upgrade, schema.require_schema):
+        with pytest.raises(Misconfigured, match="start with an empty database"):
+            refuses(url)
+
+    assert schema.current(url) == f"{schema.HEAD}~{began}+{schema.digest()}"
+    assert catalogue(url) == before
+    postgres.drop(url)
+
+
 def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
     with pytest.raises(Misconfigured, match="DATABASE_URL") as refused:
         migrate.upgrade("postgresql://me:hush@[::1/x")
