@@ -15,9 +15,10 @@ from planq.api.deps import Use, strict_router
 from planq.api.http import HttpRefusal, JsonResponse
 from planq.api.schemas import Answer
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.overview.costs import CostBy, CostsWanted
 from planq.shared.domain.tenants.config import read_tenant_id
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.costs import SUMS, CostBy, CostsWanted
+from planq.shared.store.costs import SUMS
 
 cost_routes = strict_router("costs")
 

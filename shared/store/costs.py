@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
-from enum import StrEnum
 
+from planq.shared.domain.overview.costs import CostsWanted
 from planq.shared.store.database import Database, Row
 
 SUMS = ("calls", "unpriced_calls", "input_tokens", "output_tokens", "cost_usd")
 """What is added up of model calls."""
-
-
-class CostBy(StrEnum):
-    """What costs are told apart by."""
-
-    DAY = "day"
-    AGENT = "agent"
-    MODEL = "model"
-    TENANT = "tenant"
-
-
-@dataclass(frozen=True, slots=True)
-class CostsWanted:
-    """Which costs somebody asks for: of the days from `first` to `last`, by UTC, and of one agent or model alone."""
-
-    by: CostBy
-    first: date
-    last: date
-    agent: str | None = None
-    model: str | None = None
 
 
 class CostStore:

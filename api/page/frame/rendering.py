@@ -22,7 +22,8 @@ from planq.shared.settings import VERSION
 SECTIONS = (
     *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
     *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations"), ("Workers", "/workers")),
-    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Insights", "/insights"), ("Manual", "/manual")),
+    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Insights", "/insights"), ("Costs", "/costs")),
+    ("Manual", "/manual"),
 )
 """The pages that have a place in the navigation."""
 
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         when=words.when,
         cost=words.cost,
         size=words.size,
+        dollars=words.dollars,
         markdown=words.markdown,
     )
     return templates

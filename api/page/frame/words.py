@@ -120,6 +120,15 @@ def size(number: int) -> str:
     return f"{number / _KIB:.1f} KiB" if number < _KIB * _KIB else f"{number / _KIB / _KIB:.1f} MiB"
 
 
+def dollars(amount: float | None) -> Markup:
+    """Return an amount of money in cents, less than one to the millionth; the whole of it for who asks."""
+    if amount is None:
+        return Markup("–")
+    exact = f"{amount:.9f}".rstrip("0").ljust(4, "0")
+    shown = f"{amount:,.2f}" if amount >= 0.01 or amount == 0 else f"{amount:.6f}"
+    return Markup('<data value="{}" title="${}">${}</data>').format(exact, exact, shown)
+
+
 def _markdown() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 

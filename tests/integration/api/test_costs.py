@@ -8,6 +8,7 @@ import pytest
 
 from planq.shared.store.tallies import TallyStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.integration.api.test_pages import visit
 from tests.integration.api.test_tenants import WHOLE, bearer, made_key
 
 CALL = """
@@ -77,6 +78,20 @@ def test_other_tenants_costs_need_the_scope_admin(spent: Api) -> None:
     assert rows(spent, admin, by="model", tenant="*") == [(GPT, 5.300001, 4), (OWN, None, 1)]
     assert rows(spent, admin, tenant="default", by="agent")[0] == ("clerk", 0.2, 2)
     assert rows(spent, admin, tenant="nobody") == []
+
+
+def test_the_page_of_costs_shows_them_and_leads_into_them(spent: Api) -> None:
+    with visit(spent) as browser:
+        page = browser.get("/ui/costs", params={"from": "2026-11-10", "to": "2026-11-12"}).text
+        assert page.count('<rect class="is-run"') == 3
+        assert 'title="$0.300001">$0.30<' in page
+        assert "The price of 1 call is not known" in page
+        assert "/ui/costs?by=agent&amp;from=2026-11-10&amp;to=2026-11-10&amp;measure=cost" in page
+        page = browser.get("/ui/costs", params={"from": "2026-11-11", "to": "2026-11-11", "by": "model"}).text
+        assert f"by=day&amp;from=2026-11-11&amp;to=2026-11-11&amp;model={OWN.replace(':', '%3A')}" in page
+        assert '<option value="tokens" selected>' in page, "what has no price is shown by its tokens"
+        assert "No model was called" in browser.get("/ui/costs?to=2020-01-01&by=fame&measure=fame").text
+        assert browser.get("/ui/costs?from=yesterday").status_code == 422
 
 
 @pytest.mark.parametrize(

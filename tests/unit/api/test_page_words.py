@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planq.api.page.frame.fields import content_of, fields_in
-from planq.api.page.frame.words import SHOWN_CHARS, cost, inert, markdown, pretty
+from planq.api.page.frame.words import SHOWN_CHARS, cost, dollars, inert, markdown, pretty
 from planq.shared.domain.errors import InvalidRequest
 
 SCHEMA: dict[str, Any] = {
@@ -79,3 +79,13 @@ def test_any_other_schema_takes_json(schema: Any) -> None:
 def test_a_schema_that_wants_nothing_has_no_fields(schema: Any) -> None:
     assert fields_in(schema) == []
     assert content_of(schema, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(0, "$0.00"), (0.000001, "$0.000001"), (0.01, "$0.01"), (0.300001, "$0.30"), (1234.5, "$1,234.50")],
+)
+def test_sums_of_money_are_cents_with_all_of_it_behind_them(amount: float, shown: str) -> None:
+    exact = f"{amount:.9f}".rstrip("0").ljust(4, "0")
+    assert dollars(amount) == f'<data value="{exact}" title="${exact}">{shown}</data>'
+    assert dollars(None) == "–"
