@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -16,7 +17,8 @@ from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
 from planq.api.page.frame.trees import SHOWN_NODES, table_of
 from planq.api.page.jobs.artifacts import shown_artifacts
-from planq.api.page.jobs.picture import picture_of, timeline_of
+from planq.api.page.jobs.picture import picture_of
+from planq.api.page.jobs.timeline import attempts_of, moments_by_step, moments_of, timeline_of
 from planq.api.routes.elicitations import get_elicitation
 from planq.api.routes.events import get_job_events
 from planq.api.routes.jobs import get_job
@@ -42,6 +44,8 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     job = values_of(await get_job(request, job_id, services))
     why = values_of(await get_why(job_id, services, who))
     steps = _shown(job["steps"])
+    moments = await moments_of(request, services, who, job_id)
+    own = moments_by_step(job["steps"], moments)
     listed = values_of(await get_artifacts(job_id, services, who))
     return page(
         request,
@@ -54,7 +58,8 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         most=SHOWN_NODES if len(steps) <= _FEW_STEPS else SHOWN_NODES // 10,
         steps=steps,
         picture=picture_of(job["steps"]),
-        timeline=timeline_of(job["steps"]),
+        timeline=timeline_of(job, moments, own, datetime.now(UTC).timestamp()),
+        attempts=attempts_of(own),
         left_out=len(job["steps"]) - len(steps),
         planned=_planned(job),
         questions=await _questions(services, who, job),

@@ -1,18 +1,15 @@
-"""The plan of a job as a picture, and when its steps ran: the figures that the SVG of its page is drawn by."""
+"""The plan of a job as a picture: the figures that the SVG of its page is drawn by."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from planq.api.page.frame.words import line, step_state
 from planq.shared.domain.plan.layout import plan_layout
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 168, 46, 54, 20, 20
-_MOST_ROWS = 100
-_SCALE = 1_000.0
 _WORST_FIRST = ("bad", "ask", "run", "idle", "ok")
 """A node that stands for several steps shows the state that a person looks for first."""
 
@@ -55,26 +52,3 @@ def _edge(first: dict[str, Any], last: dict[str, Any]) -> str:
     x, y, to_x, to_y = first["x"] + _WIDTH, first["y"] + _HEIGHT // 2, last["x"], last["y"] + _HEIGHT // 2
     middle = x + _GAP_X // 2
     return f"M{x} {y}C{middle} {y} {to_x - _GAP_X // 2} {to_y} {to_x} {to_y}"
-
-
-def timeline_of(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a bar for each step that has begun, in thousandths of the time from the first beginning to now."""
-    begun = [step for step in steps if step["started_at"] is not None][:_MOST_ROWS]
-    if not begun:
-        return []
-    spans = [(_moment(step["started_at"]), _moment(step["finished_at"])) for step in begun]
-    first = min(start for start, _ in spans)
-    whole = max(max(end for _, end in spans) - first, 0.001)
-    return [
-        {
-            "step": step,
-            "kind": step_state(step)[0],
-            "x": round(_SCALE * (start - first) / whole, 1),
-            "width": max(round(_SCALE * (end - start) / whole, 1), 3.0),
-        }
-        for step, (start, end) in zip(begun, spans, strict=True)
-    ]
-
-
-def _moment(text: str | None) -> float:
-    return (datetime.now(UTC) if text is None else datetime.fromisoformat(text)).timestamp()

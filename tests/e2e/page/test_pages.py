@@ -177,7 +177,9 @@ def test_a_plan_is_seen_as_a_graph_and_forked_with_an_edit(stack: Stack, visitor
     expect(page.locator("#plan .node")).to_have_count(3)
     expect(page.locator("#plan .node.is-bad")).to_have_count(1)
     expect(page.locator("#plan")).to_contain_text("8 × test_hold8 succeeded")
-    expect(page.locator("#timeline svg")).to_have_count(10)
+    expect(page.locator("#timeline .gantt a")).to_have_count(10)
+    expect(page.locator("#timeline")).to_contain_text("critical path")
+    expect(page.locator("#timeline .gantt .mark")).to_have_count(3)
     page.get_by_role("link", name="8 × test_hold: 8 succeeded").click()
     expect(page.locator("#step-1")).to_have_attribute("open", "")
 

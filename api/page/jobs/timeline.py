@@ -1,0 +1,223 @@
+"""The timeline of a job, and the attempts at its steps: its events as the figures that its page is drawn by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+
+from planq.api.callers import Caller
+from planq.api.deps import Services
+from planq.api.page.frame.route import values_of
+from planq.api.page.frame.words import step_state
+from planq.api.routes.events import MAX_EVENTS, get_job_events
+from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.shared.domain.overview.timeline import (
+    AttemptPhase,
+    AttemptSpan,
+    JobMoment,
+    PhaseKind,
+    Scale,
+    critical_path,
+    scale_of,
+    stage_phases,
+    step_attempts,
+    step_phases,
+)
+from planq.shared.domain.overview.waiting import shown_seconds
+
+_MOST_PAGES = 4
+_MOST_ROWS = 100
+_SCALE = 1_000.0
+_STAGES = {"planning": "planning", "responding": "answering"}
+_NAMES = {PhaseKind.QUEUE: "queued", PhaseKind.RUN: "ran", PhaseKind.WAIT: "waited"}
+_OVER = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
+
+
+class Timeline(NamedTuple):
+    """What is drawn: rows of bars, folds (x, width), what is folded, and how long the critical path is."""
+
+    rows: list[dict[str, Any]]
+    folds: list[tuple[float, float]]
+    folded: str | None
+    critical: str | None
+    left_out: int
+
+
+async def moments_of(request: Request, services: Services, who: Caller, job_id: str) -> list[JobMoment]:
+    """Return the events of a job that say when something began or ended; of very many the first ones."""
+    asked = Request({**request.scope, "headers": [(b"accept", b"application/json")]})
+    found: list[JobMoment] = []
+    after = None
+    for _ in range(_MOST_PAGES):
+        log = values_of(await get_job_events(asked, job_id, services, who, after, limit=MAX_EVENTS))
+        found += [_moment(event) for event in log["events"] if event["kind"] != "step_progress"]
+        after = log["next"]
+        if after is None:
+            break
+    return found
+
+
+def _moment(event: Mapping[str, Any]) -> JobMoment:
+    data = event["data"] if isinstance(event["data"], dict) else {}
+    error = data.get("error")
+    return JobMoment(
+        event["kind"],
+        _seconds(event["created_at"]),
+        data.get("index") if event["kind"].startswith("step_") else None,
+        data.get("attempt") or 0,
+        str(data.get("stage") or ""),
+        error.get("code") if isinstance(error, dict) else None,
+    )
+
+
+def moments_by_step(steps: Sequence[Mapping[str, Any]], moments: Sequence[JobMoment]) -> dict[int, list[JobMoment]]:
+    """Return the moments of each step.
+
+    Steps that were stored together have one event's time; the steps themselves know better when each ran.
+    """
+    found: dict[int, list[JobMoment]] = {step["index"]: [] for step in steps}
+    for moment in moments:
+        if moment.step in found:
+            found[moment.step].append(moment)
+    for step in steps:
+        own = found[step["index"]]
+        if step["started_at"] is not None and [one.kind for one in own].count("step_started") == 1:
+            own[:] = [
+                one._replace(at=_seconds(step["started_at"])) if one.kind == "step_started" else one for one in own
+            ]
+        if own and step["finished_at"] is not None and step["status"] in _OVER:
+            own[-1] = own[-1]._replace(at=_seconds(step["finished_at"]))
+    return found
+
+
+def attempts_of(moments: Mapping[int, Sequence[JobMoment]]) -> dict[int, list[dict[str, Any]]]:
+    """Return the attempts at each step, as its page shows them."""
+    return {index: [_shown_attempt(one) for one in step_attempts(own)] for index, own in moments.items()}
+
+
+def _shown_attempt(one: AttemptSpan) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "begun": datetime.fromtimestamp(one.begin, UTC).isoformat(),
+        "took": None if one.end is None else _told(one.end - one.begin),
+        "came_to": None if one.came_to is None else one.came_to.removeprefix("step_"),
+        "error": one.error,
+    }
+
+
+def timeline_of(
+    job: Mapping[str, Any], moments: Sequence[JobMoment], own: Mapping[int, Sequence[JobMoment]], now: float
+) -> Timeline | None:
+    """Return the timeline of a job; None where nothing of it has begun."""
+    steps, is_over = job["steps"], JobStatus(job["status"]).is_terminal
+    plans = [one.at for one in moments if one.kind == "plan_accepted"]
+    phases = {step["index"]: _phases(step, steps, plans, own, now) for step in steps}
+    stages = stage_phases(moments, now, is_over=is_over)
+    begun = [step for step in steps if phases[step["index"]]]
+    every = [*(phase for step in begun for phase in phases[step["index"]]), *(phase for _, phase in stages)]
+    if not every:
+        return None
+    scale = scale_of(
+        [(one.begin, one.end) for one in every if one.kind is PhaseKind.RUN],
+        min(one.begin for one in every),
+        max(one.end for one in every),
+    )
+    critical = _critical(steps, phases)
+    rows = [
+        _row(_STAGES.get(name, name), None, "is-ok" if is_over else "is-run", [phase], scale, is_critical=False)
+        for name, phase in stages
+    ]
+    rows += [
+        _row(
+            f"${step['index']} {step['tool_name']}",
+            step["index"],
+            f"is-{step_state(step)[0]}",
+            phases[step["index"]],
+            scale,
+            is_critical=step["index"] in critical,
+        )
+        for step in begun
+    ]
+    rows.sort(key=lambda row: row["begin"])
+    return Timeline(
+        rows[:_MOST_ROWS],
+        [(_x(scale, begin), round(_x(scale, end) - _x(scale, begin), 1)) for begin, end in scale.folds],
+        _told(scale.folded_seconds) if scale.folds else None,
+        _length(critical, phases),
+        max(0, len(rows) - _MOST_ROWS),
+    )
+
+
+def _phases(
+    step: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    plans: Sequence[float],
+    own: Mapping[int, Sequence[JobMoment]],
+    now: float,
+) -> list[AttemptPhase]:
+    is_over = step["status"] in _OVER
+    if step["started_at"] is None and not own[step["index"]]:
+        return []
+    return step_phases(_ready_at(step, steps, plans), own[step["index"]], now, is_over=is_over)
+
+
+def _ready_at(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], plans: Sequence[float]) -> float | None:
+    """Return when nothing was left that a step waited for: its plan was there, and all before it had ended."""
+    ends = [steps[one]["finished_at"] for one in step["depends_on"] if one < len(steps)]
+    if None in ends or step["round"] >= len(plans):
+        return None
+    found: float = max(plans[step["round"]], *map(_seconds, ends), 0.0)
+    return found
+
+
+def _critical(steps: Sequence[Mapping[str, Any]], phases: Mapping[int, Sequence[AttemptPhase]]) -> set[int]:
+    at = {step["index"]: place for place, step in enumerate(steps)}
+    graph = [[at[one] for one in step["depends_on"] if one in at] for step in steps]
+    ends = [phases[step["index"]][-1].end if phases[step["index"]] else None for step in steps]
+    path = critical_path(graph, ends)
+    return {steps[place]["index"] for place in path} if len(path) > 1 else set()
+
+
+def _length(critical: set[int], phases: Mapping[int, Sequence[AttemptPhase]]) -> str | None:
+    if not critical:
+        return None
+    return _told(max(phases[one][-1].end for one in critical) - min(phases[one][0].begin for one in critical))
+
+
+def _row(
+    name: str, index: int | None, kind: str, phases: Sequence[AttemptPhase], scale: Scale, *, is_critical: bool
+) -> dict[str, Any]:
+    sums = dict.fromkeys(PhaseKind, 0.0)
+    bars = []
+    for one in phases:
+        sums[one.kind] += one.end - one.begin
+        x = _x(scale, one.begin)
+        least = 2.0 if one.kind is PhaseKind.RUN else 0.0
+        bars.append({"kind": str(one.kind), "x": x, "width": max(round(_x(scale, one.end) - x, 1), least)})
+    return {
+        "name": name,
+        "index": index,
+        "kind": kind,
+        "is_critical": is_critical,
+        "begin": phases[0].begin,
+        "took": _told(sum(sums.values())),
+        "told": ", ".join(f"{_NAMES[one]} {_told(seconds)}" for one, seconds in sums.items() if seconds),
+        "bars": [bar for bar in bars if bar["width"]],
+    }
+
+
+def _x(scale: Scale, at: float) -> float:
+    return round(_SCALE * scale.place(at), 1)
+
+
+def _told(seconds: float) -> str:
+    if seconds >= 60:
+        return shown_seconds(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * max(seconds, 0.0):.0f} ms"
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
