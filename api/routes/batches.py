@@ -44,7 +44,18 @@ BatchPath = Annotated[
     str, Path(alias="batch_id", json_schema_extra={"format": "uuid"}, description="The batch's id.")
 ]
 
+MOST_NAME_CHARS = 200
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+
+BatchName = Annotated[
+    str, Query(max_length=MOST_NAME_CHARS, pattern=_NO_CONTROLS, description="What people call it.")
+]
+CanaryLines = Annotated[int | None, Query(ge=1, lt=2**31, description="Run so many lines, then wait for `resume`.")]
+BudgetUsd = Annotated[float | None, Query(gt=0, lt=1e9, description="What all its jobs may cost, in US dollars.")]
+BudgetTokens = Annotated[int | None, Query(gt=0, lt=2**53, description="Tokens that all its jobs may use.")]
+EndWebhook = Annotated[str | None, Query(description="Where the end of the batch is told: a signed webhook.")]
+AfterLine = Annotated[int, Query(ge=0, lt=2**31, description="Only lines after this one.")]
+
 _BYTES = {"type": "string", "format": "binary"}
 _FILE: dict[str, Any] = {
     "requestBody": {
@@ -82,7 +93,7 @@ async def post_batch(
     request: Request,
     services: Use,
     who: Who,
-    name: Annotated[str, Query(max_length=200, pattern=_NO_CONTROLS, description="What people call it.")] = "",
+    name: BatchName = "",
     metadata: Annotated[str | None, Query(description="A JSON object, kept and returned; at most 16 KiB.")] = None,
     defaults: Annotated[
         str | None, Query(description="A JSON object: fields of `POST /jobs` for every line that has not its own.")
@@ -90,16 +101,10 @@ async def post_batch(
     priority: Annotated[Priority, Query(description="That of its jobs.")] = Priority.BULK,
     strict: Annotated[bool, Query(description="Run nothing if a line is invalid.")] = False,
     start: Annotated[bool, Query(description="False: validate and estimate, then wait for `resume`.")] = True,
-    canary: Annotated[
-        int | None, Query(ge=1, lt=2**31, description="Run so many lines, then wait for `resume`.")
-    ] = None,
-    max_cost_usd: Annotated[
-        float | None, Query(gt=0, lt=1e9, description="What all its jobs may cost, in US dollars.")
-    ] = None,
-    max_tokens: Annotated[int | None, Query(gt=0, lt=2**53, description="Tokens that all its jobs may use.")] = None,
-    callback_url: Annotated[
-        str | None, Query(description="Where the end of the batch is told: a signed webhook.")
-    ] = None,
+    canary: CanaryLines = None,
+    max_cost_usd: BudgetUsd = None,
+    max_tokens: BudgetTokens = None,
+    callback_url: EndWebhook = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     """Send a file of requests, each of which becomes a job. The body is read as it comes, and may be 200 MiB long.
@@ -154,14 +159,20 @@ async def get_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
 
 
 @batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**LINES, **error_responses(404)})
-async def get_batch_errors(batch_id: BatchPath, services: Use, who: Who) -> Response:
+async def get_batch_errors(
+    batch_id: BatchPath,
+    services: Use,
+    who: Who,
+    after: AfterLine = 0,
+    limit: Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="At most so many; without it, all.")] = None,
+) -> StreamingResponse:
     """Return what is wrong, a line of JSON for each line that is invalid or whose job has not succeeded.
 
     Each is `{line, custom_id, status, job_id, error}`, in the order of the file; `line` is the number there.
     """
     found = batch_id_of(batch_id)
     await services.batches.get(who.tenant_id, found)
-    shown = (error_line(row) async for row in services.batches.errors(who.tenant_id, found))
+    shown = (error_line(row) async for row in services.batches.errors(who.tenant_id, found, after, limit))
     return StreamingResponse(json_lines(shown), media_type=JSON_LINES)
 
 

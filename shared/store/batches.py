@@ -221,15 +221,25 @@ class BatchStore:
             "list_batches", tenant_id=tenant_id, status=named, below=below, limit=limit
         )
 
-    async def errors(self, tenant_id: str, batch_id: UUID) -> AsyncIterator[Row]:
-        """Yield the lines with an error in their order, in short reads: others may be added meanwhile."""
-        after = 0
-        while rows := await self._database.fetch_all(
-            "batch_errors", tenant_id=tenant_id, id=batch_id, after=after, limit=_PAGE
-        ):
+    async def errors(
+        self, tenant_id: str, batch_id: UUID, after: int = 0, most: int | None = None
+    ) -> AsyncIterator[Row]:
+        """Yield the lines with an error in their order, in short reads: others may be added meanwhile.
+
+        Only those after the line `after`, and no more than `most`; None for all of them.
+        """
+        left = most
+        while left is None or left > 0:
+            limit = _PAGE if left is None else min(left, _PAGE)
+            rows = await self._database.fetch_all(
+                "batch_errors", tenant_id=tenant_id, id=batch_id, after=after, limit=limit
+            )
             for row in rows:
                 yield row
+            if len(rows) < limit:
+                return
             after = rows[-1]["line"]
+            left = None if left is None else left - len(rows)
 
 
 def _taken_away() -> Conflict:

@@ -2,37 +2,146 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+from pydantic import BaseModel
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
+from planq.api.batch_documents import BatchResumeRequest
 from planq.api.callers import Who
 from planq.api.deps import Use
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, seen, values_of
-from planq.api.routes.batch_control import cancel_batch, pause_batch, resume_batch, retry_batch
-from planq.api.routes.batches import get_batch, get_batches
+from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
+from planq.api.page.frame.words import line
+from planq.api.routes.batch_control import (
+    cancel_batch,
+    get_batch_results,
+    pause_batch,
+    resume_batch,
+    retry_batch,
+)
+from planq.api.routes.batches import (
+    MOST_NAME_CHARS,
+    AfterLine,
+    BatchName,
+    BudgetTokens,
+    BudgetUsd,
+    CanaryLines,
+    EndWebhook,
+    batch_id_of,
+    get_batch,
+    get_batch_errors,
+    get_batches,
+    post_batch,
+)
+from planq.api.routes.jobs import CursorQuery
+from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.states import Priority
 
 batch_page_routes = page_router()
 
 _MOST = 50
 _SCALE = 1_000
-_BARS = (("completed", "ok"), ("failed", "bad"), ("cancelled", "idle"), ("running", "run"))
+_READ_AT_ONCE = 256 * 1024
+_BARS = (("completed", "ok"), ("failed", "bad"), ("invalid", "bad"), ("cancelled", "idle"), ("running", "run"))
+
+
+class _SentBatch(BaseModel):
+    """What a form says of a batch, as the query of `POST /batches` takes it."""
+
+    name: BatchName = ""
+    defaults: str | None = None
+    priority: Priority = Priority.BULK
+    strict: bool = False
+    start: bool = False
+    canary: CanaryLines = None
+    max_cost_usd: BudgetUsd = None
+    max_tokens: BudgetTokens = None
+    callback_url: EndWebhook = None
 
 
 @batch_page_routes.get("/ui/batches")
-async def batches_page(request: Request, services: Use, who: Who) -> Response:
-    """Show the newest batches."""
-    listed = values_of(await get_batches(services, who, limit=_MOST))
-    return page(request, "batches.html", batches=[{**one, "bars": _bars(one)} for one in listed["items"]])
+async def batches_page(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
+    """Show batches, the newest first, and the form that sends one."""
+    listed = values_of(await get_batches(services, who, limit=_MOST, cursor=cursor))
+    return page(
+        request,
+        "batches.html",
+        batches=[{**one, "bars": _bars(one)} for one in listed["items"]],
+        following=listed["next_cursor"],
+        is_first=cursor is None,
+        priorities=list(Priority),
+        most_lines=services.settings.max_batch_lines,
+        most_bytes=services.settings.max_batch_bytes,
+    )
+
+
+@batch_page_routes.post("/ui/batches")
+async def post_file(request: Request, services: Use, who: Who) -> Response:
+    """Send a file of requests: it lies on disk by now, and is read piece by piece."""
+    file = sent_form(request).get("file")
+    if not isinstance(file, UploadFile) or not file.filename:
+        raise InvalidRequest("file: expected a file with a request a line, as JSON; found none")
+    given = {name: value for name, value in fields_of(request).items() if value.strip()}
+    sent = body_of(_SentBatch, {"name": line(file.filename, MOST_NAME_CHARS)[:MOST_NAME_CHARS], **given})
+    answer = await post_batch(_as_sent(request, file), services, who, **sent.model_dump())
+    return seen(f"/batches/{values_of(answer)['id']}")
+
+
+def _as_sent(request: Request, file: UploadFile) -> Request:
+    """Return the request that brings a file of a form as its body, and nothing else of the form's."""
+    pieces = _pieces(file)
+
+    async def receive() -> Message:
+        piece = await anext(pieces, b"")
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    return Request({**request.scope, "headers": [], "query_string": b""}, receive)
+
+
+async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
+    while piece := await file.read(_READ_AT_ONCE):
+        yield piece
 
 
 @batch_page_routes.get("/ui/batches/{batch_id}")
-async def batch_page(request: Request, batch_id: str, services: Use, who: Who) -> Response:
-    """Show a batch."""
+async def batch_page(request: Request, batch_id: str, services: Use, who: Who, after: AfterLine = 0) -> Response:
+    """Show a batch, and a page of what is wrong with its lines."""
     batch = values_of(await get_batch(batch_id, services, who))
-    return page(request, "batch.html", batch=batch, bars=_bars(batch), is_over=batch["finished_at"] is not None)
+    found = await lines_of(await get_batch_errors(batch_id, services, who, after=after, limit=_MOST + 1))
+    return page(
+        request,
+        "batch.html",
+        batch=batch,
+        bars=_bars(batch),
+        errors=found[:_MOST],
+        following=found[_MOST - 1]["line"] if len(found) > _MOST else None,
+        after=after,
+        is_over=batch["finished_at"] is not None,
+        is_new=batch["started_at"] is None,
+    )
+
+
+@batch_page_routes.get("/ui/batches/{batch_id}/results")
+async def save_results(batch_id: str, services: Use, who: Who) -> Response:
+    """Return what has come of the lines that have ended, as a file."""
+    return _as_file(await get_batch_results(batch_id, services, who), f"results-{batch_id_of(batch_id)}")
+
+
+@batch_page_routes.get("/ui/batches/{batch_id}/errors")
+async def save_errors(batch_id: str, services: Use, who: Who) -> Response:
+    """Return what is wrong with lines, as a file."""
+    return _as_file(await get_batch_errors(batch_id, services, who), f"errors-{batch_id_of(batch_id)}")
+
+
+def _as_file(answer: Response, name: str) -> Response:
+    answer.headers["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'
+    return answer
 
 
 @batch_page_routes.post("/ui/batches/{batch_id}/cancel")
@@ -50,10 +159,19 @@ async def post_pause_of_batch(batch_id: str, services: Use, who: Who) -> Respons
 
 
 @batch_page_routes.post("/ui/batches/{batch_id}/resume")
-async def post_resume_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    """Let a paused batch go on."""
-    await resume_batch(batch_id, services, who)
+async def post_resume_of_batch(request: Request, batch_id: str, services: Use, who: Who) -> Response:
+    """Let a paused batch go on; a limit that was filled in replaces that of its budget, also while it runs."""
+    given = {name: _number(value) for name, value in fields_of(request).items() if value.strip()}
+    await resume_batch(batch_id, services, who, body_of(BatchResumeRequest, given))
     return seen(f"/batches/{batch_id}")
+
+
+def _number(text: str) -> Any:
+    """Return what a field says; what is no number the model of the body refuses."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 @batch_page_routes.post("/ui/batches/{batch_id}/retry")

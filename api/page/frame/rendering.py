@@ -17,6 +17,7 @@ from planq.api.page.frame.assets import asset_url
 from planq.api.page.frame.trees import marks_of, tree
 from planq.api.prefix import below_prefix
 from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
+from planq.shared.domain.overview.waiting import shown_seconds
 from planq.shared.settings import VERSION
 
 SECTIONS = (
@@ -55,6 +56,7 @@ def _environment() -> Environment:
         cost=words.cost,
         size=words.size,
         dollars=words.dollars,
+        seconds=shown_seconds,
         markdown=words.markdown,
     )
     return templates

@@ -2,6 +2,7 @@
 
 page_router()         a router whose handlers return pages, and raise as those of the API do
 values_of(answer)     what a route of the API answered, for its handler to show
+lines_of(answer)      the same of one that streams lines of JSON
 fields_of(request)    the fields of its form, whose token was checked
 """
 
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Scope
 
 from planq.api.http import HttpRefusal, error_response
@@ -47,19 +48,22 @@ class _PageRoute(APIRoute):
         async def shown(request: Request) -> Response:
             try:
                 if request.method == "POST":
-                    request.scope[_FORM] = await _checked_form(request)
+                    form = request.scope[_FORM] = await request.form(max_fields=_MAX_FIELDS, max_files=1)
+                    _check_token(request, form)
                 return await handle(request)
             except RequestValidationError as error:
                 names = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
                 return refusal_page(request.scope, InvalidRequest(f"the address has values that do not fit: {names}"))
             except (PlanqError, HTTPException) as error:
                 return refusal_page(request.scope, error)
+            finally:
+                if _FORM in request.scope:
+                    await sent_form(request).close()  # a long file of it lies on disk
 
         return shown
 
 
-async def _checked_form(request: Request) -> FormData:
-    form = await request.form(max_fields=_MAX_FIELDS, max_files=1)
+def _check_token(request: Request, form: FormData) -> None:
     given = form.get("token") or request.headers.get("x-planq-token", "")
     if not isinstance(given, str) or not sessions_of(request).has_token(session_of(request), given):
         raise HttpRefusal(
@@ -67,7 +71,6 @@ async def _checked_form(request: Request) -> FormData:
             "stale_form",
             "the form is not of this session, or that has ended; load the page again, and send it anew",
         )
-    return form
 
 
 def fields_of(request: Request) -> dict[str, str]:
@@ -85,6 +88,12 @@ def sent_form(request: Request) -> FormData:
 def values_of(answer: Response) -> Any:
     """Return what a route of the API answered, as values."""
     return parsed(bytes(answer.body).decode("utf-8", "surrogatepass"))
+
+
+async def lines_of(answer: StreamingResponse) -> list[Any]:
+    """Return the values of the lines of JSON that a route of the API streams; for few of them."""
+    pieces = [bytes(piece) async for piece in answer.body_iterator if not isinstance(piece, str)]
+    return [parsed(one.decode("utf-8", "surrogatepass")) for one in b"".join(pieces).split(b"\n") if one]
 
 
 def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:

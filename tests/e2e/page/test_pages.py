@@ -137,20 +137,43 @@ def test_the_inbox_takes_answers_and_an_agent_is_asked(stack: Stack, visitor: Vi
     expect(page.locator("#facts .state")).to_have_text("Completed")
 
 
-def test_a_batch_is_watched_and_cancelled(stack: Stack, visitor: Visitor) -> None:
+_DROP = """(form, lines) => {
+  const dropped = new DataTransfer();
+  dropped.items.add(new File([lines], "Trips.jsonl"));
+  form.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_a_batch_is_dropped_estimated_begun_watched_and_cancelled(stack: Stack, visitor: Visitor) -> None:
     body = {"input": "a", "plan": {"calls": [QUESTION]}}
-    lines = "\n".join(json.dumps({"custom_id": name, "body": body}) for name in "abc")
-    jsonl = {"Content-Type": "application/jsonl"}
-    sent = httpx.post(f"{stack.url}/batches", params={"name": "Trips"}, content=lines, headers=jsonl, timeout=60)
-    assert sent.status_code == 202, sent.text
+    lines = "".join(json.dumps({"custom_id": name, "body": body}) + "\n" for name in (HOSTILE, "b", "b"))
     page = visitor.page
     page.goto("/ui/batches")
-    page.get_by_role("link", name="Trips").click()
-    expect(page.locator("#facts dd").first).to_be_visible()
+    page.locator("#send").evaluate(_DROP, lines)
+    expect(page.locator("#file-told")).to_contain_text("3 lines")
+    page.get_by_label("Most tokens").fill("no")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("max_tokens: Input should be a valid integer")
+    visitor.complaints.clear()  # of the 422
+    page.get_by_label("Most tokens").fill("9000000")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Trips.jsonl")
+    expect(page.locator("#estimate")).to_contain_text("of 2 valid lines")
+    expect(page.locator("#errors")).to_contain_text("line 2 has the same custom_id")
+    page.get_by_label("Most tokens").fill("8000000")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("button", name="Change the budget")).to_be_visible()
+    expect(page.get_by_label("Most tokens")).to_have_value("8000000")
     page.get_by_role("button", name="Pause").click()
-    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name=re.compile("Start|Resume")).click()  # as no line was begun, or some were
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert serious == []
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#facts")).to_contain_text(re.compile("status cancell(ing|ed)"))
+    expect(page.locator("#facts")).to_contain_text("status cancelled")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save what has come of its lines").click()
+    assert len(saved.value.path().read_text().splitlines()) == 2
 
 
 def test_a_job_is_paused_resumed_and_cancelled(stack: Stack, visitor: Visitor) -> None:

@@ -99,6 +99,8 @@ def test_each_good_line_becomes_a_job_to_be_and_each_bad_one_is_told(batches: Ap
         15: ("silent", "invalid_request"),
         16: ("openai", "duplicate_custom_id"),
     }
+    some = batches.http.get(f"/batches/{batch['id']}/errors", params={"after": 6, "limit": 3}).text.splitlines()
+    assert [json.loads(one)["line"] for one in some] == [7, 8, 9]
     assert told[8]["error"]["details"] == {"custom_id": "first", "line": 1}
     assert told[9]["error"]["details"]["errors"][0]["field"] == "body.colour"
     assert "the line is no valid JSON" in told[5]["error"]["message"]

@@ -255,3 +255,37 @@ def test_insights_are_shown_as_text_and_their_report_says_too_few(make_api: Make
         assert browser.post(f"/ui/insights/{insight}/retire", headers=own).status_code == 403
         refused = post(browser, f"/ui/insights/{insight}/change", {"is_loved": "yes"})
         assert (refused.status_code, "is_loved" in refused.text) == (422, True)
+
+
+def test_a_batch_is_sent_as_a_file_without_scripts(api: Api) -> None:
+    hostile = "\u202e<script>alert(1)</script>.jsonl"
+    lines = "".join(f'{{"custom_id": "<b>{n}\u202e", "body": {{}}}}\n' for n in range(51))
+    with visit(api) as browser:
+        form = {"token": token_in(browser.get("/ui/batches")), "max_cost_usd": "2.5"}
+        own = {"Origin": api.url}
+
+        def send(content: str, **fields: str) -> httpx.Response:
+            file = {"file": (hostile, content.encode())}
+            return browser.post("/ui/batches", data={**form, **fields}, files=file, headers=own)
+
+        assert send(lines, token="0" * 64).status_code == 403
+        assert browser.post("/ui/batches", data=form, headers=own).status_code == 422
+        for wrong in ({"canary": "0"}, {"defaults": "[1]"}, {"priority": "first"}, {"max_tokens": "1e3"}):
+            assert send(lines, **wrong).status_code == 422, wrong
+        assert api.http.get("/batches").json()["items"] == []
+
+        page = send(lines)
+        path = page.url.path
+        eventually(lambda: "51" in browser.get(path).text, what="it is validated")
+        eventually(lambda: api.http.get(path.removeprefix("/ui")).json()["finished_at"], what="no line is valid")
+        page = browser.get(path)
+        assert "\\u202e&lt;script&gt;" in page.text
+        assert "<script>" not in page.text
+        assert "&lt;b&gt;0\\u202e" in page.text
+        assert "More errors" in page.text
+        second = browser.get(f"{path}?after=50").text
+        assert ("&lt;b&gt;50" in second, "&lt;b&gt;49" in second, "More errors" in second) == (True, False, False)
+        saved = browser.get(f"{path}/errors")
+        assert (len(saved.text.splitlines()), saved.headers["content-disposition"][:11]) == (51, "attachment;")
+        assert browser.get(f"{path}/results").text == ""
+    api.jobs.execute("DELETE FROM batches")
