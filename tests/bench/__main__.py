@@ -46,6 +46,7 @@ MEASUREMENTS = {
     "B20": "tests.bench.batch_intake",
     "B21": "tests.bench.timers",
     "B22": "tests.bench.poison",
+    "B24": "tests.bench.pages",
     "B25": "tests.bench.hostile",
     "B26": "tests.bench.shares",
     "B27": "tests.bench.history.measuring",

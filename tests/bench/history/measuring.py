@@ -96,13 +96,16 @@ def _figure(name: str, empty: float, filled: float, note: str) -> Figure:
 
 
 @contextmanager
-def filled(context: Context, jobs: int) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Make a history of about so many jobs; yields its database's URL, and the settings to run planq with."""
+def filled(context: Context, jobs: int, *, tenants: int = filling.TENANTS) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Make a history of about so many jobs; yields its database's URL, and the settings to run planq with.
+
+    Without `tenants` all are of the default one.
+    """
     database_url = context.create_migrated()
     env = {**patterns.ENV, **_KEEPS, "DATABASE_URL": database_url}
     with context.planq(io=1, env=env) as stack:
         shares = patterns.make(stack, database_url)
-    filling.fill(database_url, shares, jobs)
+    filling.fill(database_url, shares, jobs, tenants=tenants)
     yield database_url, env
 
 
