@@ -44,6 +44,7 @@ from planq.api.routes.agents import agent_routes
 from planq.api.routes.batch_control import batch_control_routes
 from planq.api.routes.batches import batch_routes
 from planq.api.routes.catalogue import catalogue_routes
+from planq.api.routes.channels import channel_routes
 from planq.api.routes.control import control_routes
 from planq.api.routes.conversations import conversation_routes
 from planq.api.routes.costs import cost_routes
@@ -165,7 +166,15 @@ def create_api(settings: Settings) -> FastAPI:
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
         *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
-        *(insight_routes, cost_routes, catalogue_routes, artifact_routes, operation_routes, page_routes),
+        *(
+            channel_routes,
+            insight_routes,
+            cost_routes,
+            catalogue_routes,
+            artifact_routes,
+            operation_routes,
+            page_routes,
+        ),
     ):
         app.include_router(router)
     app.router.routes.append(Route("/mcp", mcp, methods=["POST"]))

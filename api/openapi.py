@@ -41,6 +41,7 @@ _NAMES = {
     "get_actions": "list_actions",
     "get_artifacts": "list_artifacts",
     "get_batches": "list_batches",
+    "get_channels": "list_channels",
     "get_conversations": "list_conversations",
     "get_deliveries": "list_deliveries",
     "get_elicitations": "list_elicitations",

@@ -12,7 +12,8 @@ from planq.api.cli.outcome import reported
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq endpoints list` shows.")]
 _Events = Annotated[
-    list[str] | None, typer.Option("--event", metavar="NAME", help="An event, or job.* or batch.*; may be repeated.")
+    list[str] | None,
+    typer.Option("--event", metavar="NAME", help="An event, or all of a kind: job.*; may be repeated."),
 ]
 
 

@@ -29,7 +29,7 @@ _Events = Annotated[
     list[str],
     Field(
         max_length=len(EVENT_NAMES),
-        description="What it is told; `job.*` and `batch.*` stand for all of their kind.",
+        description="What it is told; `job.*`, `batch.*` and `channel.*` stand for all of their kind.",
         json_schema_extra={"minItems": 1, "items": {"type": "string", "enum": list(EVENT_NAMES)}},
     ),
 ]

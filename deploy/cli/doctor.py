@@ -106,7 +106,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("event log", "master keys", "workers", "tools", "jobs"),
+                *("event log", "master keys", "channels", "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -219,10 +219,12 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     if database.ok and schema.ok:
         yield _event_log(settings)
         yield _master_keys(settings)
+        yield _channels(settings)
         yield from _worker_registry(settings)
     else:
         yield from _unseen(
-            ("event log", "master keys", "workers", "tools", "jobs"), "database with this release's schema"
+            ("event log", "master keys", "channels", "workers", "tools", "jobs"),
+            "database with this release's schema",
         )
 
 
@@ -385,6 +387,24 @@ def _master_keys(settings: Settings) -> Finding:
     return Finding(
         "master keys", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew"
     )
+
+
+def _channels(settings: Settings) -> Finding:
+    """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
+    from planq.shared.store.channels import ChannelStore
+
+    try:
+        troubled = _asked(settings, lambda database: ChannelStore(database).troubled(_MOST_CHANNELS))
+    except PlanqError as error:
+        return Finding("channels", False, error.message, "check that the database runs")
+    if not troubled:
+        return Finding("channels", True, "nothing keeps any from being sent to")
+    told = "; ".join(f"{row['name']} of the tenant {row['tenant_id']}: {row['problem']}" for row in troubled)
+    more = f"; and {left} more" if (left := troubled[0]["n"] - len(troubled)) else ""
+    return Finding("channels", True, told + more, "their tenants see it by GET /channels, `planq channels list`")
+
+
+_MOST_CHANNELS = 3
 
 
 def _worker_registry(settings: Settings) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from planq.shared.domain.channels.kinds import KNOWS_REPEATS, ChannelKind
 from planq.shared.domain.errors import NotFound, storable
-from planq.shared.store.database import Database, as_json, shown_time
+from planq.shared.store.database import Database, Row, as_json, shown_time
 from planq.shared.store.tenants import no_tenant
 
 
@@ -70,6 +70,12 @@ class ChannelStore:
     async def list(self, tenant_id: str) -> Sequence[StoredChannel]:
         """Return the channels of a tenant that are sent to, by name."""
         return [_stored(row) for row in await self._database.fetch_all("list_channels", tenant_id=tenant_id)]
+
+    async def troubled(self, limit: int) -> Sequence[Row]:
+        """Return channels of all tenants that cannot be sent to, at most so many: `tenant_id`, `name`, `problem`, and
+        how many there are, `n`.
+        """
+        return await self._database.fetch_all("troubled_channels", limit=limit)
 
     async def find(self, tenant_id: str, name: str) -> StoredChannel | None:
         """Return a channel of a tenant, None where it is not sent to, or there is no such tenant."""

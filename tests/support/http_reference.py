@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 RESOURCES: Mapping[str, str] = {
     "jobs": r"/jobs|/job-actions",
     "questions": r"/elicitations|.*/elicitations$",
-    "conversations": r"/messages|/conversations|/webhooks/channels|.*/messages$",
+    "conversations": r"/messages|/conversations|/webhooks/channels|/channels|.*/messages$",
     "events": r"/events|.*/events$",
     "tasks": r"/tasks|/plans(?!/validate)|/agentic",
     "agents": r"/agents|/skills|/executions",

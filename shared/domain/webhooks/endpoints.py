@@ -17,8 +17,9 @@ EVENTS = (
     "batch.completed",
     "batch.failed",
     "batch.cancelled",
+    "channel.problem",
 )
-"""What an endpoint can be told; `job.*` and `batch.*` stand for all of their kind."""
+"""What an endpoint can be told; `job.*`, `batch.*` and `channel.*` stand for all of their kind."""
 
 MAX_TARGET_CHARS = 2_000
 

@@ -106,6 +106,7 @@ OPERATIONS = [
     ("GET", "/deliveries"),
     ("GET", "/deliveries/{delivery_id}"),
     ("POST", "/deliveries/{delivery_id}/redeliver"),
+    ("GET", "/channels"),
     ("GET", "/insights"),
     ("DELETE", "/insights"),
     ("GET", "/insights/report"),

@@ -118,3 +118,14 @@ def test_a_question_is_sent_and_its_answer_is_taken_once(api: Api) -> None:
     problem_of(signed(api, {**given, "content": {"city": "Rome"}}), 409, "conflict")
     now = api.http.get(f"/elicitations/{question['id']}").json()
     assert (now["content"], now["channel"], now["answered_by"]) == ({"city": "Oslo"}, "webhook", "ada")
+
+
+def test_channels_are_listed_with_what_keeps_planq_from_sending(api: Api) -> None:
+    api.jobs.execute("UPDATE channels SET problem = 'nobody listens' WHERE tenant_id = 'default'")
+    try:
+        (shown,) = api.http.get("/channels").raise_for_status().json()["items"]
+    finally:
+        api.jobs.execute("UPDATE channels SET problem = NULL")
+    assert (shown["name"], shown["kind"], shown["problem"]) == ("webhook", "webhook", "nobody listens")
+    assert shown["config"] == {"url": "http://127.0.0.1:9/"}
+    assert "secret_hash" not in shown

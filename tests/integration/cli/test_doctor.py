@@ -246,6 +246,15 @@ def test_a_database_without_workers_says_which_lanes_to_start(
     assert "`planq worker io` and `planq worker cpu`" in found["workers"]["advice"]
     assert found["tools"]["ok"] is False
     assert found["jobs"]["found"] == "none unfinished"
+    assert found["channels"] == {**found["channels"], "ok": True, "advice": ""}
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            "INSERT INTO channels (tenant_id, name, kind, config, problem)"
+            " VALUES ('default', 'telegram', 'telegram', '{}', 'Telegram refuses the token')"
+        )
+    told = checks(doctor("--json", DATABASE_URL=database_url, BROKER_URL=valkey_url))["channels"]
+    assert (told["ok"], told["found"]) == (True, "telegram of the tenant default: Telegram refuses the token")
+    assert "planq channels list" in told["advice"]
 
 
 def test_events_of_another_server_are_told_with_the_page_that_helps(

@@ -154,17 +154,45 @@ def test_a_channel_that_asks_for_a_pause_is_sent_nothing_and_others_are(database
     play(database_url, work)
 
 
-def test_a_problem_of_a_channel_is_shown_until_something_is_sent(database_url: str) -> None:
-    async def work(post: ChannelPost) -> None:
+def test_a_problem_of_a_channel_is_shown_and_its_tenant_told_once_until_something_is_sent(database_url: str) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def finish(post: ChannelPost, outcome: DeliveryOutcome) -> None:
+        """End the one message that is due, and note what endpoints are told of it."""
+        told.clear()
         await post.reply(await post.says("x", CHAT))
-        await post.reply(await post.says("y", CHAT))
-        (first,) = await post.take()
+        for delivery in await post.take():
+            if delivery.kind == "message":
+                assert await post.store.finish(delivery, outcome)
+        for hook in await post.take():
+            told.append({"tenant": hook.tenant_id, **json.loads(hook.body)})
+
+    async def work(post: ChannelPost) -> None:
+        await post.thread.run(
+            "INSERT INTO tenants (id, name, created_at, updated_at) VALUES ('b', 'b', now(), now())"
+        )
+        await post.thread.run(
+            "INSERT INTO endpoints (id, tenant_id, url, events) SELECT planq_new_id(), t.id, 'https://a.example', %s"
+            " FROM tenants t",
+            ["channel.*"],
+        )
+        await post.channels.connect("b", str(CHAT), CHAT, {"username": "another"})
         refused = DeliveryOutcome(ErrorRecord("auth_failed", "401"), problem="the token is refused")
-        assert await post.store.finish(first, refused)
+        await finish(post, refused)
+        (one,) = told
+        assert (one["tenant"], one["type"]) == ("default", "channel.problem")
+        assert one["data"] == {"channel": "telegram", "kind": "telegram", "problem": "the token is refused"}
         assert [one.problem for one in await post.channels.list("default")] == ["the token is refused"]
-        (second,) = await post.take()
-        assert await post.store.finish(second, SENT)
+        assert [one.problem for one in await post.channels.list("b")] == [None]
+        found = [(row["tenant_id"], row["name"], row["n"]) for row in await post.channels.troubled(3)]
+        assert found == [("default", "telegram", 1)]
+        await finish(post, refused)
+        assert told == [], "it knows"
+        await finish(post, SENT)
         assert [one.problem for one in await post.channels.list("default")] == [None]
+        assert await post.channels.troubled(3) == []
+        await finish(post, refused)
+        assert len(told) == 1
 
     play(database_url, work)
 

@@ -111,6 +111,7 @@ ALL_TENANTS = {
     "ended_jobs": "who waits has looked at the job as its tenant's before",
     "events_ahead": "a check of the whole database",
     "fresh_events": "one look for all streams, each of which has looked at its job as its tenant's before",
+    "troubled_channels": "numbers of a deployment, for its operator",
     "expired_jobs": "a sweep",
     "expired_plans": "a sweep",
     "expired_questions": "a sweep",

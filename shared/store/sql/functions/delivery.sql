@@ -148,8 +148,8 @@ END $$;
 
 -- An attempt at a delivery has ended: it is sent, or tried again in `p_again` seconds, or has failed; where nobody knows
 -- (`p_is_uncertain`) that is a doubt, and where it is not tried again it ends so. Where the receiver is gone for ever
--- (`p_gone`) its endpoint is disabled, and what waits for that fails; of a channel that is noted. A channel is sent nothing
--- for `p_pause` seconds. Returns whether it applied: a newer attempt may have been made, or the endpoint removed.
+-- (`p_gone`) its endpoint is disabled, and what waits for that fails. A channel is sent nothing for `p_pause` seconds; a
+-- `p_problem` of it is noted, and whoever wants to know is told once, until a message is sent again. Returns whether it applied: a newer attempt may have been made, or the endpoint removed.
 CREATE FUNCTION planq_end_delivery(
     p_id uuid, p_attempt int, p_is_sent boolean, p_again float8, p_response_status int, p_error json, p_gone boolean,
     p_is_uncertain boolean, p_pause float8, p_external text, p_problem text
@@ -174,6 +174,11 @@ BEGIN
             disabled_reason = 'it answered 410 Gone on ' || planq_shown_time(planq_now())
         WHERE id = d.endpoint_id AND tenant_id = d.tenant_id AND NOT is_disabled;
         PERFORM planq_drop_waiting(d.tenant_id, d.endpoint_id);
+    END IF;
+    IF d.channel IS NOT NULL AND p_problem IS NOT NULL THEN
+        PERFORM planq_add_deliveries(d.tenant_id, 'channel.problem', NULL, NULL, NULL, json_build_object(
+            'channel', h.name, 'kind', h.kind, 'problem', p_problem))
+        FROM channels h WHERE h.tenant_id = d.tenant_id AND h.name = d.channel AND h.problem IS NULL FOR UPDATE;
     END IF;
     IF d.channel IS NOT NULL AND (p_pause IS NOT NULL OR p_problem IS NOT NULL OR p_is_sent) THEN
         UPDATE channels SET problem = p_problem,

@@ -19,6 +19,11 @@ WHERE tenant_id = %(tenant_id)s ORDER BY name
 SELECT name, kind, config, secret_hash, paused_until, problem, created_at, updated_at FROM channels
 WHERE tenant_id = %(tenant_id)s AND name = %(name)s
 
+-- name: troubled_channels
+-- How many channels cannot be sent to, and the first of them, of all tenants.
+SELECT tenant_id, name, problem, count(*) OVER () AS n FROM channels
+WHERE problem IS NOT NULL ORDER BY tenant_id, name LIMIT %(limit)s
+
 -- name: disconnect_channel
 -- Nothing is sent to a channel any more.
 DELETE FROM channels WHERE tenant_id = %(tenant_id)s AND name = %(name)s
