@@ -39,6 +39,11 @@ def act(
     older_than: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted before then.")
     ] = None,
+    newer_than: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted since then.")
+    ] = None,
+    before: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted before this.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted since this.")] = None,
     min_cost: Annotated[
         float | None, typer.Option(metavar="USD", min=0, help="Only jobs that have cost so much.")
     ] = None,
@@ -68,6 +73,9 @@ def act(
         "words": words,
         "metadata": dict(pairs_of(metadata, "--metadata")) if metadata else None,
         "older_than_seconds": older_than,
+        "newer_than_seconds": newer_than,
+        "created_before": before,
+        "created_after": after,
         "min_cost_usd": min_cost,
     }
     with reported(as_json=as_json):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -223,6 +224,27 @@ def jobs(
     strategy: Annotated[
         Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)
     ] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="Only jobs with this priority.", show_default=False)
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this agent.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this batch.")] = None,
+    words: Annotated[str | None, typer.Option(help="Only jobs in whose input this stands.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this in their metadata; repeatable.")
+    ] = None,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted before then.")
+    ] = None,
+    newer_than: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted since then.")
+    ] = None,
+    before: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted before this.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted since this.")] = None,
+    min_cost: Annotated[
+        float | None, typer.Option(metavar="USD", min=0, help="Only jobs that have cost so much.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="ID", help="Another tenant's, for the scope admin.")] = None,
     limit: AtMost = 20,
     children: Annotated[
         bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
@@ -231,21 +253,35 @@ def jobs(
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first: those for which all that is given holds."""
+    from planq.api.cli.inputs import pairs_of
+
+    given = {
+        "status": status and status.value,
+        "strategy": strategy and strategy.value,
+        "priority": priority and priority.value,
+        "agent": agent,
+        "batch_id": batch,
+        "words": words,
+        "metadata": json.dumps(dict(pairs_of(metadata, "--metadata"))) if metadata else None,
+        "older_than_seconds": older_than,
+        "newer_than_seconds": newer_than,
+        "created_before": before,
+        "created_after": after,
+        "min_cost_usd": min_cost,
+        "tenant": tenant,
+    }
+    is_filtered = any(value is not None for value in given.values())
+    shown = {name: None if value is None else str(value) for name, value in given.items()}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.jobs(
-            limit,
-            status=status.value if status else None,
-            strategy=strategy.value if strategy else None,
-            roots=None if children else "true",
-        )
+        page = client.jobs(limit, roots=None if children else "true", **shown)
     if as_json:
         print_page(page)
     elif page.items:
         print_columns([_job_row(job) for job in page.items])
         tell_of_more(page)
     else:
-        err.print("no jobs" + (f" are {status.value}" if status else " yet; `planq submit` makes one"))
+        err.print("no jobs fit" if is_filtered else "no jobs yet; `planq submit` makes one")
 
 
 def _job_row(job: dict[str, Any]) -> list[str]:

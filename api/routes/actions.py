@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -13,66 +13,22 @@ from starlette.responses import Response
 
 from planq.api.callers import Caller, Who
 from planq.api.deps import Services, Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.filters import JobFilterRequest
 from planq.api.http import JsonResponse, body_digest, error_responses
 from planq.api.routes.jobs import CursorQuery, KeyHeader
-from planq.api.schemas import MAX_METADATA_BYTES, MAX_PAGE, Answer, Id, Metadata, RequestBody, Time
-from planq.api.submission import check_key, check_object
-from planq.shared.domain.errors import Conflict, NotFound, capped, storable
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
-from planq.shared.domain.overview.selection import ActionStatus, JobAct, JobFilter
+from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
+from planq.api.submission import check_key
+from planq.shared.domain.errors import Conflict, NotFound, capped
+from planq.shared.domain.overview.selection import ActionStatus, JobAct
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.job_actions import COUNTED_AMONG, NewAction
 
 action_routes = strict_router("jobs")
 
-_UUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-_MOST_SECONDS = 1e9
 
 ActionPath = Annotated[
     str, Path(alias="action_id", json_schema_extra={"format": "uuid"}, description="The job action's id.")
 ]
-_Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS)]
-
-
-class JobFilterRequest(RequestBody):
-    """Which jobs are meant: those for which all of it holds, never child jobs, none at all that came later."""
-
-    status: Annotated[JobStatus, Field(strict=False)] | None = Field(
-        None, description="Where they stand; without it all that can be changed so, of a retry those that failed."
-    )
-    strategy: Annotated[Strategy, Field(strict=False)] | None = None
-    priority: Annotated[Priority, Field(strict=False)] | None = None
-    agent: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(None, description="Its name.")
-    batch_id: Annotated[str, Field(pattern=_UUID_PATTERN)] | None = Field(None, description="The batch of its line.")
-    words: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="They stand in its input, whatever their case."
-    )
-    metadata: Metadata = Field(None, description="Each of these keys stands in its metadata with this value.")
-    older_than_seconds: _Seconds | None = None
-    newer_than_seconds: _Seconds | None = None
-    min_cost_usd: Annotated[float, Field(ge=0, lt=1e9)] | None = Field(
-        None, description="It has cost so much by now."
-    )
-
-    def checked(self, now: datetime) -> JobFilter:
-        """Return the filter as it is kept; raises `TooLarge` for metadata."""
-        check_object("metadata", self.metadata, MAX_METADATA_BYTES)
-        return JobFilter(
-            status=self.status,
-            strategy=self.strategy,
-            agent=None if self.agent is None else storable(self.agent),
-            priority=self.priority,
-            batch_id=None if self.batch_id is None else UUID(self.batch_id),
-            words=None if self.words is None else storable(self.words),
-            metadata=self.metadata,
-            made_before=_ago(now, self.older_than_seconds),
-            made_after=_ago(now, self.newer_than_seconds),
-            min_cost_usd=self.min_cost_usd,
-        )
-
-
-def _ago(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now - timedelta(seconds=seconds)
 
 
 class JobActionRequest(RequestBody):

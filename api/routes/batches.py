@@ -25,14 +25,14 @@ from planq.api.deps import (
     page_of,
     strict_router,
 )
-from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.filters import object_in
+from planq.api.http import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, KeyHeader
-from planq.api.schemas import MAX_METADATA_BYTES, MAX_PAGE, JobRequest
-from planq.api.submission import callback_of, check_key, check_object
+from planq.api.schemas import MAX_PAGE, JobRequest
+from planq.api.submission import callback_of, check_key
 from planq.shared.domain.batches.states import BatchStatus
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.domain.values.describe import excerpt
 from planq.shared.store.batches import NewBatch
 from planq.shared.store.ids import new_id
 
@@ -115,7 +115,7 @@ async def post_batch(
         id=new_id(),
         tenant_id=who.tenant_id,
         name=name,
-        metadata=_object("metadata", metadata),
+        metadata=object_in("metadata", metadata),
         defaults=_defaults(defaults),
         priority=priority,
         is_strict=strict,
@@ -193,23 +193,9 @@ async def _document(services: Services, tenant_id: str, batch_id: UUID) -> dict[
     return batch_document(await services.batches.get(tenant_id, batch_id))
 
 
-def _object(name: str, text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object of a parameter; raises `InvalidRequest` for what is none, `TooLarge` for a long one."""
-    if text is None:
-        return None
-    try:
-        value = decode_body(text.encode(), name=name)
-    except HttpRefusal as refusal:
-        raise InvalidRequest(f"{name}: {refusal.detail}") from refusal
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{name}: expected a JSON object, found {excerpt(value)}")
-    check_object(name, value, MAX_METADATA_BYTES)
-    return value
-
-
 def _defaults(text: str | None) -> dict[str, Any] | None:
     """Return the defaults of all lines; raises `InvalidRequest` with every field that is no job's."""
-    value = _object("defaults", text)
+    value = object_in("defaults", text)
     if value is not None:
         try:
             JobRequest.model_validate(value)

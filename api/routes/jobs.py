@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -29,12 +29,14 @@ from planq.api.deps import (
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
+from planq.api.filters import FilterAgent, FilterBatch, FilterCost, FilterSeconds, FilterTime, FilterWords, filter_of
 from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.api.submission import Submitted
 from planq.api.turn_jobs import submitted_turn_or_job
-from planq.shared.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, storable
-from planq.shared.domain.jobs.states import JobStatus, Strategy
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
+from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
+from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.views import JobView
 
 job_routes = strict_router("jobs")
@@ -49,7 +51,8 @@ CursorQuery = Annotated[
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
-_WORDS = "Only jobs in whose input this stands, whatever the case, among the newest 5,000; without child jobs."
+_METADATA = "A JSON object: each of these keys stands in its metadata with this value."
+_TENANT = "Whose jobs; another tenant's for the scope `admin`, together with `jobs`."
 
 KeyHeader = Annotated[
     str | None,
@@ -241,7 +244,7 @@ job_routes.add_api_route(
 )
 
 
-@job_routes.get("/jobs", response_model=JobPage)
+@job_routes.get("/jobs", response_model=JobPage, responses=error_responses(403))
 async def get_jobs(
     services: Use,
     who: Who,
@@ -250,23 +253,61 @@ async def get_jobs(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
-    words: Annotated[str | None, Query(min_length=1, max_length=200, description=_WORDS)] = None,
+    priority: Annotated[Priority | None, Query()] = None,
+    agent: Annotated[FilterAgent | None, Query()] = None,
+    batch_id: Annotated[FilterBatch | None, Query()] = None,
+    words: Annotated[FilterWords | None, Query()] = None,
+    metadata: Annotated[str | None, Query(description=_METADATA)] = None,
+    older_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
+    newer_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
+    created_before: Annotated[FilterTime | None, Query()] = None,
+    created_after: Annotated[FilterTime | None, Query()] = None,
+    min_cost_usd: Annotated[FilterCost | None, Query()] = None,
+    tenant: Annotated[str | None, Query(min_length=1, max_length=63, description=_TENANT)] = None,
 ) -> Response:
-    """List jobs, newest first, without their plans and steps."""
+    """List jobs, newest first, without their plans and steps: those for which all that is given holds.
+
+    No index knows more of a job than its `status`, its `strategy` and when it came. Where more is asked for, a page
+    looks at 5,000 jobs and no more: it may have fewer than `limit`, or none, and `next_cursor` goes on behind them.
+    """
     try:
         below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
     except ValueError:
         raise no_cursor() from None
-    if words is not None:
-        if status or strategy:
-            raise InvalidRequest("words: expected without `status` and `strategy`, found beside one; leave that out")
-        ids = await services.overview.search(who.tenant_id, storable(words), below=below, limit=limit + 1)
-        views = await asyncio.gather(*(services.requests.view(who.tenant_id, id, only_ended=True) for id in ids))
-        return page_of([view.row for view in views], limit, job_summary, lambda row: cursor_of(row["id"].bytes))
-    rows = await services.requests.jobs(
-        who.tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
-    )
-    return page_of(rows, limit, job_summary, lambda row: cursor_of(row["id"].bytes))
+    tenant_id = _listed_tenant(who, tenant)
+    rare = {
+        "priority": priority,
+        "agent": agent,
+        "batch_id": batch_id,
+        "words": words,
+        "metadata": metadata,
+        "older_than_seconds": older_than_seconds,
+        "newer_than_seconds": newer_than_seconds,
+        "created_before": created_before,
+        "created_after": created_after,
+        "min_cost_usd": min_cost_usd,
+    }
+    if all(value is None for value in rare.values()):
+        rows = await services.requests.jobs(
+            tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
+        )
+        return page_of(rows, limit, job_summary, lambda row: cursor_of(row["id"].bytes))
+    wanted = filter_of({"status": status, "strategy": strategy, **rare}, datetime.now(UTC))
+    found = await services.overview.found(tenant_id, wanted, below=below, limit=limit, roots=roots)
+    views = await services.requests.views(tenant_id, found.ids)
+    following = None if found.next_below is None else cursor_of(found.next_below.bytes)
+    return JsonResponse({"items": [job_summary(view.row) for view in views], "next_cursor": following})
+
+
+def _listed_tenant(who: Caller, tenant: str | None) -> str:
+    """Return whose jobs are listed; raises `HttpRefusal` (403) for another tenant's without the scope `admin`."""
+    if tenant is None or tenant == who.tenant_id:
+        return who.tenant_id
+    if KeyScope.ADMIN not in who.scopes:
+        raise HttpRefusal(
+            403, "insufficient_scope", "tenant: the jobs of another tenant are listed for keys with the scope admin"
+        )
+    return storable(tenant)
 
 
 @job_routes.get("/jobs/{job_id}/steps", response_model=StepList, responses=error_responses(404))

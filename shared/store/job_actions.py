@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import Conflict, NotFound
@@ -16,7 +17,11 @@ from planq.shared.store.ids import new_id
 COUNTED_AMONG = 5_000
 """So many jobs a count looks at: it says what an action would concern before somebody asks for it."""
 
+LOOKED_THROUGH = 5_000
+"""So many jobs a page of a list looks at, for filters that no index knows; the next page goes on behind them."""
+
 KEPT_DAYS = 30
+_PART = 500
 _FORGOTTEN_AT_ONCE = 100
 _BEFORE_ALL = UUID(int=0)
 _LAST_ID = UUID(int=2**128 - 1)
@@ -117,28 +122,84 @@ async def selected_jobs(
     database: Database, tenant_id: str, act: JobAct, wanted: JobFilter, until: datetime, after: UUID, limit: int
 ) -> Sequence[Row]:
     """Return the next jobs in the statuses that an act concerns, each with whether all but its metadata fits."""
-    shown = wanted.status in _WAITING_OR_NOT
-    statuses = _WAITING_OR_NOT if wanted.status is JobStatus.INPUT_REQUIRED else statuses_for(act, wanted.status)
-    return await database.fetch_all(
-        "select_jobs",
-        tenant_id=tenant_id,
-        statuses=[str(one) for one in statuses],
-        strategies=[str(wanted.strategy)] if wanted.strategy else [str(one) for one in Strategy],
-        asking=(wanted.status is JobStatus.INPUT_REQUIRED) if shown else None,
+    waiting = wanted.status is JobStatus.INPUT_REQUIRED
+    return await _select(
+        database,
+        tenant_id,
+        wanted,
+        statuses=_WAITING_OR_NOT if waiting else statuses_for(act, wanted.status),
         is_paused={JobAct.PAUSE: False, JobAct.RESUME: True}.get(act),
         has_failures=act is JobAct.RETRY,
-        agent=wanted.agent,
-        priority=None if wanted.priority is None else str(wanted.priority),
-        batch_id=wanted.batch_id,
-        words=wanted.words,
-        made_before=wanted.made_before,
-        made_after=wanted.made_after,
-        min_cost_usd=wanted.min_cost_usd,
-        with_metadata=bool(wanted.metadata),
         made_until=until,
         after=after,
         limit=limit,
     )
+
+
+async def _select(
+    database: Database, tenant_id: str, wanted: JobFilter, *, statuses: Collection[JobStatus] | None, **given: Any
+) -> Sequence[Row]:
+    # Planned for what is given each time: a plan that is kept for all filters would read for the worst of them.
+    return await database.fetch_page(
+        "select_jobs",
+        **{
+            "tenant_id": tenant_id,
+            "statuses": None if statuses is None else [str(one) for one in statuses],
+            "strategies": [str(wanted.strategy)] if wanted.strategy else [str(one) for one in Strategy],
+            "asking": wanted.status is JobStatus.INPUT_REQUIRED if wanted.status in _WAITING_OR_NOT else None,
+            "agent": wanted.agent,
+            "priority": None if wanted.priority is None else str(wanted.priority),
+            "batch_id": wanted.batch_id,
+            "words": wanted.words,
+            "made_before": wanted.made_before,
+            "made_after": wanted.made_after,
+            "min_cost_usd": wanted.min_cost_usd,
+            "with_metadata": bool(wanted.metadata),
+            "is_paused": None,
+            "has_failures": False,
+            "made_until": None,
+            "after": None,
+            "below": None,
+            "roots": True,
+            **given,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs:
+    """The jobs that fit, newest first, and below which id others may; None where all were looked at."""
+
+    ids: Sequence[UUID]
+    next_below: UUID | None
+
+
+async def found_jobs(
+    database: Database, tenant_id: str, wanted: JobFilter, *, below: UUID | None, limit: int, roots: bool
+) -> FoundJobs:
+    """Return at most `limit` jobs that fit, newest first, older than `below` if given.
+
+    It looks at no more than `LOOKED_THROUGH` jobs, in parts, and says where it stopped: what no index knows costs the
+    same however long the history is.
+    """
+    statuses: Collection[JobStatus] | None = None
+    if wanted.status is not None:
+        statuses = _WAITING_OR_NOT if wanted.status is JobStatus.INPUT_REQUIRED else [wanted.status]
+    elif wanted.strategy is not None:
+        statuses = list(JobStatus)
+    ids: list[UUID] = []
+    at = below or _LAST_ID
+    for _ in range(LOOKED_THROUGH // _PART):
+        rows = await _select(database, tenant_id, wanted, statuses=statuses, below=at, roots=roots, limit=_PART)
+        for row in reversed(rows):
+            if is_meant(row, wanted):
+                if len(ids) == limit:
+                    return FoundJobs(ids, ids[-1])
+                ids.append(row["id"])
+        if len(rows) < _PART:
+            return FoundJobs(ids, None)
+        at = rows[0]["id"]
+    return FoundJobs(ids, at)
 
 
 def is_meant(row: Row, wanted: JobFilter) -> bool:

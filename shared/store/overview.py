@@ -9,22 +9,19 @@ from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.store.database import Database, Row
+from planq.shared.store.job_actions import FoundJobs, found_jobs
 from planq.shared.store.views import parsed
 
 COUNTED_UP_TO = 1_000
 """A status is counted up to here, so that a count costs the same however many jobs there are."""
-
-AMONG = 5_000
-"""Words are looked for in so many of the newest jobs."""
 
 MOST_WAITING = 10_000
 """So many steps, and as many stages, are counted of what waits for a worker."""
 
 MOST_RUNNING = 100
 """So many steps, and as many stages, are told of what runs on one worker."""
-
-_LAST_ID = UUID(int=2**128 - 1)
 
 
 class JobOverview:
@@ -61,12 +58,11 @@ class JobOverview:
             counts[row["status"]] += row["n"]
         return counts
 
-    async def search(self, tenant_id: str, words: str, *, below: UUID | None, limit: int) -> Sequence[UUID]:
-        """Return the jobs, newest first, in whose input these words stand as they are, whatever their case."""
-        rows = await self._database.fetch_all(
-            "search_jobs", tenant_id=tenant_id, words=words, below=below or _LAST_ID, among=AMONG, limit=limit
-        )
-        return [row["id"] for row in rows]
+    async def found(
+        self, tenant_id: str, wanted: JobFilter, *, below: UUID | None, limit: int, roots: bool
+    ) -> FoundJobs:
+        """Return the jobs that fit a filter; see `found_jobs`."""
+        return await found_jobs(self._database, tenant_id, wanted, below=below, limit=limit, roots=roots)
 
     async def running(self, tenant_id: str, lease_seconds: float) -> Sequence[Row]:
         """Return what runs on workers alive (worker_id, job_id, step_index, what, since), the longest first.

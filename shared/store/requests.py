@@ -6,6 +6,7 @@ arrive together.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -252,6 +253,11 @@ class RequestStore:
         if view is None:
             raise NotFound(f"there is no job {job_id}")
         return view
+
+    async def views(self, tenant_id: str, job_ids: Sequence[UUID]) -> Sequence[JobView]:
+        """Return jobs as a list shows them, in this order, without those that are gone."""
+        found = await asyncio.gather(*(self._looks.do(ViewLook(tenant_id, one, False)) for one in job_ids))
+        return [view for view in found if view is not None]
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
         """Return a job's row, and of its steps (or one of them) what they are and how they ended.

@@ -13,16 +13,14 @@ from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.jobs.acts import json_in
+from planq.api.page.jobs.filters import fields_given, filter_given
 from planq.api.routes.actions import JobActionRequest, cancel_action, get_action, get_actions, post_action
-from planq.shared.domain.errors import InvalidRequest, PlanqError
+from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.overview.selection import JobAct
 
 action_page_routes = page_router()
 
-_TEXTS = ("status", "strategy", "priority", "agent", "batch_id", "words")
-_NUMBERS = {"older_than_hours": ("older_than_seconds", 3600.0), "min_cost_usd": ("min_cost_usd", 1.0)}
-_FIELDS = (*_TEXTS, *_NUMBERS, "metadata", "repeat_unsafe")
 _SHOWN = 20
 _SCALE = 1_000
 
@@ -30,7 +28,7 @@ _SCALE = 1_000
 @action_page_routes.get("/ui/job-actions")
 async def show_actions(request: Request, services: Use, who: Who) -> Response:
     """Show the form of a filter, how many jobs it selects, and the newest actions."""
-    given = {name: request.query_params.get(name, "")[:4_000] for name in ("act", *_FIELDS)}
+    given = fields_given(request.query_params, "act", "repeat_unsafe")
     counted, problem = None, None
     if given["act"]:
         try:
@@ -87,14 +85,8 @@ async def _counted(request: Request, services: Services, who: Caller, given: dic
 
 def _sent(fields: dict[str, str]) -> dict[str, Any]:
     """Return the body of `POST /job-actions` that a form means; raises `InvalidRequest` for what cannot be read."""
-    wanted: dict[str, Any] = {name: fields[name].strip() for name in _TEXTS if fields.get(name, "").strip()}
-    for name, (field, unit) in _NUMBERS.items():
-        if text := fields.get(name, "").strip():
-            try:
-                wanted[field] = float(text) * unit
-            except ValueError:
-                raise InvalidRequest(f"{name}: expected a number, found something else") from None
-    if text := fields.get("metadata", "").strip():
+    wanted = filter_given(fields_given(fields))
+    if text := wanted.get("metadata"):
         wanted["metadata"] = json_in(text, "metadata")
     return {"act": fields.get("act", ""), "filter": wanted, "repeat_unsafe": bool(fields.get("repeat_unsafe"))}
 

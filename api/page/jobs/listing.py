@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import Query
@@ -12,16 +11,19 @@ from starlette.responses import Response
 
 from planq.api.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
-from planq.api.page.frame.rendering import page, page_url
+from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.frame.words import status_state
+from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.api.routes.events import get_events
 from planq.api.routes.jobs import get_job, get_jobs, post_job
 from planq.api.routes.overview import get_job_counts, get_why
 from planq.api.sample import SAMPLE_INPUT
 from planq.api.schemas import JobRequest
 from planq.shared.domain.errors import NotFound, PlanqError
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.job_actions import LOOKED_THROUGH
 
 list_routes = page_router()
 
@@ -34,44 +36,50 @@ async def show_jobs(
     services: Use,
     who: Who,
     q: Annotated[str, Query(max_length=200)] = "",
-    status: Annotated[str, Query()] = "",
-    strategy: Annotated[str, Query()] = "",
-    children: Annotated[str, Query()] = "",
     cursor: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Show the jobs, newest first; an id of a job leads to that one."""
+    """Show the jobs that fit what the address says, newest first; an id of a job leads to that one."""
     words = q.strip()
     if (found := _id_in(words)) is not None:
         return seen(await _place_of(request, services, found))
-    chosen = {"q": words, "status": status, "strategy": strategy, "children": children}
-    if words:
-        listed = values_of(await get_jobs(services, who, limit=_PAGE, cursor=cursor, words=words))
-    else:
-        listed = values_of(
-            await get_jobs(
-                services,
-                who,
-                status=JobStatus(status) if status in set(JobStatus) else None,
-                strategy=Strategy(strategy) if strategy in set(Strategy) else None,
-                limit=_PAGE,
-                cursor=cursor,
-                roots=not children,
-            )
+    chosen = {**fields_given(request.query_params, "children", "tenant"), "words": words}
+    wanted = filter_given(chosen)
+    for name, known in (("status", JobStatus), ("strategy", Strategy)):
+        given = wanted.pop(name, "")
+        if given in set(known):
+            wanted[name] = known(given)
+    is_foreign = chosen["tenant"] not in ("", who.tenant_id)
+    listed = values_of(
+        await get_jobs(
+            services,
+            who,
+            limit=_PAGE,
+            cursor=cursor,
+            roots=not chosen["children"],
+            tenant=chosen["tenant"] or None,
+            **wanted,
         )
-    counted = values_of(await get_job_counts(services, who))
-    jobs = [{**job, "why": await _why(services, who, job)} for job in listed["items"]]
+    )
+    counted = {} if is_foreign else values_of(await get_job_counts(services, who))
+    jobs = [{**job, "why": None if is_foreign else await _why(services, who, job)} for job in listed["items"]]
     following = listed["next_cursor"]
+    chips = chips_of("/jobs", _in_address(chosen))
     return page(
         request,
         "jobs.html",
         jobs=jobs,
-        counts=_counts(counted, chosen),
+        counts=_counts(counted, chosen) if counted else [],
         chosen=chosen,
+        chips=chips,
+        is_foreign=is_foreign,
+        sees_tenants=KeyScope.ADMIN in who.scopes,
         strategies=list(Strategy),
-        following=following and _address(chosen, cursor=following),
-        change=_change(chosen),
-        is_first=cursor is None,
-        is_empty=not jobs and not any(counted["counts"].values()),
+        priorities=list(Priority),
+        looked_through=LOOKED_THROUGH,
+        following=following and address_of("/jobs", _in_address(chosen), cursor=following),
+        change=address_of("/job-actions", {name: chosen[name] for name in FILTER_FIELDS}),
+        is_first=cursor is None and not is_foreign,
+        is_empty=not jobs and not is_foreign and not any(counted["counts"].values()),
     )
 
 
@@ -120,22 +128,16 @@ def _counts(counted: dict[str, Any], chosen: dict[str, str]) -> list[dict[str, A
             "word": status_state(status)[1],
             "count": f"{number}+" if number >= counted["most"] else str(number),
             "is_chosen": chosen["status"] == status,
-            "href": _address({**chosen, "q": "", "status": "" if chosen["status"] == status else status}),
+            "href": address_of("/jobs", _in_address(chosen), status="" if chosen["status"] == status else status),
         }
         for status, number in counted["counts"].items()
         if number or chosen["status"] == status
     ]
 
 
-def _address(chosen: dict[str, str], **more: str) -> str:
-    given = {name: value for name, value in {**chosen, **more}.items() if value}
-    return page_url("/jobs") + (f"?{urlencode(given)}" if given else "")
-
-
-def _change(chosen: dict[str, str]) -> str:
-    """Return the page on which all jobs that fit can be changed."""
-    given = {"words": chosen["q"], "status": chosen["status"], "strategy": chosen["strategy"]}
-    return page_url("/job-actions") + f"?{urlencode({name: value for name, value in given.items() if value})}"
+def _in_address(chosen: dict[str, str]) -> dict[str, str]:
+    """Return what is chosen by the names of the form, in which the words are those of the search."""
+    return {"q" if name == "words" else name: value for name, value in chosen.items()}
 
 
 def _id_in(words: str) -> UUID | None:

@@ -197,7 +197,8 @@ BEYOND_SCHEMAS = (
     "expected a line for each request",  # not only blank ones
     "from, to: expected at most ",  # which days are far from one another
     "filter.status: expected one that ",  # what an act can change
-    "words: expected without ",  # what filters beside them
+    *("created_after: ", "created_before: "),  # leap seconds, the first year and the last one
+    "tenant: the jobs of another tenant",  # whose key it is
     *("callback_url: ", "url: ", "events: "),  # which addresses are public
     *("after: there is no event ", "Last-Event-ID: there is no event "),  # how far the log goes
 )

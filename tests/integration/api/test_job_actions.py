@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -199,6 +200,8 @@ def test_the_same_request_is_one_action_and_a_stopped_one_does_no_more(api: Api,
         ({"batch_id": "0198c0de-0000-7000-8000-000000000000"}, 0),
         ({"older_than_seconds": 3600}, 0),
         ({"newer_than_seconds": 3600}, 4),
+        ({"created_before": "2026-01-01T00:00:00Z"}, 0),
+        ({"created_after": "2026-01-01T00:00:00+01:00"}, 4),
         ({"min_cost_usd": 1}, 0),
         ({"metadata": {"other": 1}}, 0),
     ],
@@ -213,6 +216,12 @@ def test_a_filter_means_jobs_for_which_all_of_it_holds(
     begun(api, call("look"), **mark.filter)
     mark.filter = {**mark.filter, **wanted}
     assert mark.ask("cancel", dry_run=True).json()["count"] == count
+    listed = api.http.get(
+        "/jobs", params={**mark.filter, "metadata": json.dumps(mark.filter["metadata"]), "roots": True}
+    )
+    assert (len(listed.json()["items"]), listed.json()["next_cursor"]) == (count, None), (
+        "the list means the same jobs"
+    )
 
 
 def test_what_cannot_be_meant_is_refused_and_others_see_nothing(api: Api, mark: Mark) -> None:
@@ -228,6 +237,11 @@ def test_what_cannot_be_meant_is_refused_and_others_see_nothing(api: Api, mark: 
     for method, path in (("GET", action), ("POST", f"{action}/cancel"), ("GET", "none"), ("GET", str(uuid4()))):
         problem_of(api.http.request(method, f"/job-actions/{path}", headers=theirs), 404, "not_found")
     assert api.http.get("/job-actions", headers=theirs).json()["items"] == []
+    mark.submit(1)
+    assert api.http.get("/jobs", params={"tenant": "acme"}, headers=theirs).json()["items"] == []
+    refused = api.http.get("/jobs", params={"tenant": "default"}, headers=theirs)
+    problem_of(refused, 403, "insufficient_scope")
+    assert api.http.get("/jobs", params={"tenant": "acme"}).json()["items"] == [], "whoever has the scope admin"
 
 
 def test_a_job_that_has_ended_by_itself_is_left_as_it_is(api: Api, mark: Mark) -> None:

@@ -35,10 +35,23 @@ WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'running'
 RETURNING id
 
 -- name: select_jobs
--- The next jobs of a tenant in some statuses, in the order of their ids, behind `after`, that were made up to `made_until`, each
--- with whether it fits: of each pair of status and strategy the index knows the first ones. Their metadata are told where
--- somebody has to look at these. A job whose clock was ahead of ours by a minute is left out.
-SELECT j.id, j.parent_job_id IS NULL AND j.created_at <= %(made_until)s
+-- The next jobs of a tenant, each with whether it fits a filter: upwards behind `after`, in some statuses, as job actions take them;
+-- or downwards below `below`, the newest first, as lists do, where no statuses mean all. It looks at `limit` jobs and no more: of
+-- each pair of status and strategy the index knows the next ones, and ids bound the time, as that of a batch. A metadata is told
+-- where somebody has to look at it. Clocks may differ by a minute.
+WITH span AS (
+    SELECT CASE WHEN since IS NULL THEN '00000000-0000-0000-0000-000000000000'
+           ELSE planq_first_id(since - interval '1 minute') END AS low,
+           CASE WHEN until IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff'
+           ELSE planq_first_id(until + interval '1 minute') END AS high
+    FROM (
+        SELECT greatest(%(made_after)s::timestamptz, max(b.created_at)) AS since,
+               least(%(made_until)s::timestamptz, %(made_before)s::timestamptz, max(b.finished_at)) AS until
+        FROM batches b WHERE b.id = %(batch_id)s::uuid AND b.tenant_id = %(tenant_id)s
+    ) t
+)
+SELECT j.id, (NOT %(roots)s OR j.parent_job_id IS NULL)
+       AND (%(made_until)s::timestamptz IS NULL OR j.created_at <= %(made_until)s)
        AND (%(agent)s::text IS NULL OR j.agent_name = %(agent)s)
        AND (%(priority)s::text IS NULL OR j.priority = %(priority)s)
        AND (%(batch_id)s::uuid IS NULL OR j.batch_id = %(batch_id)s)
@@ -54,13 +67,29 @@ SELECT j.id, j.parent_job_id IS NULL AND j.created_at <= %(made_until)s
             ) THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL ELSE false END = %(asking)s) AS fits,
        CASE WHEN %(with_metadata)s THEN j.metadata END AS metadata
 FROM (
-    SELECT f.id FROM unnest(%(statuses)s::text[]) AS s (status) CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
-    CROSS JOIN LATERAL (
+    (
+        SELECT f.id FROM unnest(%(statuses)s::text[]) AS s (status) CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+        CROSS JOIN LATERAL (
+            SELECT o.id FROM jobs o
+            WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
+              AND o.id > %(after)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
+            ORDER BY o.id LIMIT %(limit)s
+        ) f
+        ORDER BY f.id LIMIT %(limit)s
+    ) UNION ALL (
+        SELECT f.id FROM unnest(%(statuses)s::text[]) AS s (status) CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+        CROSS JOIN LATERAL (
+            SELECT o.id FROM jobs o
+            WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
+              AND o.id < %(below)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
+            ORDER BY o.id DESC LIMIT %(limit)s
+        ) f
+        ORDER BY f.id DESC LIMIT %(limit)s
+    ) UNION ALL (
         SELECT o.id FROM jobs o
-        WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
-          AND o.id > %(after)s AND o.id < planq_first_id(%(made_until)s::timestamptz + interval '1 minute')
-        ORDER BY o.id LIMIT %(limit)s
-    ) f
-    ORDER BY f.id LIMIT %(limit)s
+        WHERE o.tenant_id = %(tenant_id)s AND %(statuses)s::text[] IS NULL
+          AND o.id < %(below)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
+        ORDER BY o.id DESC LIMIT %(limit)s
+    )
 ) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
 ORDER BY j.id

@@ -242,15 +242,6 @@ CROSS JOIN LATERAL (
 ) f
 GROUP BY 1
 
--- name: search_jobs
--- The ids of a tenant's jobs in whose input some words stand, among its %(among)s newest: an index over all words would cost
--- every submission.
-SELECT n.id FROM (
-    SELECT id FROM jobs WHERE tenant_id = %(tenant_id)s AND id < %(below)s ORDER BY id DESC LIMIT %(among)s
-) n JOIN jobs j ON j.id = n.id
-WHERE j.parent_job_id IS NULL AND strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0
-ORDER BY n.id DESC LIMIT %(limit)s
-
 -- name: running_work
 -- What of a tenant's runs on which of the workers that are alive, at most `most` steps and `most` stages of each.
 SELECT w.id AS worker_id, r.job_id, r.step_index, r.what, r.since

@@ -1,0 +1,77 @@
+"""The filter of jobs in addresses and forms: one for the list, and for what is done to all that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from planq.api.page.frame.rendering import page_url
+from planq.shared.domain.errors import InvalidRequest
+
+_TEXTS = (
+    "status",
+    "strategy",
+    "priority",
+    "agent",
+    "batch_id",
+    "words",
+    "metadata",
+    "created_after",
+    "created_before",
+)
+_NUMBERS = {
+    "older_than_hours": ("older_than_seconds", 3600.0),
+    "newer_than_hours": ("newer_than_seconds", 3600.0),
+    "min_cost_usd": ("min_cost_usd", 1.0),
+}
+FILTER_FIELDS = (*_TEXTS, *_NUMBERS)
+
+_LABELS = {
+    "strategy": "strategy {}",
+    "priority": "priority {}",
+    "agent": "agent {}",
+    "batch_id": "batch {}",
+    "q": "“{}”",
+    "metadata": "metadata {}",
+    "created_after": "since {}",
+    "created_before": "before {}",
+    "older_than_hours": "older than {} h",
+    "newer_than_hours": "younger than {} h",
+    "min_cost_usd": "cost at least ${}",
+    "children": "with child jobs",
+    "tenant": "tenant {}",
+}
+_MOST_CHARS = 4_000
+
+
+def fields_given(params: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Return what an address or a form has of the filter, and of `more`; what is not there is empty."""
+    return {name: params.get(name, "")[:_MOST_CHARS].strip() for name in (*FILTER_FIELDS, *more)}
+
+
+def filter_given(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filter as the API takes it, metadata as text; raises `InvalidRequest` for what is no number."""
+    wanted: dict[str, Any] = {name: fields[name] for name in _TEXTS if fields.get(name)}
+    for name, (field, unit) in _NUMBERS.items():
+        if text := fields.get(name):
+            try:
+                wanted[field] = float(text) * unit
+            except ValueError:
+                raise InvalidRequest(f"{name}: expected a number, found something else") from None
+    return wanted
+
+
+def address_of(path: str, fields: Mapping[str, str], **more: str) -> str:
+    """Return the address of a page with these fields, without those that are empty."""
+    given = {name: value for name, value in {**fields, **more}.items() if value}
+    return page_url(path) + (f"?{urlencode(given)}" if given else "")
+
+
+def chips_of(path: str, fields: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return what is chosen, each with the address of the list without it."""
+    return [
+        {"text": label.format(fields[name]), "href": address_of(path, fields, **{name: ""})}
+        for name, label in _LABELS.items()
+        if fields.get(name)
+    ]

@@ -1,0 +1,45 @@
+"""How far a list looks for what no index knows: it stops after so many jobs, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from uuid import UUID
+
+from planq.shared.domain.overview.selection import JobFilter
+from planq.shared.store.database import Database
+from planq.shared.store.job_actions import LOOKED_THROUGH, FoundJobs, found_jobs
+
+
+class History:
+    """Jobs 1 to `count`, of which every one that `step` divides fits; it counts what was looked at."""
+
+    def __init__(self, count: int, step: int) -> None:
+        self.count, self.step, self.looked_at = count, step, 0
+
+    async def fetch_page(self, name: str, /, *, below: UUID, limit: int, **_: Any) -> list[dict[str, Any]]:
+        top = min(below.int - 1, self.count)
+        numbers = range(max(top - limit, 0) + 1, top + 1)
+        self.looked_at += len(numbers)
+        return [{"id": UUID(int=one), "fits": one % self.step == 0, "metadata": {"n": one % 2}} for one in numbers]
+
+
+def look(history: History, wanted: JobFilter, below: int | None = None) -> tuple[list[int], int | None]:
+    given = cast("Database", history)
+    at = None if below is None else UUID(int=below)
+    found: FoundJobs = asyncio.run(found_jobs(given, "t", wanted, below=at, limit=3, roots=True))
+    return [one.int for one in found.ids], None if found.next_below is None else found.next_below.int
+
+
+def test_a_full_page_leads_behind_its_last_job_and_the_last_one_nowhere() -> None:
+    history = History(1_000, 100)
+    assert look(history, JobFilter()) == ([1000, 900, 800], 800)
+    assert history.looked_at == 500, "the first part has a fourth one"
+    assert look(history, JobFilter(), 400) == ([300, 200, 100], None)
+    assert look(history, JobFilter(metadata={"n": 1})) == ([], None)
+
+
+def test_what_is_rare_ends_the_look_after_so_many_jobs() -> None:
+    history = History(3 * LOOKED_THROUGH, 3 * LOOKED_THROUGH + 1)
+    assert look(history, JobFilter(words="x")) == ([], 2 * LOOKED_THROUGH + 1)
+    assert history.looked_at == LOOKED_THROUGH
