@@ -53,6 +53,7 @@ MEASUREMENTS = {
     "B28": "tests.bench.pooler",
     "B29": "tests.bench.insights",
     "startup": "tests.bench.startup",
+    "walk": "tests.bench.walk",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",
 }

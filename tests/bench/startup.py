@@ -41,28 +41,21 @@ def measure(context: Context) -> list[Figure]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[psutil.Popen, float]]:
-    """Run `planq up` on `folder`; yield the process and the seconds until it said that it is healthy."""
+def running(folder: Path, *options: str) -> Iterator[tuple[psutil.Popen, float]]:
+    """Run `planq up` on `folder`; yield the process and the seconds until it said that it is healthy.
+
+    What it prints stands in `output.txt` there.
+    """
     port, flower_port = free_ports(2)
     output = folder / "output.txt"
     env = {name: value for name, value in os.environ.items() if not name.startswith("PLANQ_")}
     for name in ("DATABASE_URL", "BROKER_URL", "REDIS_URL"):
         env.pop(name, None)
-    command = [
-        sys.executable,
-        "-m",
-        "planq.deploy.cli.main",
-        "up",
-        "--port",
-        str(port),
-        "--flower-port",
-        str(flower_port),
-    ]
+    ports = ["--port", str(port), "--flower-port", str(flower_port)]
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "up", *ports, "--data", str(folder / "data"), *options]
     begun = monotonic()
     with output.open("wb") as out:
-        process = psutil.Popen(
-            [*command, "--data", str(folder / "data")], cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT
-        )
+        process = psutil.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
     try:
 
         def is_healthy() -> bool:

@@ -104,7 +104,8 @@ def test_files_of_a_page_are_kept_and_a_page_is_not(api: Api) -> None:
             file = browser.get(name)
             assert (file.status_code, "immutable" in file.headers["cache-control"]) == (200, True)
         assert browser.get("/ui/assets/planq.css").status_code == 404
-        assert page.headers["cache-control"] == "no-store"
+        assert (page.headers["cache-control"], page.headers["content-encoding"]) == ("no-store", "gzip")
+        assert browser.get("/", headers={"Accept-Encoding": "identity"}).text.count("<nav") == page.text.count("<nav")
         assert "'unsafe-inline'" not in page.headers["content-security-policy"]
         assert page.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src")
         for word in ("HttpOnly", "SameSite=strict", "Path=/"):
