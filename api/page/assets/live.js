@@ -176,7 +176,7 @@ function keepLooking() {
 function open() {
   const step = location.hash.startsWith("#step-") && document.getElementById(location.hash.slice(1));
   if (step) {
-    step.open = true;
+    for (let one = step; one; one = one.parentElement.closest("details")) if ("open" in one) one.open = true;
     step.scrollIntoView({ block: "nearest" });
   }
 }

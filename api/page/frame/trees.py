@@ -52,13 +52,16 @@ def marks_of(planned: Any) -> Marks:
     return found
 
 
-def tree(value: Any, name: str, marks: Marks | None = None, most: int = SHOWN_NODES) -> Markup:
+def tree(
+    value: Any, name: str, marks: Marks | None = None, most: int = SHOWN_NODES, steps_at: str = "#step-"
+) -> Markup:
     """Return a value as a tree; `name` begins the ids of its parts, so that what was unfolded stays so.
 
-    A value that references brought says at its place which ones, when it is pointed at or has the focus.
+    A value that references brought says at its place which ones, when it is pointed at or has the focus,
+    and leads to the step: `steps_at` is the address of one without its index.
     """
     return Markup('<div class="tree" tabindex="0"><ul>{}</ul></div>').format(
-        _Tree(name, marks or {}, most).whole(value)
+        _Tree(name, marks or {}, most, steps_at).whole(value)
     )
 
 
@@ -81,8 +84,9 @@ def _cell(value: Any) -> str:
 class _Tree:
     """One document being shown, with what is left of its bound."""
 
-    def __init__(self, name: str, marks: Marks, most: int) -> None:
+    def __init__(self, name: str, marks: Marks, most: int, steps_at: str) -> None:
         self._name, self._marks, self._left, self._folds = name, marks, most, 0
+        self._steps_at = steps_at
 
     def whole(self, value: Any) -> Markup:
         """Return the entries of a document: of an object its fields, which need no line above them."""
@@ -98,7 +102,7 @@ class _Tree:
             return Markup("<li>{}{}</li>").format(head, self._leaf(value, marks))
         self._folds += 1
         size = f"{{{len(value)}}}" if isinstance(value, dict) else f"[{len(value)}]"
-        origin = Markup("<li>{}</li>").format(_origin(marks[0], f"all of it from {marks[0]}")) if marks else ""
+        origin = Markup("<li>{}</li>").format(self._origin(marks[0], f"all of it from {marks[0]}")) if marks else ""
         is_open = depth < _OPEN_DEPTH and (len(value) <= _OPEN_ENTRIES or depth == 0)
         return Markup(
             '<li><details id="{}-{}"{}><summary>{}<span class="muted">{}</span></summary><ul>{}{}</ul></details></li>'
@@ -129,15 +133,16 @@ class _Tree:
         if not marks:
             return shown
         told = ", ".join(dict.fromkeys(str(one) for one in marks))
-        return _origin(marks[0], shown, f"from {told}")
+        return self._origin(marks[0], shown, f"from {told}")
 
-
-def _origin(reference: Reference, shown: Any, told: str | None = None) -> Markup:
-    """Return a link to the step that a value came from; what it says when it is pointed at is read out, too."""
-    said = "" if told is None else inert(told, 300)
-    more = Markup(' data-from="{}"').format(said) if said else ""
-    unseen = Markup('<span class="unseen">{}: </span>').format(said) if said else ""
-    return Markup('<a class="ref" href="#step-{}"{}>{}{}</a>').format(reference.step, more, unseen, shown)
+    def _origin(self, reference: Reference, shown: Any, told: str | None = None) -> Markup:
+        """Return a link to the step that a value came from; what it says when it is pointed at is read out, too."""
+        said = "" if told is None else inert(told, 300)
+        more = Markup(' data-from="{}"').format(said) if said else ""
+        unseen = Markup('<span class="unseen">{}: </span>').format(said) if said else ""
+        return Markup('<a class="ref" href="{}{}"{}>{}{}</a>').format(
+            self._steps_at, reference.step, more, unseen, shown
+        )
 
 
 def _text(text: str, most: int) -> str:

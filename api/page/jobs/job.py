@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.callers import Caller, Who
-from planq.api.deps import Services, Use
+from planq.api.deps import Services, StepPath, Use, job_id_of, step_index_of
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
@@ -30,10 +30,13 @@ from planq.shared.domain.jobs.states import JobStatus, StepStatus
 job_page_routes = page_router()
 
 _MOST_STEPS = 200
-"""So many steps stand on a page with what they took and gave; of more those that are not done, and the first."""
+"""So many steps stand on a page; of more those that are not done, and the first."""
+
+_MOST_WHOLE = 12
+"""Of more than a few steps so many that are under way or have failed stand with what they took and gave."""
 
 _FEW_STEPS = 30
-"""Of more steps each is shown in less detail, so that the page stays small."""
+"""Of more steps each is a line that leads to its own page, so that the job's page stays small."""
 
 _EVENTS = 100
 
@@ -44,6 +47,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     job = values_of(await get_job(request, job_id, services))
     why = values_of(await get_why(job_id, services, who))
     steps = _shown(job["steps"])
+    is_long = len(steps) > _FEW_STEPS
     moments = await moments_of(request, services, who, job_id)
     own = moments_by_step(job["steps"], moments)
     listed = values_of(await get_artifacts(job_id, services, who))
@@ -55,9 +59,12 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         error=_first_error(job),
         answer=_structured(job),
         artifacts=await shown_artifacts(services, who, listed["items"]),
-        most=SHOWN_NODES if len(steps) <= _FEW_STEPS else SHOWN_NODES // 10,
-        steps=steps,
-        picture=picture_of(job["steps"]),
+        most=SHOWN_NODES // 10 if is_long else SHOWN_NODES,
+        steps=[step for step in steps if not is_long or step["status"] != StepStatus.SUCCEEDED],
+        picture=picture_of(job["steps"], is_folded=_is_folded(request, job)),
+        whole=_whole(steps),
+        finished=[step for step in steps if step["status"] == StepStatus.SUCCEEDED] if is_long else [],
+        is_long=is_long,
         timeline=timeline_of(job, moments, own, datetime.now(UTC).timestamp()),
         attempts=attempts_of(own),
         left_out=len(job["steps"]) - len(steps),
@@ -86,6 +93,27 @@ async def show_events(
     return page(request, "events.html", job_id=job_id, log=log)
 
 
+@job_page_routes.get("/ui/jobs/{job_id}/steps/{index}")
+async def step_page(request: Request, job_id: str, index: StepPath, services: Use, who: Who) -> Response:
+    """Show one step with all that it took and gave."""
+    job = values_of(await get_job(request, job_id, services))
+    number = step_index_of(job_id_of(job_id), index)
+    step = next((one for one in job["steps"] if one["index"] == number), None)
+    if step is None:
+        raise NotFound(f"job {job_id} has no step {number}")
+    moments = moments_by_step([step], await moments_of(request, services, who, job_id))
+    return page(
+        request,
+        "one_step.html",
+        job=job,
+        step=step,
+        planned=_planned(job),
+        attempts=attempts_of(moments)[number],
+        most=SHOWN_NODES,
+        is_live=step["finished_at"] is None and not JobStatus(job["status"]).is_terminal,
+    )
+
+
 @job_page_routes.get("/ui/jobs/{job_id}/steps/{index}/output")
 async def keep_output(request: Request, job_id: str, index: str, services: Use, who: Who) -> Response:
     """Return the output of a step whole, as JSON to be kept: a browser shows none of it."""
@@ -100,6 +128,21 @@ def _shown(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     open_ones = [step for step in steps if step["status"] not in (StepStatus.SUCCEEDED, StepStatus.PENDING)]
     wanted = {step["index"] for step in [*open_ones, *steps][:_MOST_STEPS]}
     return [step for step in steps if step["index"] in wanted]
+
+
+def _whole(steps: list[dict[str, Any]]) -> set[int]:
+    """Return which steps stand on the page with what they took and gave."""
+    if len(steps) <= _FEW_STEPS:
+        return {step["index"] for step in steps}
+    calm = (StepStatus.SUCCEEDED, StepStatus.PENDING, StepStatus.READY, StepStatus.SKIPPED, StepStatus.CANCELLED)
+    return {step["index"] for step in [one for one in steps if one["status"] not in calm][:_MOST_WHOLE]}
+
+
+def _is_folded(request: Request, job: dict[str, Any]) -> bool:
+    """Return whether finished steps are one node: as the address says, or where many of them hide what is not."""
+    chosen = request.query_params.get("finished")
+    is_all = all(step["status"] == StepStatus.SUCCEEDED for step in job["steps"])
+    return chosen == "fold" or (chosen != "show" and len(job["steps"]) > _FEW_STEPS and not is_all)
 
 
 def _planned(job: dict[str, Any]) -> dict[int, Any]:

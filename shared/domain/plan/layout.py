@@ -7,6 +7,7 @@ apart from sorting the nodes of a column.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from planq.shared.domain.plan.graph import Graph, dependents, topological_order
@@ -35,17 +36,42 @@ class PlanLayout(NamedTuple):
     rows: int
 
 
-def plan_layout(graph: Graph, names: Sequence[Hashable]) -> PlanLayout:
-    """Return the picture of a graph whose steps call these tools; one with a cycle has no picture, and no nodes."""
+def plan_layout(graph: Graph, names: Sequence[Hashable], rounds: Sequence[int] = ()) -> PlanLayout:
+    """Return the picture of a graph whose steps call these tools; one with a cycle has no picture, and no nodes.
+
+    Where the round of each step is told, those of a later one stand right of all of an earlier one.
+    """
     order = topological_order(graph)
     if order is None:
         return PlanLayout([], [], 0, 0)
+    numbers = rounds or [0] * len(graph)
     layer = [0] * len(graph)
     for index in order:
-        layer[index] = max((layer[earlier] + 1 for earlier in graph[index]), default=0)
+        before = [layer[earlier] for earlier in graph[index] if numbers[earlier] == numbers[index]]
+        layer[index] = max(before, default=-1) + 1
+    layer = _beside_each_other(layer, numbers)
     after = dependents(graph)
     columns = [_folded(steps, graph, after, names) for steps in _by_layer(layer)]
     return _placed(columns, graph)
+
+
+def _beside_each_other(layer: Sequence[int], rounds: Sequence[int]) -> list[int]:
+    """Return the layers of steps so moved that each round begins right of the one before it."""
+    widths: dict[int, int] = {}
+    for one, number in zip(layer, rounds, strict=True):
+        widths[number] = max(widths.get(number, 0), one + 1)
+    starts = dict(zip(sorted(widths), accumulate(widths[number] for number in sorted(widths)), strict=True))
+    return [starts[number] - widths[number] + one for one, number in zip(layer, rounds, strict=True)]
+
+
+def finished_before(graph: Graph, done: Sequence[bool]) -> list[int]:
+    """Return the steps that are done and wait only for such: they can be one node, and no cycle comes of it."""
+    order = topological_order(graph)
+    found: set[int] = set()
+    for index in order or ():
+        if done[index] and all(earlier in found for earlier in graph[index]):
+            found.add(index)
+    return sorted(found)
 
 
 def _by_layer(layer: Sequence[int]) -> list[list[int]]:

@@ -206,6 +206,11 @@ def test_a_plan_is_seen_as_a_graph_and_forked_with_an_edit(stack: Stack, visitor
     page.get_by_role("link", name="8 × test_hold: 8 succeeded").click()
     expect(page.locator("#step-1")).to_have_attribute("open", "")
 
+    page.goto(f"/ui/jobs/{job_id}?finished=fold")
+    expect(page.locator("#plan .node")).to_have_count(2)
+    page.goto(f"/ui/jobs/{job_id}/steps/9")
+    expect(page.locator("#step-9")).to_contain_text('"message": "no"')
+    page.get_by_role("link", name=job_id).click()
     page.get_by_role("link", name="Fork…").click()
     plan = page.get_by_label("Plan", exact=True)
     good = plan.input_value().replace("test_raise", "test_hold").replace('"message": "no"', '"seconds": 0')
@@ -268,15 +273,21 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     failed = submit(stack, input="a", plan={"calls": [{"tool_name": "test_raise", "arguments": {"message": "no"}}]})
     stands(stack, asking, "input_required")
     stands(stack, failed, "failed")
-    chained = [
-        {"tool_name": "calculate", "arguments": {"expression": one}} for one in ("6*7", "{{ $0.output.result }}")
-    ]
+    texts = ("6*7", "{{ $0.output.result }}", *("1",) * 40)
+    chained = [{"tool_name": "calculate", "arguments": {"expression": one}} for one in texts]
     computed = submit(stack, input="a", plan={"calls": chained}, respond="output")
     stands(stack, computed, "completed")
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
     of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
     others = ("/ui/elicitations", "/ui/agents", "/ui/tools", "/ui/batches", "/ui/schedules", "/ui/jobs/x")
-    for path in ("/ui/jobs", f"/ui/jobs/{asking}", f"/ui/jobs/{computed}", *of_failed, *others):
+    for path in (
+        "/ui/jobs",
+        f"/ui/jobs/{asking}",
+        f"/ui/jobs/{computed}",
+        f"/ui/jobs/{computed}/steps/1",
+        *of_failed,
+        *others,
+    ):
         visitor.page.goto(path)
         visitor.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         found = Axe().run(visitor.page).response["violations"]

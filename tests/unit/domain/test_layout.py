@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.plan.layout import PlanNode, plan_layout
+from planq.shared.domain.plan.layout import PlanNode, finished_before, plan_layout
 
 
 def test_a_step_stands_right_of_what_it_waits_for() -> None:
@@ -28,6 +28,18 @@ def test_a_wide_fan_out_is_one_node() -> None:
 
     assert [len(node.steps) for node in found.nodes] == [1, wide, 1]
     assert found.edges == [(0, 1), (1, 2)]
+
+
+def test_rounds_stand_beside_each_other() -> None:
+    found = plan_layout([(), (0,), (), (1,)], ["a", "b", "c", "d"], [0, 0, 1, 1])
+
+    assert {node.steps: node.column for node in found.nodes} == {(0,): 0, (1,): 1, (2,): 2, (3,): 2}
+
+
+def test_what_is_finished_with_all_before_it_can_be_one_node() -> None:
+    graph = [(), (0,), (1,), (), (3,)]
+    assert finished_before(graph, [True, True, False, False, True]) == [0, 1]
+    assert finished_before([(0,)], [True]) == []
 
 
 def test_a_column_of_many_different_steps_is_folded_by_what_they_call() -> None:
