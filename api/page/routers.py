@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 
 from planq.api.page.administration.costs import cost_page_routes
+from planq.api.page.administration.tenants import tenant_page_routes
 from planq.api.page.batches.pages import batch_page_routes
 from planq.api.page.catalogue.pages import catalogue_page_routes
 from planq.api.page.jobs.actions import action_page_routes
@@ -29,5 +30,5 @@ PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes, artifact_page_routes),
     *(chat_routes, conversation_page_routes, webhook_page_routes, worker_page_routes, action_page_routes),
     *(inbox_routes, batch_page_routes, catalogue_page_routes, operation_page_routes),
-    *(insight_page_routes, cost_page_routes, manual_routes),
+    *(insight_page_routes, cost_page_routes, tenant_page_routes, manual_routes),
 )

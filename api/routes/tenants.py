@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
 from planq.api.http import JsonResponse, error_responses
+from planq.api.routes.channels import ChannelList
 from planq.api.schemas import MAX_PAGE, Answer, Id, Time
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
 from planq.shared.domain.schema.schemas import MAX_DEPTH
@@ -27,7 +29,7 @@ from planq.shared.domain.tenants.keys import read_scopes
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.merge_patch import merge_patch
 from planq.shared.store.api_keys import StoredKey
-from planq.shared.store.tenants import StoredTenant, no_tenant
+from planq.shared.store.tenants import StoredTenant, no_tenant, with_given_limits
 
 tenant_routes = strict_router("tenants")
 
@@ -113,6 +115,22 @@ class TenantUsage(Answer):
     stored_bytes: UsageOfBound = Field(description="Of large outputs and artifacts.")
 
 
+class LimitDocument(Answer):
+    """What bounds each job of a tenant, and who has said so."""
+
+    name: str
+    value: float
+    source: Literal["tenant", "settings", "server"] = Field(
+        description="Its configuration, `PLANQ_TENANT_LIMITS`, or what the server has for all."
+    )
+
+
+class TenantLimitsDocument(Answer):
+    """The limits of a tenant's jobs, as they count now."""
+
+    items: list[LimitDocument]
+
+
 class TenantPage(Answer):
     """Tenants by their ids; `next_cursor` is null on the last page."""
 
@@ -183,6 +201,27 @@ async def get_usage(tenant_id: _TenantPath, services: Use) -> Response:
     return JsonResponse(
         {name: {"used": number, "limit": getattr(config, f"max_{name}")} for name, number in used.items()}
     )
+
+
+@tenant_routes.get("/tenants/{tenant_id}/limits", response_model=TenantLimitsDocument, responses=error_responses(404))
+async def get_tenant_limits(tenant_id: _TenantPath, services: Use) -> Response:
+    """Return the limits of a tenant's jobs with who has set each."""
+    stored = await services.tenant_store.get(_known_form(tenant_id))
+    config = checked_tenant_config(with_given_limits(stored, services.settings.tenant_limits))
+    own = "tenant" if "limits" in stored.config else "settings"
+    limits = asdict(config.job_limits(services.settings.limits))
+    items = [
+        {"name": name, "value": value, "source": own if name in config.limits else "server"}
+        for name, value in limits.items()
+    ]
+    return JsonResponse({"items": items})
+
+
+@tenant_routes.get("/tenants/{tenant_id}/channels", response_model=ChannelList, responses=error_responses(404))
+async def get_channels_of_tenant(tenant_id: _TenantPath, services: Use) -> Response:
+    """List the channels of a tenant that are sent to, and what keeps planq from doing so."""
+    stored = await services.tenant_store.get(_known_form(tenant_id))
+    return JsonResponse({"items": [one.to_json() for one in await services.channels.list(stored.id)]})
 
 
 @tenant_routes.put(

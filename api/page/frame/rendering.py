@@ -25,7 +25,7 @@ SECTIONS = (
     *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
     *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations"), ("Workers", "/workers")),
     *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Insights", "/insights"), ("Costs", "/costs")),
-    ("Manual", "/manual"),
+    *(("Tenants", "/tenants"), ("Manual", "/manual")),
 )
 """The pages that have a place in the navigation."""
 

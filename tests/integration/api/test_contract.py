@@ -123,6 +123,8 @@ OPERATIONS = [
     ("GET", "/tenants"),
     ("GET", "/tenants/{tenant_id}"),
     ("GET", "/tenants/{tenant_id}/usage"),
+    ("GET", "/tenants/{tenant_id}/limits"),
+    ("GET", "/tenants/{tenant_id}/channels"),
     ("PUT", "/tenants/{tenant_id}"),
     ("PATCH", "/tenants/{tenant_id}"),
     ("GET", "/tenants/{tenant_id}/keys"),

@@ -1,0 +1,173 @@
+"""Tenants, for the scope `admin`: what each may and uses, its keys, channels and configuration, to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.callers import Caller, Who
+from planq.api.deps import Services, Use
+from planq.api.page.administration.configuration import config_change, config_groups
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.routes.tenants import (
+    KeyRequest,
+    TenantChange,
+    TenantRequest,
+    delete_key,
+    get_channels_of_tenant,
+    get_keys,
+    get_tenant,
+    get_tenant_limits,
+    get_tenants,
+    get_usage,
+    patch_tenant,
+    post_key,
+    put_tenant,
+)
+from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
+from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.tenants.keys import KeyScope
+
+tenant_page_routes = page_router()
+
+_PAGE = 50
+_SCOPE = "scope."
+_MEANINGS = {
+    KeyScope.JOBS: "its own work: jobs, batches, agents, webhooks",
+    KeyScope.MESSAGES: "a chat client",
+    KeyScope.APPROVE: "answers questions and approvals",
+    KeyScope.ADMIN: "an operator of the server, for all tenants",
+}
+_SOURCES = {"tenant": "set here", "settings": "PLANQ_TENANT_LIMITS", "server": "as for all"}
+_Cursor = Annotated[str | None, Query()]
+
+
+@tenant_page_routes.get("/ui/tenants")
+async def tenants_page(request: Request, services: Use, cursor: _Cursor = None) -> Response:
+    """Show the tenants by their ids."""
+    listed = values_of(await get_tenants(services, limit=_PAGE, cursor=cursor))
+    return page(request, "tenants.html", listed=listed)
+
+
+@tenant_page_routes.post("/ui/tenants")
+async def post_tenant(request: Request, services: Use) -> Response:
+    """Create a tenant, and lead to it; one that is there is not replaced."""
+    fields = fields_of(request)
+    tenant_id = fields.get("id", "").strip()
+    try:
+        await get_tenant(tenant_id, services)
+    except NotFound:
+        body = body_of(TenantRequest, {"name": fields.get("name", ""), "is_disabled": False, "config": {}})
+        made = values_of(await put_tenant(tenant_id, body, services))
+        return seen(f"/tenants/{made['id']}")
+    raise Conflict(f"there is a tenant {tenant_id!r} already; change it, or choose another id")
+
+
+@tenant_page_routes.get("/ui/tenants/{tenant_id}")
+async def tenant_page(request: Request, tenant_id: str, services: Use, who: Who, cursor: _Cursor = None) -> Response:
+    """Show a tenant with what it uses and may, its channels, keys and configuration."""
+    return await _tenant_page(request, services, who, tenant_id, cursor=cursor)
+
+
+async def _tenant_page(
+    request: Request,
+    services: Services,
+    who: Caller,
+    tenant_id: str,
+    *,
+    cursor: str | None = None,
+    made: Mapping[str, Any] | None = None,
+) -> Response:
+    tenant = values_of(await get_tenant(tenant_id, services))
+    keys = values_of(await get_keys(tenant_id, services, limit=_PAGE, cursor=cursor))
+    limits = values_of(await get_tenant_limits(tenant_id, services))["items"]
+    return page(
+        request,
+        "tenant.html",
+        tenant=tenant,
+        uses=_uses(values_of(await get_usage(tenant_id, services)), tenant["config"]),
+        limits=[{**one, "source": _SOURCES[one["source"]]} for one in limits],
+        channels=values_of(await get_channels_of_tenant(tenant_id, services))["items"],
+        keys=[{**one, "state": _state(one), "is_own": one["id"] == str(who.key_id)} for one in keys["items"]],
+        more_keys=keys["next_cursor"],
+        scopes=_MEANINGS,
+        groups=config_groups(tenant["config"]),
+        is_everybodys=tenant["id"] == TENANT,
+        made=made,
+    )
+
+
+def _uses(usage: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what is used of each bound, as bars too; the nearer to the bound, the louder."""
+    shown = []
+    for name, one in usage.items():
+        share = min(one["used"] / one["limit"], 1.0)
+        kind = "bad" if share >= 0.95 else "ask" if share >= 0.8 else "ok"
+        shown.append(
+            {
+                "name": name.replace("_", " "),
+                **one,
+                "bars": [{"kind": kind, "x": 0, "width": round(1_000 * share, 1)}],
+                "source": "set here" if f"max_{name}" in config else "default",
+            }
+        )
+    return shown
+
+
+def _state(key: Mapping[str, Any]) -> tuple[str, str]:
+    if key["revoked_at"] is not None:
+        return ("idle", "Revoked")
+    ends = key["expires_at"]
+    if ends is not None and datetime.fromisoformat(ends) <= datetime.now(UTC):
+        return ("idle", "Expired")
+    return ("ok", "Good")
+
+
+@tenant_page_routes.post("/ui/tenants/{tenant_id}/keys")
+async def post_new_key(request: Request, tenant_id: str, services: Use, who: Who) -> Response:
+    """Make a key, and show it: this once, so that nobody is led on."""
+    fields = fields_of(request)
+    scopes = [name.removeprefix(_SCOPE) for name in fields if name.startswith(_SCOPE)]
+    try:
+        days = float(fields["days"]) if fields.get("days") else None
+    except ValueError:
+        raise InvalidRequest("days: expected a number, found something else") from None
+    sent = {"name": fields.get("name", ""), "scopes": scopes, "expires_in_days": days}
+    made = values_of(await post_key(tenant_id, body_of(KeyRequest, sent), services))
+    return await _tenant_page(request, services, who, tenant_id, made=made)
+
+
+@tenant_page_routes.post("/ui/tenants/{tenant_id}/keys/{key_id}/revoke")
+async def post_revocation(tenant_id: str, key_id: str, services: Use) -> Response:
+    """Revoke a key for ever."""
+    await delete_key(tenant_id, key_id, services)
+    return seen(f"/tenants/{tenant_id}#keys")
+
+
+@tenant_page_routes.post("/ui/tenants/{tenant_id}/switch")
+async def post_switch(request: Request, tenant_id: str, services: Use) -> Response:
+    """Let a tenant's keys in again, or none of them any more: then somebody has to type its id."""
+    fields = fields_of(request)
+    is_disabled = "on" not in fields
+    if is_disabled and fields.get("confirm", "").strip() != tenant_id:
+        raise InvalidRequest(f"expected the id {tenant_id} to be typed, found something else: nothing was changed")
+    await patch_tenant(tenant_id, body_of(TenantChange, {"is_disabled": is_disabled}), services)
+    return seen(f"/tenants/{tenant_id}")
+
+
+@tenant_page_routes.post("/ui/tenants/{tenant_id}/config")
+async def post_config(request: Request, tenant_id: str, services: Use) -> Response:
+    """Store the name and configuration of a form, unless somebody has changed the tenant since it was shown."""
+    fields = fields_of(request)
+    present = values_of(await get_tenant(tenant_id, services))
+    if fields.get("seen") != present["updated_at"]:
+        raise Conflict(f"somebody has changed the tenant {tenant_id!r} meanwhile; look at it again")
+    sent = {"name": fields.get("name", ""), "config": config_change(present["config"], fields)}
+    await patch_tenant(tenant_id, body_of(TenantChange, sent), services)
+    return seen(f"/tenants/{tenant_id}")
