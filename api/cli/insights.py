@@ -59,6 +59,8 @@ def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_js
         print_json(found)
         return
     out.print(as_line(found["lesson"], 1_000))
+    if found["reflection"]:
+        out.print(f"a model adds: {as_line(found['reflection'], 1_000)}")
     print_columns([_row(found)[:-1]])
     print_columns([[one["seen_at"], one["job_id"], _place(one)] for one in found["sources"]])
 

@@ -35,6 +35,7 @@ class InsightDocument(Answer):
     tool_name: str = Field(description="Empty for a course.")
     lesson: str = Field(description="What a planner is shown.")
     body: dict[str, Any] = Field(description="What rules have found; kinds of values, and never values.")
+    reflection: str | None = Field(description="What a model has added, where the tenant asks one.")
     seen: int = Field(description="How many jobs have taught it.")
     against: int = Field(description="How many jobs had a call that worked although the lesson says that it fails.")
     confidence: float = Field(description="The lower end of how often it holds, from 0 to 1.")
@@ -60,6 +61,8 @@ class InsightSourceDocument(Answer):
 class InsightWithSources(InsightDocument):
     """An insight with the newest twenty jobs that have taught it."""
 
+    reflection_job_id: Id | None = Field(description="The job that was asked for its `reflection`.")
+    reflected_job_id: Id | None = Field(description="The job that this was asked about.")
     sources: list[InsightSourceDocument]
 
 
@@ -259,7 +262,8 @@ def _insight(row: Row) -> dict[str, Any]:
 
 
 def _with_sources(row: Row) -> dict[str, Any]:
-    return {**_insight(row), "sources": row["sources"] or []}
+    asked = {name: row[name] and str(row[name]) for name in ("reflection_job_id", "reflected_job_id")}
+    return {**_insight(row), **asked, "sources": row["sources"] or []}
 
 
 def _id_of(text: str) -> UUID:

@@ -37,7 +37,8 @@ class InsightRow(SQLModel, table=True):
 
     `digest` is what makes two lessons the same one. `failing_call` is the digest of calls that it warns of. The words
     of `search` hold the tenant as one of them, so that the index alone finds those of a tenant. Once it is retired no
-    planner is offered it; one that is pinned never expires.
+    planner is offered it; one that is pinned never expires. A model's `reflection` on it is the answer of the job
+    `reflection_job_id`, which was asked about what the job `reflected_job_id` has taught.
     """
 
     __tablename__ = "insights"
@@ -51,6 +52,12 @@ class InsightRow(SQLModel, table=True):
             "failing_call",
             postgresql_where=text("failing_call IS NOT NULL"),
         ),
+        Index(
+            "ix_insights_reflection_job_id",
+            "reflection_job_id",
+            unique=True,
+            postgresql_where=text("reflection_job_id IS NOT NULL"),
+        ),
         Index("ix_insights_expires_at", "expires_at", postgresql_where=text("NOT is_pinned")),
     )
     id: UUID = Field(primary_key=True)
@@ -61,6 +68,9 @@ class InsightRow(SQLModel, table=True):
     lesson: str = text_column()
     body: Any = json_column(nullable=False)
     failing_call: str | None = text_column(nullable=True)
+    reflection: str | None = text_column(nullable=True)
+    reflection_job_id: UUID | None = None
+    reflected_job_id: UUID | None = None
     search: Any = Field(default=None, sa_column=Column(TSVECTOR, nullable=False))
     seen: int = int_column()
     against: int = int_column()

@@ -6,18 +6,26 @@ the log teaches is written together with the cursor's new place, so that each en
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import storable
 from planq.shared.domain.insights.offering import Candidate, InsightMode, Side
+from planq.shared.domain.insights.reflection import reflected, reflection_of, reflection_question
 from planq.shared.domain.insights.rules import MAX_CALLS, EndedCall, EndedJob, Learned, learn
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Priority, Strategy
 from planq.shared.domain.redact import redacted
+from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.values import strict_json
 from planq.shared.ports.insights import FoundInsights
 from planq.shared.store.database import Database, Row, json_text
 from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission, submission_values
+
+_log = logging.getLogger("planq.engine")
 
 MOST_INSIGHTS = 2_000
 """Insights of a tenant, beside pinned ones: what comes again and again are a few hundred lessons."""
@@ -55,7 +63,7 @@ class Learning:
         if not rows:
             return 0
         reached = rows[0]
-        found = [(row, job, learn(job)) for row in rows if row["id"] is not None for job in (_ended(row),)]
+        found = [(row, job, _learned(row, job)) for row in rows if row["id"] is not None for job in (_ended(row),)]
         await self._database.call(
             "planq_learn",
             cursor["xid"],
@@ -65,6 +73,7 @@ class Learning:
             json_text([lesson for row, _, learned in found for lesson in _lessons(row, learned)]),
             json_text([{"tenant": row["tenant_id"], "call": call} for row, _, one in found for call in one.worked]),
             json_text([_end(row, job) for row, job, _ in found]),
+            json_text([_told(row) for row, *_ in found if row["is_reflection"]]),
             self._days,
             MOST_INSIGHTS,
         )
@@ -91,7 +100,7 @@ class PostgresInsightOffers:
         told = await self._database.call("planq_find_insights", tenant_id, job_id, asked, sorted(tools), _CANDIDATES)
         mine = told["mine"]
         found = [
-            Candidate(UUID(one["id"]), one["lesson"], one["seen"])
+            Candidate(UUID(one["id"]), one["lesson"], one["seen"], one["reflection"])
             for one in told["found"]
             if mine is not None or set(one["body"].get("tools", ())) <= set(tools)
         ]
@@ -123,6 +132,11 @@ def _ended(row: Row) -> EndedJob:
     )
 
 
+def _learned(row: Row, job: EndedJob) -> Learned:
+    """Return what a job teaches: one that was asked for a lesson, none of its own."""
+    return Learned((), ()) if row["is_reflection"] else learn(job)
+
+
 def _call(step: Mapping[str, Any]) -> EndedCall:
     arguments = step["arguments"]
     is_success = step["status"] == "succeeded"
@@ -147,9 +161,11 @@ def _lessons(row: Row, learned: Learned) -> Sequence[Mapping[str, Any]]:
         "conversation": None if row["conversation_id"] is None else str(row["conversation_id"]),
         "goal": storable(redacted(row["input"][:_GOAL_CHARS])),
     }
+    asking = reflected(learned.lessons) if row["insights_model"] else None
     return [
         {
             **of_job,
+            **({"reflection": _question(row, learned)} if lesson is asking else {}),
             "id": str(new_id()),
             "kind": lesson.kind,
             "digest": lesson.digest,
@@ -165,6 +181,34 @@ def _lessons(row: Row, learned: Learned) -> Sequence[Mapping[str, Any]]:
         }
         for lesson in learned.lessons
     ]
+
+
+def _question(row: Row, learned: Learned) -> Mapping[str, Any]:
+    """Return the job, one without tools, that asks a model about what a job has taught."""
+    tokens = row["insights_tokens"] or TenantConfig().insights_tokens
+    return submission_values(
+        Submission(
+            id=new_id(),
+            tenant_id=row["tenant_id"],
+            input=reflection_question(learned.lessons),
+            strategy=Strategy.REACT,
+            model=row["insights_model"],
+            limits=Limits(),
+            tools=(),
+            metadata={"reflects": str(row["id"])},
+            budget={"max_tokens": tokens},
+            priority=Priority.BULK,
+        )
+    )
+
+
+def _told(row: Row) -> Mapping[str, Any]:
+    """Return what is kept of the answer to such a question."""
+    reflection = reflection_of(row["answer"]) if row["status"] == "completed" else None
+    _log.info(
+        "insight_reflected", extra={"job": str(row["id"]), "status": row["status"], "is_kept": reflection is not None}
+    )
+    return {"tenant": row["tenant_id"], "job": str(row["id"]), "reflection": reflection}
 
 
 def _end(row: Row, job: EndedJob) -> Mapping[str, Any]:

@@ -34,11 +34,18 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An insight that fits a job; `jobs` is how many have taught it."""
+    """An insight that fits a job; `jobs` is how many have taught it, `reflection` what a model has added."""
 
     id: UUID
     text: str
     jobs: int
+    reflection: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What a planner is shown of it."""
+        counted = f"{_line(self.text)} (seen in {self.jobs} job{'s' * (self.jobs != 1)})"
+        return counted if self.reflection is None else f"{counted} A model adds: {_line(self.reflection)}"
 
 
 def is_held_out(origin: UUID, share: float) -> bool:
@@ -70,7 +77,7 @@ def fitting(found: Sequence[Candidate], count: Callable[[str], int]) -> Sequence
 
 def offered_text(chosen: Sequence[Candidate]) -> str:
     """Return what a planner is shown, a line each; the caller puts it between tags that name it as data."""
-    return "\n".join(f"- {_line(one.text)} (seen in {one.jobs} job{'s' * (one.jobs != 1)})" for one in chosen)
+    return "\n".join(f"- {one.told}" for one in chosen)
 
 
 def _line(text: str) -> str:

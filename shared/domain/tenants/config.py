@@ -110,6 +110,7 @@ class TenantConfig(BaseModel):
     channel_agents: Annotated[dict[_CHANNEL, _AGENT], Field(max_length=100)] = Field(
         default={},
         description="By channel the agent of its messages, in the place of `agent`; tasks are of `api`.",
+        json_schema_extra={"additionalProperties": False},  # else a name that is no channel's would fit
     )
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=100, description="Messages and tasks within 60 seconds."
@@ -177,6 +178,13 @@ class TenantConfig(BaseModel):
         description="Whether its jobs teach insights, and planners are offered them; `shadow`: learned and chosen, "
         "shown to no planner. null: as `PLANQ_INSIGHTS` says.",
     )
+    insights_model: _MODEL | None = Field(
+        default=None,
+        description="Adds a sentence to lessons on failed calls, by `bulk` jobs; null: rules alone write them.",
+    )
+    insights_tokens: Annotated[int, Field(ge=500, le=100_000), WHOLE] = Field(
+        default=4_000, description="What one such job may use up."
+    )
     history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = Field(
         default=2_000, description="How much of a conversation a model is shown."
     )
@@ -194,7 +202,7 @@ class TenantConfig(BaseModel):
             raise ValueError(f"tool_policy: {error}") from None
         if unknown := [channel for channel in self.channel_agents if channel not in self.channels]:
             raise ValueError(f"channel_agents: {unknown[0]!r} is none of the channels {', '.join(self.channels)}")
-        for name in filter(None, [self.model, self.planner_model, *self.fallback_models]):
+        for name in filter(None, [self.model, self.planner_model, self.insights_model, *self.fallback_models]):
             try:
                 check_model_name(name, allow_cassette=False)
             except InvalidRequest as error:

@@ -189,6 +189,7 @@ BEYOND_SCHEMAS = (
     "the agent's document is not valid: ",  # a language of its own
     "the loop block is not valid: ",  # the same, with expressions
     "the document names itself ",  # as its path does
+    "expected integers of at most 64 bits, found ",  # in objects that may hold anything
     "config: Value error, ",  # limits by their names, models by theirs
     *("prompt: ", "budget"),  # of a tenant
     "channel: unknown channel ",  # which the tenant has

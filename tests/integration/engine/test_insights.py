@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import NotFound, ToolFailed
+from planq.shared.domain.errors import ModelRefused, NotFound, ToolFailed
 from planq.shared.domain.insights.offering import InsightMode, Side
-from planq.shared.domain.jobs.states import Effect, JobStatus, Strategy
-from planq.shared.ports import Tool
+from planq.shared.domain.jobs.states import Effect, JobStatus, Priority, Strategy
+from planq.shared.ports import PlanWake, Tool
 from planq.shared.store.insights import InsightStore
 from planq.shared.store.learning import Learning, PostgresInsightOffers
 from planq.worker.attempts.insights import InsightSettings
@@ -244,6 +245,86 @@ def test_what_a_call_does_well_later_speaks_against_a_lesson(play: Callable[...,
     run(play, [make_tool(flaky)], model, scenario)
 
 
+SENTENCE = "Give `amount` as a number."
+
+
+def run_reflecting(play: Callable[..., Any], tools: list[Tool], said: Any, scenario: Any) -> None:
+    """Run in a tenant whose lessons a model completes, which says so."""
+    model = planned(WRONG)
+    model.answered = said
+
+    async def inside(desk: Desk) -> None:
+        config = {"insights": "on", "insights_model": "offline", "insights_tokens": 900}
+        async with desk.harness.database.connection() as connection:
+            await connection.execute("UPDATE tenants SET config = %s::text::json", [json.dumps(config)])
+        await scenario(desk)
+
+    run(play, tools, model, inside)
+
+
+def test_a_model_adds_to_a_lesson_once_by_a_job_of_its_own(play: Callable[..., Any], tools: list[Tool]) -> None:
+    async def scenario(desk: Desk) -> None:
+        taught, _ = await desk.harness.run("convert the money of Jane Doe, 12,50")
+        (course,) = [row for row in await desk.all() if row["kind"] == "course"]
+        told = await desk.store.get("default", course["id"])
+        assert (told["reflection"], told["reflected_job_id"]) == (None, taught["id"])
+        async with desk.harness.database.connection() as connection:
+            found = await connection.execute("SELECT * FROM jobs WHERE id = %s", [told["reflection_job_id"]])
+            asking = await found.fetchone()
+        assert asking is not None
+        assert (asking["priority"], asking["strategy"], asking["tools"]) == ("bulk", "react", [])
+        assert asking["budget"] == {"max_tokens": 900}
+        assert "`convert` failed (tool_error) when" in asking["input"]
+        assert "Jane" not in asking["input"]
+        assert "12,50" not in asking["input"]
+
+        await reflect(desk, told["reflection_job_id"])
+        assert {row["reflection"] for row in await desk.all() if row["kind"] == "course"} == {SENTENCE}
+        await desk.harness.run("convert other money")
+        assert f"A model adds: {SENTENCE}" in next(text for text in desk.shown() if text)
+        (again,) = [row for row in await desk.all() if row["kind"] == "course"]
+        assert again["seen"] == 2
+        assert (await desk.store.get("default", course["id"]))["reflection_job_id"] == told["reflection_job_id"]
+
+    run_reflecting(play, tools, SENTENCE, scenario)
+
+
+def test_a_model_that_fails_adds_nothing(play: Callable[..., Any], tools: list[Tool]) -> None:
+    async def fails(desk: Desk) -> None:
+        await desk.harness.run("convert money")
+        rows = await desk.all()
+        (course,) = [row for row in rows if row["kind"] == "course"]
+        asked = (await desk.store.get("default", course["id"]))["reflection_job_id"]
+        await reflect(desk, asked)
+        assert [row["reflection"] for row in await desk.all()] == [None] * len(rows)
+
+    run_reflecting(play, tools, ModelRefused("no"), fails)
+
+
+def test_an_erased_conversation_takes_a_models_words_with_it(play: Callable[..., Any], tools: list[Tool]) -> None:
+    async def erased(desk: Desk) -> None:
+        thread = Thread(desk.harness.database)
+        talks = []
+        for name in ("a", "b"):
+            received = await thread.says("convert money", thread=name)
+            await desk.harness.publish(received.wakes)
+            await desk.harness.drain()
+            talks.append(received.conversation_id)
+        (course,) = [row for row in await desk.all() if row["kind"] == "course"]
+        asked = (await desk.store.get("default", course["id"]))["reflection_job_id"]
+        await thread.store.erase("default", talks[0])
+        await reflect(desk, asked)
+        assert [row["reflection"] for row in await desk.all() if row["kind"] == "course"] == [None]
+
+    run_reflecting(play, tools, SENTENCE, erased)
+
+
+async def reflect(desk: Desk, job: UUID) -> None:
+    """Run a job that nobody has published, as the sweeper would."""
+    await desk.harness.publish([PlanWake(job, priority=Priority.BULK, tenant="default")])
+    await desk.harness.drain()
+
+
 def test_the_same_stretch_teaches_once_whoever_reads_it(play: Callable[..., Any], tools: list[Tool]) -> None:
     """Two workers look at once, and the second one comes to write what the first has written."""
 
@@ -254,7 +335,7 @@ def test_the_same_stretch_teaches_once_whoever_reads_it(play: Callable[..., Any]
         assert cursor is not None
         await desk.all()
         place = (cursor["xid"], cursor["sequence"])
-        late = await database.call("planq_learn", *place, "9", 9, "[]", "[]", "[]", 90.0, 10)
+        late = await database.call("planq_learn", *place, "9", 9, "[]", "[]", "[]", "[]", 90.0, 10)
         assert late is False
         assert {row["seen"] for row in await desk.all()} == {1}
 

@@ -18,6 +18,7 @@ INSIGHT = {
     "against": 1,
     "is_pinned": True,
     "retired_at": None,
+    "reflection": None,
 }
 ONE = {"value": 0.5, "low": 0.25, "high": 0.75}
 CONTRAST = {"with": ONE, "without": None, "difference": None, "verdict": "too_few"}

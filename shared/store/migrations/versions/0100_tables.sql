@@ -107,6 +107,9 @@ CREATE TABLE insights (
     lesson TEXT NOT NULL,
     body JSON NOT NULL,
     failing_call TEXT,
+    reflection TEXT,
+    reflection_job_id UUID,
+    reflected_job_id UUID,
     search TSVECTOR NOT NULL,
     seen INTEGER DEFAULT 0 NOT NULL,
     against INTEGER DEFAULT 0 NOT NULL,
@@ -128,6 +131,8 @@ CREATE INDEX ix_insights_failing_call ON insights (tenant_id, failing_call) WHER
 CREATE INDEX ix_insights_listing ON insights (tenant_id, id);
 
 CREATE INDEX ix_insights_search ON insights USING gin (search);
+
+CREATE UNIQUE INDEX ix_insights_reflection_job_id ON insights (reflection_job_id) WHERE reflection_job_id IS NOT NULL;
 
 CREATE UNIQUE INDEX uq_insights_digest ON insights (tenant_id, digest);
 

@@ -24,16 +24,18 @@ $$;
 
 -- InsightsLearned: takes the cursor on from one event to another, and writes what the jobs between have taught: `p_lessons`,
 -- the calls that `p_worked`, and what became of jobs for which insights were chosen (`p_ends`). An insight that is seen again
--- is counted once for each job. It expires `p_days` after it was last seen; of a tenant the `p_most` seen last are kept, and
+-- is counted once for each job. A lesson with a `reflection`, an item of planq_submit_jobs, asks a model about it, once: where
+-- nobody has asked before, of twenty at most; `p_told` is what such jobs have answered. An insight expires `p_days` after it was last seen; of a tenant the `p_most` seen last are kept, and
 -- what is pinned. Changes nothing, and says so by false, where somebody else has taken the cursor on.
 CREATE FUNCTION planq_learn(
-    p_xid text, p_sequence bigint, p_to_xid text, p_to_sequence bigint, p_lessons json, p_worked json, p_ends json,
+    p_xid text, p_sequence bigint, p_to_xid text, p_to_sequence bigint, p_lessons json, p_worked json, p_ends json, p_told json,
     p_days float8, p_most int
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_expires timestamptz := date_trunc('day', planq_now() + make_interval(secs => p_days * 86400)) + interval '1 day';
     v_alive uuid[];
     v_touched uuid[];
+    v_asking json;
 BEGIN
     UPDATE insight_cursor SET xid = p_to_xid::xid8, sequence = p_to_sequence
     WHERE id = 1 AND xid = p_xid::xid8 AND sequence = p_sequence;
@@ -69,6 +71,24 @@ BEGIN
     WHERE g.job = ANY (v_alive)
     ORDER BY g.tenant, g.digest, g.id
     ON CONFLICT (tenant_id, digest) DO NOTHING;
+    UPDATE insights i SET reflection = t.reflection
+    FROM json_to_recordset(p_told) AS t (tenant text, job uuid, reflection text)
+    WHERE i.tenant_id = t.tenant AND i.reflection_job_id = t.job;
+    WITH asked AS (
+        SELECT DISTINCT ON (g.tenant, g.digest) g.tenant, g.digest, g.job, g.reflection
+        FROM json_to_recordset(p_lessons) AS g (tenant text, digest text, job uuid, reflection json)
+        JOIN insights i ON i.tenant_id = g.tenant AND i.digest = g.digest
+        WHERE g.reflection IS NOT NULL AND g.job = ANY (v_alive) AND i.reflection_job_id IS NULL AND i.retired_at IS NULL
+        ORDER BY g.tenant, g.digest, g.job LIMIT 20
+    ), marked AS (
+        UPDATE insights i SET reflection_job_id = (a.reflection->>'id')::uuid, reflected_job_id = a.job
+        FROM asked a WHERE i.tenant_id = a.tenant AND i.digest = a.digest AND i.reflection_job_id IS NULL
+        RETURNING a.reflection
+    )
+    SELECT json_agg(m.reflection) INTO v_asking FROM marked m;
+    IF v_asking IS NOT NULL THEN
+        PERFORM planq_submit_jobs(v_asking, NULL, NULL);
+    END IF;
     WITH told AS MATERIALIZED (
         SELECT i.id, i.tenant_id, g.job, g.conversation, g.round, g.index, g.calls, g.failed_calls, g.seconds,
                planq_insight_words(g.goal) AS words
@@ -95,7 +115,8 @@ BEGIN
     SELECT array_agg(id) INTO v_touched FROM touched;
     DELETE FROM insight_sources s
     WHERE s.insight_id = ANY (v_touched) AND s.job_id < (
-        SELECT o.job_id FROM insight_sources o WHERE o.insight_id = s.insight_id ORDER BY o.job_id DESC OFFSET 19 LIMIT 1);
+        SELECT o.job_id FROM insight_sources o WHERE o.insight_id = s.insight_id ORDER BY o.job_id DESC OFFSET 19 LIMIT 1)
+      AND NOT EXISTS (SELECT FROM insights i WHERE i.id = s.insight_id AND i.reflected_job_id = s.job_id);
     DELETE FROM insights d
     WHERE NOT d.is_pinned AND d.id IN (
         SELECT o.id FROM (SELECT DISTINCT i.tenant_id FROM insights i WHERE i.id = ANY (v_touched)) t
@@ -115,7 +136,7 @@ CREATE FUNCTION planq_insight_search(p_search tsvector, p_words text) RETURNS ts
           FROM unnest(string_to_array(p_words, ' ')) u) w
 $$;
 
--- What fits a job: {origin, mine: null | {side, ids}, found: [{id, lesson, body, seen}]}. `origin` is the request that it goes
+-- What fits a job: {origin, mine: null | {side, ids}, found: [{id, lesson, reflection, body, seen}]}. `origin` is the request that it goes
 -- back to, over the jobs above it and those that it was forked from. `mine` is what was chosen for it before, as `found` then,
 -- without what was removed since. Else `found` are the tenant's insights with words of the text, on these tools or on none:
 -- pinned ones first, then those with most of the words, of the same those that were seen last.
@@ -130,7 +151,8 @@ BEGIN
     SELECT * INTO o FROM insight_offers WHERE tenant_id = p_tenant AND job_id = p_job;
     IF FOUND THEN
         v_found := (
-            SELECT json_agg(json_build_object('id', i.id, 'lesson', i.lesson, 'body', i.body, 'seen', i.seen) ORDER BY u.n)
+            SELECT json_agg(json_build_object(
+                'id', i.id, 'lesson', i.lesson, 'reflection', i.reflection, 'body', i.body, 'seen', i.seen) ORDER BY u.n)
             FROM unnest(o.insight_ids) WITH ORDINALITY u (id, n) JOIN insights i ON i.id = u.id AND i.tenant_id = p_tenant);
         RETURN json_build_object('origin', o.origin_id, 'mine', json_build_object('side', o.side, 'ids', o.insight_ids),
                                  'found', coalesce(v_found, '[]'));
@@ -138,9 +160,10 @@ BEGIN
     v_any := (SELECT string_agg(quote_literal(w.lexeme), ' | ')::tsquery FROM unnest(planq_insight_words(p_text)) w);
     IF v_any IS NOT NULL THEN
         v_found := (
-            SELECT json_agg(json_build_object('id', f.id, 'lesson', f.lesson, 'body', f.body, 'seen', f.seen) ORDER BY f.n)
+            SELECT json_agg(json_build_object(
+                'id', f.id, 'lesson', f.lesson, 'reflection', f.reflection, 'body', f.body, 'seen', f.seen) ORDER BY f.n)
             FROM (
-                SELECT i.id, i.lesson, i.body, i.seen, row_number() OVER (
+                SELECT i.id, i.lesson, i.reflection, i.body, i.seen, row_number() OVER (
                     ORDER BY i.is_pinned DESC,
                         ts_rank(i.search, v_any) * CASE i.kind WHEN 'correction' THEN 3 WHEN 'failure' THEN 2 ELSE 1 END DESC,
                         i.last_seen_at DESC, i.id DESC) AS n
@@ -177,7 +200,7 @@ BEGIN
 END $$;
 
 -- InsightsForgotten: nothing is left of what a tenant's conversation has taught, or (null) all of the tenant, nor of what was
--- chosen for its jobs. What others have taught, too, stays, without its words and its count.
+-- chosen for its jobs. What others have taught, too, stays, without its words and its count, nor what a model said of its job.
 CREATE FUNCTION planq_forget_insights(p_tenant text, p_conversation uuid) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
@@ -194,12 +217,15 @@ BEGIN
     ), less AS (
         SELECT g.insight_id, count(*)::int AS times, array_agg(g.job_id) AS jobs FROM gone g GROUP BY g.insight_id
     ), left_over AS (
-        SELECT l.insight_id, l.times,
+        SELECT l.insight_id, l.times, l.jobs,
                (SELECT string_agg(array_to_string(tsvector_to_array(s.words), ' '), ' ') FROM insight_sources s
                 WHERE s.insight_id = l.insight_id AND s.tenant_id = p_tenant AND s.job_id <> ALL (l.jobs)) AS words
         FROM less l
     ), kept AS (
         UPDATE insights i SET seen = greatest(i.seen - l.times, 1),
+            reflection = CASE WHEN i.reflected_job_id = ANY (l.jobs) THEN NULL ELSE i.reflection END,
+            reflection_job_id = CASE WHEN i.reflected_job_id = ANY (l.jobs) THEN NULL ELSE i.reflection_job_id END,
+            reflected_job_id = CASE WHEN i.reflected_job_id = ANY (l.jobs) THEN NULL ELSE i.reflected_job_id END,
             search = planq_insight_search(planq_insight_base(i.tenant_id, i.tool_name, i.body), l.words)
         FROM left_over l WHERE i.id = l.insight_id AND i.tenant_id = p_tenant AND l.words IS NOT NULL
     ), removed AS (

@@ -27,6 +27,8 @@ WITH page AS MATERIALIZED (
 SELECT r.xid::text, r.sequence, r.events, j.*
 FROM reached r LEFT JOIN LATERAL (
     SELECT j.id, j.tenant_id, j.conversation_id, j.status, j.error::text AS error, j.input, j.round,
+           j.answer, t.config->>'insights_model' AS insights_model, (t.config->>'insights_tokens')::float8::int AS insights_tokens,
+           EXISTS (SELECT FROM insights i WHERE i.tenant_id = j.tenant_id AND i.reflection_job_id = j.id) AS is_reflection,
            j.cost_usd::float8 AS cost_usd, j.input_tokens + j.output_tokens AS used_tokens,
            extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds,
            EXISTS (SELECT FROM plans p WHERE p.job_id = j.id AND p.source IN ('model', 'guide')) AS is_planned,
@@ -64,7 +66,7 @@ DELETE FROM insight_offers o USING (
 
 -- name: list_insights
 -- A tenant's insights, the newest first; those that are retired only where they are asked for, of a kind and of a tool if given.
-SELECT id, kind, tool_name, lesson, body, seen, against, calls, failed_calls, seconds, is_pinned, retired_at, first_seen_at,
+SELECT id, kind, tool_name, lesson, body, reflection, seen, against, calls, failed_calls, seconds, is_pinned, retired_at, first_seen_at,
        last_seen_at, expires_at
 FROM insights
 WHERE tenant_id = %(tenant_id)s AND (%(retired)s::boolean OR retired_at IS NULL)
@@ -74,7 +76,7 @@ ORDER BY id DESC LIMIT %(limit)s
 
 -- name: get_insight
 -- One of them, with the newest jobs that have taught it.
-SELECT i.id, i.kind, i.tool_name, i.lesson, i.body, i.seen, i.against, i.calls, i.failed_calls, i.seconds, i.is_pinned,
+SELECT i.id, i.kind, i.tool_name, i.lesson, i.body, i.reflection, i.reflection_job_id, i.reflected_job_id, i.seen, i.against, i.calls, i.failed_calls, i.seconds, i.is_pinned,
        i.retired_at, i.first_seen_at, i.last_seen_at, i.expires_at,
        (SELECT json_agg(json_build_object('job_id', s.job_id, 'round', s.round, 'step_index', s.step_index, 'seen_at', s.seen_at)
                         ORDER BY s.job_id DESC)
