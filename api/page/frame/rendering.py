@@ -50,6 +50,7 @@ def _environment() -> Environment:
         url=page_url,
         asset=asset_url,
         job_state=words.job_state,
+        batch_state=words.batch_state,
         step_state=words.step_state,
         took=words.took,
         status_state=words.status_state,

@@ -10,6 +10,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from planq.shared.domain.batches.states import BatchStatus
 from planq.shared.domain.jobs.states import JobStatus, Outcome, StepStatus
 from planq.shared.domain.overview.waiting import shown_seconds
 
@@ -44,6 +45,16 @@ _STEP_KINDS = {
     StepStatus.CANCELLED: ("idle", "Cancelled"),
 }
 
+_BATCH_KINDS = {
+    BatchStatus.UPLOADING: ("run", "Comes in"),
+    BatchStatus.VALIDATING: ("run", "Is checked"),
+    BatchStatus.IN_PROGRESS: ("run", "Running"),
+    BatchStatus.CANCELLING: ("run", "Being cancelled"),
+    BatchStatus.COMPLETED: ("ok", "Completed"),
+    BatchStatus.FAILED: ("bad", "Failed"),
+    BatchStatus.CANCELLED: ("idle", "Cancelled"),
+}
+
 
 def job_state(job: dict[str, Any]) -> tuple[str, str]:
     """Return the kind of state that a job is in, which is its colour and glyph, and its word."""
@@ -58,6 +69,16 @@ def job_state(job: dict[str, Any]) -> tuple[str, str]:
 def status_state(status: str) -> tuple[str, str]:
     """Return the kind and the word of a status of jobs."""
     return _KINDS[JobStatus(status)]
+
+
+def batch_state(batch: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind and the word of a batch's state; `bad` is also one of which lines have failed."""
+    status = BatchStatus(batch["status"])
+    if batch["paused_at"] and not status.is_terminal:
+        return "idle", "Paused"
+    if status is BatchStatus.COMPLETED and any(batch["counts"][name] for name in ("failed", "partial", "invalid")):
+        return "bad", "Completed in part"
+    return _BATCH_KINDS[status]
 
 
 def step_state(step: dict[str, Any]) -> tuple[str, str]:

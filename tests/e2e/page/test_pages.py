@@ -170,7 +170,7 @@ def test_a_batch_is_dropped_estimated_begun_watched_and_cancelled(stack: Stack, 
     serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == []
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#facts")).to_contain_text("status cancelled")
+    expect(page.locator("#facts .state")).to_have_text("Cancelled")
     with page.expect_download() as saved:
         page.get_by_role("link", name="Save what has come of its lines").click()
     assert len(saved.value.path().read_text().splitlines()) == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planq.api.page.frame.fields import content_of, fields_in
-from planq.api.page.frame.words import SHOWN_CHARS, cost, dollars, inert, markdown, pretty
+from planq.api.page.frame.words import SHOWN_CHARS, batch_state, cost, dollars, inert, markdown, pretty
 from planq.shared.domain.errors import InvalidRequest
 
 SCHEMA: dict[str, Any] = {
@@ -89,3 +89,18 @@ def test_sums_of_money_are_cents_with_all_of_it_behind_them(amount: float, shown
     exact = f"{amount:.9f}".rstrip("0").ljust(4, "0")
     assert dollars(amount) == f'<data value="{exact}" title="${exact}">{shown}</data>'
     assert dollars(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("batch", "shown"),
+    [
+        ({"status": "in_progress"}, ("run", "Running")),
+        ({"status": "in_progress", "paused_at": "2026-01-01T00:00:00+00:00"}, ("idle", "Paused")),
+        ({"status": "completed"}, ("ok", "Completed")),
+        ({"status": "completed", "counts": {"failed": 0, "partial": 1, "invalid": 0}}, ("bad", "Completed in part")),
+        ({"status": "cancelled", "paused_at": "2026-01-01T00:00:00+00:00"}, ("idle", "Cancelled")),
+    ],
+)
+def test_a_batch_of_which_lines_failed_is_not_shown_as_whole(batch: dict[str, Any], shown: tuple[str, str]) -> None:
+    whole = {"paused_at": None, "counts": dict.fromkeys(("failed", "partial", "invalid"), 0)}
+    assert batch_state({**whole, **batch}) == shown
