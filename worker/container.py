@@ -85,6 +85,7 @@ from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
+from planq.worker.channels.typing import TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.egress import HostPlaces, LeastRate
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
@@ -324,6 +325,7 @@ class LaneRuntime:
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         self._sender: DeliverySender | None = None
+        self._typing: TypingNotices | None = None
         self._timers = NearTimers()
         self.workers = 1  # of this lane, as the heartbeat thread has counted them
         self.dispatcher: Dispatcher | None = None
@@ -428,12 +430,13 @@ class LaneRuntime:
         poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random)
         deliveries = self._failpoints.around("deliveries", store)
         bots = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
+        telegram = TelegramChannel(BotApi(settings.telegram_url or BOT_API, timeout), bots.get, SystemRandom().random)
         channels: dict[str, MessageChannel[Any]] = {
             ChannelKind.WEBHOOK: WebhookChannel(poster),
-            ChannelKind.TELEGRAM: TelegramChannel(
-                BotApi(settings.telegram_url or BOT_API, timeout), bots.get, SystemRandom().random
-            ),
+            ChannelKind.TELEGRAM: telegram,
         }
+        self._typing = TypingNotices(self._in_flight.attempts, store.chats_of, telegram.show_typing)
+        self._typing.start()
         sending = ChannelSender(poster, channels, deliveries, doubt)
         sender = DeliverySender(
             deliveries,
@@ -516,6 +519,8 @@ class LaneRuntime:
         await self._timers.close()
         if self._mcp is not None:
             await self._mcp.aclose()
+        if self._typing is not None:
+            await self._typing.close()
         if self._sender is not None:
             await self._sender.close()
         if self._warming is not None:

@@ -63,3 +63,11 @@ class PostgresDeliveries:
 
     async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
         await self._database.call("planq_move_thread", delivery.tenant_id, delivery.channel, thread, moved_to)
+
+    async def chats_of(self, jobs: Collection[UUID], limit: int) -> Sequence[tuple[str, str]]:
+        """Return tenant and thread of at most so many chats of Telegram whose turn is one of the jobs, or above one.
+
+        Channels that cannot be sent to now are left out.
+        """
+        rows = await self._database.fetch_all("chats_of_turns", jobs=list(jobs), limit=limit)
+        return [(row["tenant_id"], row["thread"]) for row in rows]

@@ -133,6 +133,12 @@ def five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed(
                 )
                 assert taken.status_code == 200, taken.text
             scene.eventually_running("fault_hold", 1)
+            if not number:
+                eventually(
+                    lambda: ("sendChatAction", {"chat_id": 7, "action": "typing"}) in server.calls,
+                    PATIENCE,
+                    what="the worker shows in the chat that it types",
+                )
             scene.stack.kill(name)
             (scene.folder / f"go-{number}").touch()
             name = scene.worker(**env)

@@ -147,6 +147,12 @@ class TelegramChannel:
             return self._failed(said, ErrorRecord(error.code, error.message, retryable=True))
         return self._outcome(said, answer)
 
+    async def show_typing(self, tenant_id: str, thread: str) -> None:
+        """Show in a chat that somebody types, for 5 s; raises as `BotApi.call` does, `ValueError` for no chat."""
+        token = await self._token(tenant_id, BOT_SECRET)
+        if token is not None:
+            await self._api.call(token, "sendChatAction", {**chat_of(thread), "action": "typing"})
+
     def _outcome(self, said: Outgoing, answer: BotAnswer) -> DeliveryOutcome:
         status = answer.status
         if status is None:

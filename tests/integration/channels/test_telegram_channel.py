@@ -8,16 +8,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from telegram import InlineKeyboardMarkup, MessageEntity
 
 from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
 from planq.shared.domain.channels.telegram import pressed
+from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.webhooks.deliveries import LADDER
+from planq.shared.ports.jobs.sweep import Attempt
 from planq.shared.store.database import Database
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
+from planq.worker.channels.typing import TypingNotices
 from planq.worker.webhooks.posting import Poster
 from planq.worker.webhooks.sender import DeliverySender
 from tests.support.bot_api import CUT, SILENT, TOKEN, BotServer, Reply, bot_server, refused
@@ -37,6 +41,7 @@ class House(ChannelPost):
         self.token: str | None = TOKEN
         channel = TelegramChannel(BotApi(server.url, timedelta(seconds=seconds)), self._token, lambda: 0.0)
         nobody = Poster(self._no_keys, timedelta(seconds=seconds), frozenset(), lambda: 0.0)
+        self.channel = channel
         sending = ChannelSender(nobody, {CHAT: channel}, self.store, doubt)
         self.counts = Counter[tuple[str, ...]]()
         self.sender = DeliverySender(self.store, sending, self.counts, most=50)
@@ -291,3 +296,53 @@ def test_a_question_has_buttons(database_url: str) -> None:
         assert [pressed(str(button.callback_data)) for button in buttons] == [(question["id"], n) for n in range(3)]
 
     play(database_url, work)
+
+
+def test_a_chat_is_shown_typing_while_its_turn_or_a_job_below_it_is_in_flight(database_url: str) -> None:
+    async def work(house: House) -> None:
+        turn, other = await house.says("x", CHAT, thread="-100/7"), await house.says("y", CHAT, thread="8")
+        next_turn = await house.says("and", CHAT, thread="-100/7")
+        child = (await house.says("below", "api")).job_id
+        await house.thread.run("UPDATE jobs SET root_job_id = %s WHERE id = %s", turn.job_id, child)
+        here: list[Attempt] = []
+        notices = TypingNotices(lambda: here, house.store.chats_of, house.channel.show_typing)
+
+        async def shown(*jobs: UUID | None) -> list[dict[str, Any]]:
+            here[:] = [Attempt(StepRef(job, 0, 0), 1) for job in jobs if job is not None]
+            house.server.calls.clear()
+            await notices.renew()
+            assert {method for method, _ in house.server.calls} <= {"sendChatAction"}
+            return sorted((given for _, given in house.server.calls), key=str)
+
+        topic = {"chat_id": -100, "message_thread_id": 7, "action": "typing"}
+        assert await shown() == []
+        assert await shown(turn.job_id, child) == [topic]
+        assert await shown(child, other.job_id) == [topic, {"chat_id": 8, "action": "typing"}]
+        assert await shown(next_turn.job_id) == [], "it has not begun"
+        house.server.tokens.clear()
+        assert await shown(turn.job_id) == [], "nobody is told by this"
+        await house.thread.run("UPDATE channels SET problem = 'refused'")
+        house.server.tokens.add(TOKEN)
+        assert await shown(turn.job_id) == []
+
+    play(database_url, work)
+
+
+def test_a_chat_that_hangs_keeps_no_other_from_being_shown() -> None:
+    async def work() -> None:
+        shown: list[str] = []
+
+        async def chats(jobs: Any, limit: int) -> list[tuple[str, str]]:
+            return [("a", "hangs"), ("a", "1"), ("b", "2")]
+
+        async def show(tenant: str, thread: str) -> None:
+            if thread == "hangs":
+                await asyncio.Event().wait()
+            shown.append(thread)
+
+        notices = TypingNotices(lambda: [Attempt(StepRef(uuid4(), 0, 0), 1)], chats, show, most_seconds=0.05)
+        async with asyncio.timeout(60):
+            await notices.renew()
+        assert shown == ["1", "2"]
+
+    asyncio.run(work())

@@ -51,6 +51,7 @@ ENGINE_FILES = {
 ENGINE = {
     "planq_claim_deliveries": "a worker takes what is due of all tenants, each with its own tenant's endpoint",
     "planq_end_delivery": "an attempt that this worker has claimed",
+    "chats_of_turns": "jobs that this worker carries out, each in a conversation of its own tenant",
     "planq_note_part": "an attempt that this worker has claimed",
     "planq_drop_deliveries": "its caller has found them, of one tenant or as what is due",
     "planq_cut_off": "its caller holds the job's row",
