@@ -69,6 +69,11 @@ COUNTERS: Mapping[str, CountedName] = {
     ),
     "llm_tokens": CountedName("planq_llm_tokens", "Tokens of calls of models.", ("model", "direction")),
     "llm_cost": CountedName("planq_llm_cost_usd", "What calls of models cost, where it is known.", ("model",)),
+    "tool_cost": CountedName(
+        "planq_tool_cost_usd",
+        "What calls of tools cost that have a price, counted with the end of their job.",
+        ("tool",),
+    ),
     "transition": CountedName(
         "planq_orchestration_transitions",
         "Transitions of orchestrations of agents, by event and the state it led to.",

@@ -355,6 +355,7 @@ class StepDocument(Answer):
         description="Since when no live worker has the tool of a step that is ready; it waits for one."
     )
     progress: ProgressDocument | None = Field(description="What the step says of itself while it runs.")
+    cost_usd: float | None = Field(description="What its calls have cost; null for a tool without a price.")
     started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
 
@@ -366,7 +367,7 @@ class StepList(Answer):
 
 
 class UsageDocument(Answer):
-    """What the model calls of a job used; the cost is null where a model's price is not known."""
+    """What the model calls of a job used. The cost is theirs and that of tools; null where no price was known."""
 
     input_tokens: int
     output_tokens: int

@@ -111,6 +111,7 @@ class Story:
             took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
             if origin := step.get("reused_from"):
                 took = f", as in {origin['job_id']} ${origin['index']}"
+            took += f", {step['cost_usd']:.4f} USD" if step.get("cost_usd") else ""
             error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
             yield finished, f"step {name} {status}{took}{error}", STEP_STYLES.get(status)
 

@@ -167,6 +167,7 @@ def _step_row(step: dict[str, Any]) -> list[str]:
     error = step.get("error") or {}
     note = as_line(error["message"], 120) if error.get("message") else _progress(step.get("progress") or {})
     note = note or as_line(step.get("content") or "", 120)
+    cost = f"{step['cost_usd']:.4f} USD" if step.get("cost_usd") else ""
     attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
     return [
@@ -175,7 +176,7 @@ def _step_row(step: dict[str, Any]) -> list[str]:
         step["status"],
         f"as in {origin['job_id']} ${origin['index']}" if origin else f"attempt {attempt}" if attempt > 1 else "",
         f"after {after}" if after else "",
-        note,
+        " ".join(part for part in (cost, note) if part),
     ]
 
 

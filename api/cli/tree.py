@@ -127,6 +127,8 @@ def _step_label(step: Json, now: datetime) -> Text:
     label.append(f" {step['status']}", style=STYLES.get(step["status"], "yellow"))
     if step.get("started_at"):
         label.append(f", {_elapsed(step['started_at'], step.get('finished_at'), now)}")
+    if step.get("cost_usd"):
+        label.append(f", {step['cost_usd']:.4f} USD")
     if step.get("error"):
         label.append(f"  {_error(step['error'])}", style="red")
     return label

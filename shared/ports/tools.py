@@ -261,12 +261,13 @@ class Accompanied:
 
     The output is what references see and what its schema describes. `content` is shown to models beside it. Each
     artifact is of bytes, or a wrapper with `artifact_id`, `artifact` and `_metadata`, and kept with the step like one
-    that is the output itself.
+    that is the output itself. `cost_usd` is what the call says that it cost.
     """
 
     output: Any
     artifacts: Sequence[Mapping[str, Any] | BytesArtifact] = ()
     content: str | None = None
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

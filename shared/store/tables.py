@@ -263,6 +263,7 @@ class Step(SQLModel, table=True):
     `tool_digest` is that of the schemas against which its plan was checked, null where it needs no tool. No live
     worker has the tool of one that is ready since `tool_away_since` (`sql/functions/offers.sql`). One attempt may
     take `longest_seconds` as long as it reports; `progress` is the last report `{done, message, at}`.
+    Its calls have cost `cost_usd`, null where its tool has no price; `charges` says what each attempt has, by number.
     """
 
     __tablename__ = "steps"
@@ -326,6 +327,8 @@ class Step(SQLModel, table=True):
     tool_away_since: datetime | None = time_column()
     longest_seconds: float | None = None
     progress: Any = json_column()
+    cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
+    charges: Any = json_column()
     error: Any = json_column()
     started_at: datetime | None = time_column()
     finished_at: datetime | None = time_column()

@@ -60,7 +60,8 @@ class CallSecrets:
             case Suspended(output=output):
                 return replace(answer, output=self.hidden_in(output))
             case Accompanied(output, artifacts, content):
-                return Accompanied(self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content))
+                hidden = self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content)
+                return Accompanied(*hidden, answer.cost_usd)
             case BytesArtifact(data=data):
                 for text in self._given:
                     data = data.replace(text.encode(), "…".encode())

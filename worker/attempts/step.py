@@ -31,6 +31,7 @@ from planq.shared.domain.errors import (
     UnknownTool,
 )
 from planq.shared.domain.frames import under_name
+from planq.shared.domain.jobs.budget import Wanted, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import ElicitationKind, StepKind, StepStatus
@@ -40,6 +41,7 @@ from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import (
+    Accompanied,
     Delegated,
     FindsOut,
     Gathers,
@@ -283,6 +285,9 @@ class StepRunner:
                 delegated = _checked(answer, claim, tool)
                 calling.count(self._counts, "delegated")
                 return AttemptOutcome(delegated=delegated)
+            if isinstance(answer, Accompanied) and answer.cost_usd is not None:
+                await self._charge(claim, answer.cost_usd)
+                answer = answer if answer.artifacts or answer.content else answer.output
             output = await self._values.ready(claim, tool, answer)
             calling.count(self._counts, "succeeded")
             return AttemptOutcome(output=output)
@@ -312,6 +317,9 @@ class StepRunner:
         if not claim.joined and claim.kind is not StepKind.ELICITATION:
             await self._approvals.check(claim, tool, arguments)
         await self._in_flight.until_held()
+        price = None if claim.joined else tool.definition.price_usd
+        if price is not None:
+            await self._charge(claim, price, is_ahead=True)
         calling.phase = Phase.CALLING
         if claim.joined:
             gathering = await self._gathering(claim, tool, arguments)
@@ -334,8 +342,17 @@ class StepRunner:
             context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, reports)
             try:
                 return await calling.ask(tool.call(arguments, context))
+            except AskingPerson:
+                if price is not None:  # it has done nothing yet, and is called anew with the answer
+                    await self._charge(claim, 0)
+                raise
             finally:
                 reports.close()
+
+    async def _charge(self, claim: StepClaim, usd: float, *, is_ahead: bool = False) -> None:
+        """Count what a call costs; raises `BudgetExceeded` where it `is_ahead` and the budget does not suffice."""
+        charged = await persist(lambda: self._store.charge_step(claim, usd, is_ahead=is_ahead))
+        check_reserved(Wanted(), charged)
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""

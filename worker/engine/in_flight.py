@@ -382,6 +382,7 @@ class GuardedStore:
         self.release_stage = store.release_stage
         self.release_step = store.release_step
         self.reserve = store.reserve
+        self.charge_step = store.charge_step
         self.warn = store.warn
         self.note_step = store.note_step
         self.keep_traceback = store.keep_traceback

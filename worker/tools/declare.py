@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.tools.definition import MAX_PRICE_USD
 
 _ATTRIBUTE = "__planq_tool__"
 """Where a decorated function carries its `ToolOptions`."""
@@ -46,6 +47,7 @@ class ToolOptions(BaseModel):
     repeatable: bool | None = None
     user_scoped: tuple[str, ...] | None = None
     version: str | None = Field(default=None, max_length=128)
+    price_usd: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD, allow_inf_nan=False)
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
         """Return these options with every one that `other` sets taken from there.
@@ -79,6 +81,7 @@ def tool(
     repeatable: bool | None = None,
     user_scoped: Sequence[str] | None = None,
     version: str | None = None,
+    price_usd: float | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -96,6 +99,8 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     A `repeatable` tool is one that a model may rightly call again and again with the same arguments.
     `user_scoped` names parameters that nobody chooses: `tenant_id` and `conversation_id` get those of the job, all
     others its user; they are empty where there is none. `version` is shown where workers have different schemas.
+    Each call costs `price_usd`, US dollars from 0 to 1000, which budgets count; what a `ToolResponse` reports counts
+    instead.
     Raises `Misconfigured` naming the function when an option is wrong.
     """
 

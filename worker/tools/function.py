@@ -166,6 +166,7 @@ class FunctionTool:
             user_scoped=list(self._scoped),
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
             version=options.version or "",
+            price_usd=options.price_usd,
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from planq.shared.domain.results.artifacts import MAX_ID
 from planq.shared.domain.results.media import UNKNOWN_MEDIA_TYPE, is_media_type
+from planq.shared.domain.tools.definition import MAX_PRICE_USD
 
 A = TypeVar("A")
 
@@ -74,18 +75,23 @@ class ToolResponse(Generic[A]):
     Later steps refer to `structured`, which is checked against the output schema: as a return annotation,
     `ToolResponse[Price]` gives that of `Price`. Models are shown `content`, a text, beside it. People get the
     `artifacts`, each of which is stored under an id of its own. Without `structured` the content is the output, as
-    `{"text": …}`.
+    `{"text": …}`. Budgets count `cost_usd`: what the call has cost, in US dollars from 0 to 1000.
     """
 
     content: str | None = None
     structured: A | None = None
     artifacts: Sequence[Artifact[Any]] = ()
+    cost_usd: float | None = None
 
     def __post_init__(self) -> None:
         if self.content is not None and not isinstance(self.content, str):
             raise TypeError(f"content is a text for models; found {type(self.content).__name__}")
         if isinstance(self.artifacts, Artifact) or any(not isinstance(one, Artifact) for one in self.artifacts):
             raise TypeError(f"artifacts is a list of Artifact; found {self.artifacts!r:.300}")
+        cost = self.cost_usd
+        is_number = isinstance(cost, (int, float)) and not isinstance(cost, bool)
+        if cost is not None and not (is_number and 0 <= cost <= MAX_PRICE_USD):
+            raise ValueError(f"cost_usd is US dollars from 0 to {MAX_PRICE_USD:g}; found {cost!r:.300}")
         ids = [one.id for one in self.artifacts]
         if len({*ids}) < len(ids):
             raise ValueError(f"each artifact of a response has an id of its own; found {ids}")

@@ -126,8 +126,9 @@ class Output:
             accompanied = replace(accompanied, content=said.content)
         untyped = replace(self, adapter=TypeAdapter(Any))
         made = [untyped.dump_artifact(one, tool_name, context) for one in said.artifacts]
-        accompanied = replace(accompanied, artifacts=[*accompanied.artifacts, *made])
-        return accompanied if accompanied.artifacts or accompanied.content else accompanied.output
+        accompanied = replace(accompanied, artifacts=[*accompanied.artifacts, *made], cost_usd=said.cost_usd)
+        is_alone = not accompanied.artifacts and not accompanied.content and said.cost_usd is None
+        return accompanied.output if is_alone else accompanied
 
     def dump_artifact(
         self, made: Artifact[Any], tool_name: str, context: ToolContext

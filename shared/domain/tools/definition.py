@@ -40,6 +40,10 @@ LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
 """Upper bounds of the latencies that are told apart: a tool answers from memory, over a network, or after work."""
 
 
+MAX_PRICE_USD = 1000.0
+"""What one call of a tool may cost: more is a slip, or no price of a call."""
+
+
 def default_retries(effect: Effect) -> int:
     """Return the extra attempts a tool gets when it names none (docs/decisions.md, D10)."""
     return 0 if effect is Effect.UNSAFE else 2
@@ -57,6 +61,7 @@ class ToolDefinition(BaseModel):
     `user_scoped` names parameters that the engine fills in, and a caller or a model cannot: they stand in no schema.
     A call takes `timeout_seconds` at most; where there are `longest_seconds`, so long in all, and `timeout_seconds`
     from one report to the next (`ToolContext.progress`).
+    Each call costs `price_usd`, unless it says itself what it cost; None where nobody said what it costs.
     `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people, and
     `version` is whatever its author calls this state of it.
     """
@@ -79,6 +84,7 @@ class ToolDefinition(BaseModel):
     user_scoped: list[str] = Field(default_factory=list)
     source: str = ""
     version: str = Field(default="", max_length=128)
+    price_usd: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD, allow_inf_nan=False)
 
     @cached_property
     def digest(self) -> str:

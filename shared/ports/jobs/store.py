@@ -307,6 +307,14 @@ class JobStore(Protocol):
         """
         ...
 
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
+        """Count what the call of an attempt costs, instead of what was counted for it before; idempotent.
+
+        With `is_ahead` the call is not begun, and is granted only where the money of its tree's budget suffices.
+        Otherwise it is counted whatever has become of the attempt.
+        """
+        ...
+
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
         """Append an event of this kind to the job's stream, unless it has one; False: the stage is no longer ours."""
         ...

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -252,6 +253,10 @@ class PostgresJobStore:
             is_paused=value.get("paused", False),
             is_late=value.get("late", False),
         )
+
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
+        given = claim.ref.job_id, claim.ref.index, claim.attempt, Decimal(str(usd)), is_ahead
+        return Reserved(**await self._database.call("planq_charge_step", *given))
 
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
         applied: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))

@@ -181,3 +181,19 @@ def test_what_a_worker_has_counted_is_kept_once_when_its_row_goes(database_url: 
         for _ in range(4):
             connection.execute("DELETE FROM workers WHERE id = (SELECT id FROM workers LIMIT 1)")
             assert counted(database_url) == before
+
+
+def test_what_tools_cost_is_counted_once_by_at_most_two_hundred_names(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        (one, other) = ended(connection, days=1, count=2, steps=2)
+        connection.execute("UPDATE steps SET cost_usd = 0.25, tool_name = 'look_up'")
+        connection.execute(
+            "INSERT INTO tallies SELECT 'tool_cost', ARRAY['tool ' || n], 1 FROM generate_series(1, 199) n"
+        )
+        connection.execute(TELL_END, [[one]])
+        assert counted(database_url)["tool_cost", "look_up"] == Decimal("0.5")
+        connection.execute("UPDATE steps SET tool_name = 'new' WHERE job_id = %s AND index = 1", [other])
+        connection.execute(TELL_END, [[other]])
+
+    found = counted(database_url)
+    assert (found["tool_cost", "look_up"], found["tool_cost", "other"]) == (Decimal("0.75"), Decimal("0.25"))

@@ -249,6 +249,16 @@ def test_a_server_entry_names_tools_that_may_be_called_again_and_again() -> None
     assert (poll.repeatable, other.repeatable) == (True, False)
 
 
+def test_a_server_entry_says_what_calls_of_its_tools_cost() -> None:
+    prices = {"search": 0.005, "*": 0.001}
+    server = McpServer.model_validate({"name": "s", "command": "c", "planq": {"prices_usd": prices}})
+    search, other = (
+        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}) for name in ("search", "x")
+    )
+
+    assert (search.price_usd, other.price_usd) == (0.005, 0.001)
+
+
 def test_error_of_a_result_carries_its_first_text() -> None:
     result = {"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "isError": True}
 

@@ -230,3 +230,16 @@ def test_a_question_of_its_own_type_is_asked_as_its_parts_are() -> None:
     ]
     with pytest.raises(TypeError, match="of its own"):
         tool_context(green).ask_sync(room, schema)
+
+
+@pytest.mark.parametrize("wrong", [-0.01, 1000.5, float("nan"), float("inf"), True, "0.1"])
+def test_a_cost_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="cost_usd is US dollars from 0 to 1000; found"):
+        ToolResponse("x", cost_usd=wrong)
+    if not isinstance(wrong, (bool, str)):
+        with pytest.raises(Misconfigured, match="price_usd"):
+
+            @tool(price_usd=wrong)
+            async def search(query: str) -> str:
+                """Search."""
+                return query

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,7 +24,7 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Recovery
 from planq.shared.domain.redact import secrets_of
-from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MCP_SOURCE
+from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_PRICE_USD, MCP_SOURCE
 from planq.worker.tools.declare import faults_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -43,6 +43,7 @@ class PlanqOptions(BaseModel):
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
     `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
     `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
+    `prices_usd`: what each call of a tool costs, by the name that it gives it; `*` stands for all others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +56,9 @@ class PlanqOptions(BaseModel):
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
     repeatable: list[str] = Field(default_factory=list)
     user_scoped: list[str] = Field(default_factory=list)
+    prices_usd: dict[str, Annotated[float, Field(ge=0, le=MAX_PRICE_USD, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
 
 
 class McpServer(BaseModel):

@@ -58,7 +58,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
     """Return the definition of a tool in the JSON form of `tools/list`."""
     effect = effect_of(listed.get("annotations"))
     declared = listed.get("outputSchema")
-    scoped = server.planq.user_scoped
+    scoped, prices = server.planq.user_scoped, server.planq.prices_usd
     return ToolDefinition(
         name=registry_name(server.name, listed["name"]),
         description=listed.get("description") or listed.get("title") or "",
@@ -73,6 +73,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         repeatable=listed["name"] in server.planq.repeatable,
         user_scoped=scoped,
         source=server.source,
+        price_usd=prices.get(listed["name"], prices.get("*")),
     )
 
 

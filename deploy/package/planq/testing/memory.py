@@ -573,6 +573,9 @@ class MemoryStore:
             left.append(wanted.own["total_tokens_limit"] - put - got - wanted.asked_tokens)
         return Reserved(reply_tokens=min([wanted.reply_tokens, *left]))
 
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
+        return Reserved()  # no job here has a budget
+
     def __getattr__(self, name: str) -> Any:
         async def refuse(*_: Any, **__: Any) -> Any:
             # Child jobs, budgets and suspects: a whole planq has them.

@@ -968,6 +968,8 @@ CREATE TABLE steps (
     tool_away_since TIMESTAMP WITH TIME ZONE,
     longest_seconds FLOAT,
     progress JSON,
+    cost_usd NUMERIC,
+    charges JSON,
     error JSON,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,

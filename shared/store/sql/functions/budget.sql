@@ -6,6 +6,9 @@
 -- (`jobs.budget`), what is used is the sum over its jobs (planq_tree_used): a call counts from the commit that records
 -- it. Reservations of one tree take turns by the row in `budgets`, which no other transition locks.
 --
+-- planq_charge_step counts what calls of tools cost, in the same sum: a declared price before the call is begun, within the
+-- limit, and what the tool says of it afterwards instead.
+--
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- Reserves what an attempt at a stage of a job (index -1) or at one of its steps is about to use, where the limits of its
@@ -85,7 +88,7 @@ BEGIN
     -- What is used and what is held are read in one statement: a call that is recorded meanwhile is in one of them, and
     -- not in both.
     SELECT t.tokens + v_made_tokens AS tokens, t.cost + (p_made->>'cost')::float8 AS cost,
-           t.calls + (p_made->>'calls')::float8 AS calls, t.steps, h.tokens AS held_tokens, h.cost AS held_cost,
+           t.calls + (p_made->>'calls')::float8 AS calls, t.steps, t.tool_cost, h.tokens AS held_tokens, h.cost AS held_cost,
            h.calls AS held_calls, h.steps AS held_steps INTO u
     FROM planq_tree_used(v_root) t, (
         SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.cost_usd), 0)::float8 AS cost,
@@ -93,7 +96,7 @@ BEGIN
         FROM budget_holds q
         WHERE q.root_job_id = v_root AND (q.job_id, q.index) <> (v_job, v_index) AND planq_is_held(q)
     ) h;
-    v_rate := CASE WHEN u.tokens > 0 THEN u.cost / u.tokens ELSE 0 END;
+    v_rate := CASE WHEN u.tokens > 0 THEN greatest(u.cost - u.tool_cost, 0) / u.tokens ELSE 0 END;
     v_asked_usd := coalesce((p_wanted->>'asked_usd')::float8, v_rate * v_asked);
     v_token_usd := coalesce((p_wanted->>'token_usd')::float8, v_rate);
     v_most := ARRAY[(j.budget->>'max_tokens')::float8, (j.budget->>'max_cost_usd')::float8,
@@ -145,6 +148,54 @@ BEGIN
     RETURN json_build_object('reply_tokens', CASE WHEN v_calls > 0 THEN v_reply::bigint END);
 END $$;
 
+-- StepCharged: what the call of an attempt costs, instead of what it was said to cost before; the step and its job have the sum.
+-- Whatever becomes of the attempt, as with model calls: what was spent was spent. A price that is declared is charged
+-- ahead of the call (`p_is_ahead`) and only within the limit of the tree: calls at the same time take turns by the row in
+-- `budgets`, locked in the order of planq_reserve, so that they cannot pass it together, and a call whose worker dies is
+-- counted. Repeating it changes nothing. Returns {} | {exceeded, most, used}.
+CREATE FUNCTION planq_charge_step(p_job uuid, p_index int, p_attempt int, p_usd numeric, p_is_ahead boolean)
+RETURNS json LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    j record;
+    v_most float8;
+    v_more numeric;
+    v_charges jsonb;
+    v_passed json;
+BEGIN
+    SELECT tenant_id, (budget->>'max_cost_usd')::float8 AS most, coalesce(root_job_id, id) AS root INTO j
+    FROM jobs WHERE id = p_job;
+    v_most := CASE WHEN p_is_ahead THEN j.most END;
+    IF v_most IS NOT NULL THEN
+        INSERT INTO budgets (root_job_id, tenant_id) VALUES (j.root, j.tenant_id) ON CONFLICT DO NOTHING;
+        PERFORM FROM budgets WHERE root_job_id = j.root AND warned_at IS NOT NULL;
+        IF NOT FOUND THEN
+            PERFORM FROM jobs WHERE id = j.root FOR NO KEY UPDATE;
+        END IF;
+        PERFORM FROM budgets WHERE root_job_id = j.root FOR UPDATE;
+    END IF;
+    PERFORM FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    SELECT coalesce(charges::jsonb, '{}') INTO v_charges FROM steps WHERE job_id = p_job AND index = p_index;
+    IF NOT FOUND THEN
+        RETURN '{}';
+    END IF;
+    v_more := p_usd - coalesce((v_charges->>p_attempt::text)::numeric, 0);
+    IF v_most IS NOT NULL THEN
+        SELECT planq_passed('{max_cost_usd}', ARRAY[v_most], ARRAY[u.cost + h.cost], ARRAY[v_more::float8]) INTO v_passed
+        FROM planq_tree_used(j.root) u, (
+            SELECT coalesce(sum(q.cost_usd), 0)::float8 AS cost FROM budget_holds q
+            WHERE q.root_job_id = j.root AND planq_is_held(q)
+        ) h;
+        IF v_passed IS NOT NULL THEN
+            RETURN v_passed;
+        END IF;
+    END IF;
+    UPDATE jobs SET cost_usd = coalesce(cost_usd, 0) + v_more WHERE id = p_job;
+    UPDATE steps SET cost_usd = coalesce(cost_usd, 0) + v_more,
+        charges = (v_charges || jsonb_build_object(p_attempt::text, p_usd))::json
+    WHERE job_id = p_job AND index = p_index;
+    RETURN '{}';
+END $$;
+
 -- Whether the next of what is counted would pass a limit: {exceeded, most, used} of the first that it would, else null.
 CREATE FUNCTION planq_passed(p_names text[], p_most float8[], p_used float8[], p_next float8[]) RETURNS json
 LANGUAGE sql IMMUTABLE AS $$
@@ -153,8 +204,9 @@ LANGUAGE sql IMMUTABLE AS $$
     WHERE c.next > 0 AND c.used + c.next > c.most ORDER BY c.place LIMIT 1
 $$;
 
--- What the jobs of a tree have used: {tokens, cost, calls, steps}.
-CREATE FUNCTION planq_tree_used(p_root uuid) RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8)
+-- What the jobs of a tree have used: {tokens, cost, calls, steps}; `tool_cost` is the part of the cost that is of tools.
+CREATE FUNCTION planq_tree_used(p_root uuid)
+RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8, tool_cost float8)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     RETURN QUERY
@@ -165,8 +217,10 @@ BEGIN
     )
     SELECT coalesce(sum(j.input_tokens + j.output_tokens), 0)::float8, coalesce(sum(j.cost_usd), 0)::float8,
            coalesce(sum(j.model_calls), 0)::float8,
-           coalesce(sum((SELECT count(*) FROM steps s WHERE s.job_id = j.id)), 0)::float8
-    FROM tree t JOIN jobs j ON j.id = t.id;
+           coalesce(sum(o.steps), 0)::float8, coalesce(sum(o.cost_usd), 0)::float8
+    FROM tree t JOIN jobs j ON j.id = t.id CROSS JOIN LATERAL (
+        SELECT count(*) AS steps, sum(s.cost_usd) AS cost_usd FROM steps s WHERE s.job_id = j.id
+    ) o;
 END $$;
 
 -- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.

@@ -86,9 +86,18 @@ BEGIN
             extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds
         FROM taken t JOIN jobs j ON j.id = t.job_id WHERE t.kind IN ('job_completed', 'job_failed', 'job_cancelled')
     ), done AS MATERIALIZED (
-        SELECT s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own,
+        SELECT s.tool_name, s.cost_usd, s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own,
             extract(epoch FROM s.finished_at - s.started_at)::float8 AS seconds
         FROM ended e JOIN steps s ON s.job_id = e.id
+    ), priced AS MATERIALIZED (
+        -- A tool has its name as long as fewer than two hundred have: servers may offer ever new ones.
+        SELECT p.usd, CASE WHEN p.is_named OR row_number() OVER (PARTITION BY p.is_named ORDER BY p.tool_name) + k.named <= 200
+            THEN p.tool_name ELSE 'other' END AS tool
+        FROM (
+            SELECT d.tool_name, sum(d.cost_usd) AS usd, EXISTS (
+                SELECT FROM tallies t WHERE t.name = 'tool_cost' AND t.labels = ARRAY[d.tool_name]) AS is_named
+            FROM done d WHERE d.cost_usd > 0 GROUP BY d.tool_name
+        ) p CROSS JOIN (SELECT count(*) AS named FROM tallies t WHERE t.name = 'tool_cost') k
     ), spans AS MATERIALIZED (
         SELECT CASE WHEN p.kind = 'plan_accepted' AND t.kind IN ('stage_started', 'job_completed', 'job_failed') THEN 'plan_execution'
                     WHEN p.stage = 'planning' AND t.kind IN ('plan_accepted', 'plan_refused', 'job_completed') AND NOT EXISTS (
@@ -131,6 +140,8 @@ BEGIN
         UNION ALL
         SELECT 'steps_ended', ARRAY[d.kind::text, d.lane::text, d.status::text], count(*) FROM done d WHERE d.is_own
         GROUP BY d.kind, d.lane, d.status
+        UNION ALL
+        SELECT 'tool_cost', ARRAY[p.tool], sum(p.usd) FROM priced p GROUP BY p.tool
         UNION ALL
         SELECT t.name || '_seconds', t.labels || planq_bucket(t.seconds), count(*) FROM times t
         GROUP BY t.name, t.labels, planq_bucket(t.seconds)

@@ -169,6 +169,7 @@ UNION ALL
 SELECT 'usage_differs', j.id, NULL FROM jobs j
 WHERE (j.input_tokens, j.output_tokens, coalesce(j.cost_usd, 0)) <> (
     SELECT coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0), coalesce(sum(c.cost_usd), 0)
+        + (SELECT coalesce(sum(s.cost_usd), 0) FROM steps s WHERE s.job_id = j.id)
     FROM model_calls c WHERE c.job_id = j.id)
 UNION ALL
 SELECT 'recorded_twice', c.job_id, NULL FROM model_calls c
