@@ -59,6 +59,7 @@ from planq.api.routes.operations import ASSETS, operation_routes, page_assets, p
 from planq.api.routes.outputs import artifact_routes, output_routes
 from planq.api.routes.overview import overview_routes
 from planq.api.routes.schedules import schedule_routes
+from planq.api.routes.search import search_routes
 from planq.api.routes.tenants import tenant_routes
 from planq.api.routes.webhooks import webhook_routes
 from planq.api.sessions import Sessions
@@ -165,7 +166,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
         *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
-        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, action_routes),
+        *(webhook_routes, webhook_channel_routes, telegram_routes, overview_routes, search_routes, action_routes),
         *(
             channel_routes,
             insight_routes,

@@ -64,6 +64,10 @@ class CommandClient:
         """
         return self._pages("/jobs", most, **{name: value for name, value in params.items() if value is not None})
 
+    def find(self, id: str) -> Json:
+        """Return `{items}` of what has an id of whatever kind."""
+        return self._json("GET", "/search", params={"id": id})
+
     def cancel(self, job_id: str) -> Json:
         """Ask for a job's cancellation and return the job."""
         return self.api.document(job_action(job_id, "cancel"))

@@ -1,4 +1,4 @@
-"""`planq status`, `output`, `jobs`: one job with its steps and its answer, one output of any size, all jobs."""
+"""`planq status`, `output`, `jobs`, `find`: a job with its steps, an output of any size, all jobs, whose an id is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planq.api.cli.console import (
     tell_of_more,
     write_pieces,
 )
-from planq.api.cli.outcome import describe_defect, end, reported
+from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
 from planq.api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
 from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
 
@@ -31,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     for command in (status, output, traceback, jobs):
         app.command()(command)
+    app.command("find")(find_by_id)
 
 
 def status(
@@ -290,3 +291,30 @@ def _job_row(job: dict[str, Any]) -> list[str]:
     agent = f"{job['agent']['name']}: " if job.get("agent") else ""
     asked = job.get("input") or ("(an action)" if agent else "(a plan)")
     return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", shown_status(job), as_line(f"{agent}{asked}", 60)]
+
+
+def find_by_id(
+    id: Annotated[str, typer.Argument(metavar="ID", help="An id of whatever kind, or a custom_id.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what has an id: a job, a Celery task, a plan, a conversation, a batch, a line, a schedule, a question.
+
+    Exit code 1 where nothing has it.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.find(id)["items"]
+    if as_json:
+        print_json({"items": found})
+    elif found:
+        print_columns([[one["kind"], as_line(one["id"], 80), _belongs_to(one)] for one in found])
+    else:
+        err.print("nothing has this id")
+    end(OK if found else NOT_OK)
+
+
+def _belongs_to(found: dict[str, Any]) -> str:
+    step = f" step {found['step_index']}" if found["step_index"] is not None else ""
+    batch = f"line {found['line']} of batch {found['batch_id']} " if found["line"] is not None else ""
+    return f"{batch}{'' if found['job_id'] is None else 'job ' + found['job_id']}{step}"

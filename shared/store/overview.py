@@ -17,6 +17,12 @@ from planq.shared.store.views import parsed
 COUNTED_UP_TO = 1_000
 """A status is counted up to here, so that a count costs the same however many jobs there are."""
 
+BATCHES_SEARCHED = 1_000
+"""A `custom_id` is looked for in so many of the newest batches."""
+
+MOST_LINES = 20
+"""So many lines with one `custom_id` are told."""
+
 MOST_WAITING = 10_000
 """So many steps, and as many stages, are counted of what waits for a worker."""
 
@@ -63,6 +69,15 @@ class JobOverview:
     ) -> FoundJobs:
         """Return the jobs that fit a filter; see `found_jobs`."""
         return await found_jobs(self._database, tenant_id, wanted, below=below, limit=limit, roots=roots)
+
+    async def with_id(self, tenant_id: str, id: UUID) -> Sequence[Row]:
+        """Return what of a tenant has an id (kind, id, job_id); none for another tenant's."""
+        return await self._database.fetch_all("find_by_id", tenant_id=tenant_id, id=id)
+
+    async def lines(self, tenant_id: str, custom_id: str) -> Sequence[Row]:
+        """Return lines of batches with this `custom_id` (batch_id, line, custom_id, job_id), the newest first."""
+        given = {"tenant_id": tenant_id, "custom_id": custom_id}
+        return await self._database.fetch_all("find_lines", **given, among=BATCHES_SEARCHED, limit=MOST_LINES)
 
     async def running(self, tenant_id: str, lease_seconds: float) -> Sequence[Row]:
         """Return what runs on workers alive (worker_id, job_id, step_index, what, since), the longest first.

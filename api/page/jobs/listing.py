@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from uuid import UUID
 
 from fastapi import Query
 from starlette.requests import Request
@@ -16,12 +15,14 @@ from planq.api.page.frame.route import body_of, fields_of, json_request, page_ro
 from planq.api.page.frame.words import status_state
 from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.api.routes.events import get_events
-from planq.api.routes.jobs import get_job, get_jobs, post_job
+from planq.api.routes.jobs import get_jobs, post_job
 from planq.api.routes.overview import get_job_counts, get_why
+from planq.api.routes.search import get_search
 from planq.api.sample import SAMPLE_INPUT
 from planq.api.schemas import JobRequest
-from planq.shared.domain.errors import NotFound, PlanqError
+from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.domain.overview.searching import FoundKind, named_id
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.job_actions import LOOKED_THROUGH
 
@@ -38,10 +39,11 @@ async def show_jobs(
     q: Annotated[str, Query(max_length=200)] = "",
     cursor: Annotated[str | None, Query()] = None,
 ) -> Response:
-    """Show the jobs that fit what the address says, newest first; an id of a job leads to that one."""
+    """Show the jobs that fit what the address says, newest first; an id leads to what has it."""
     words = q.strip()
-    if (found := _id_in(words)) is not None:
-        return seen(await _place_of(request, services, found))
+    hits = await _hits(services, who, words)
+    if hits and named_id(words) is not None:
+        return seen(hits[0]["place"])
     chosen = {**fields_given(request.query_params, "children", "tenant"), "words": words}
     wanted = filter_given(chosen)
     for name, known in (("status", JobStatus), ("strategy", Strategy)):
@@ -71,6 +73,7 @@ async def show_jobs(
         counts=_counts(counted, chosen) if counted else [],
         chosen=chosen,
         chips=chips,
+        hits=hits,
         is_foreign=is_foreign,
         sees_tenants=KeyScope.ADMIN in who.scopes,
         strategies=list(Strategy),
@@ -140,17 +143,26 @@ def _in_address(chosen: dict[str, str]) -> dict[str, str]:
     return {"q" if name == "words" else name: value for name, value in chosen.items()}
 
 
-def _id_in(words: str) -> UUID | None:
-    try:
-        return UUID(words) if len(words) >= 32 else None
-    except ValueError:
-        return None
+async def _hits(services: Services, who: Caller, words: str) -> list[dict[str, Any]]:
+    """Return what has these words as its id, each with its place; raises `NotFound` for an id that nobody has."""
+    if not words:
+        return []
+    found = values_of(await get_search(services, who, words))["items"]
+    if not found and named_id(words) is not None:
+        looked = "a job, its steps and plan, a conversation, a batch, a schedule, a question, a job action or a line"
+        raise NotFound(f"nothing here has the id {words}; looked for {looked}")
+    return [{**one, "place": _place_of(one)} for one in found]
 
 
-async def _place_of(request: Request, services: Services, found: UUID) -> str:
-    """Return the page of what has an id; raises `NotFound` with all that was looked for."""
-    try:
-        await get_job(request, str(found), services)
-    except PlanqError:
-        raise NotFound(f"nothing here has the id {found}; looked for a job") from None
-    return f"/jobs/{found}"
+def _place_of(found: dict[str, Any]) -> str:
+    """Return the page of what has an id."""
+    kind = FoundKind(found["kind"])
+    if kind is FoundKind.STEP:
+        return f"/jobs/{found['job_id']}#step-{found['step_index']}"
+    if kind is FoundKind.LINE:
+        return f"/jobs/{found['job_id']}" if found["job_id"] else f"/batches/{found['batch_id']}"
+    if kind is FoundKind.CONVERSATION or kind is FoundKind.BATCH:
+        return f"/{'conversations' if kind is FoundKind.CONVERSATION else 'batches'}/{found['id']}"
+    if kind is FoundKind.JOB_ACTION:
+        return f"/job-actions/{found['id']}"
+    return "/schedules" if kind is FoundKind.SCHEDULE else f"/jobs/{found['job_id']}"

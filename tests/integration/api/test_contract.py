@@ -49,6 +49,7 @@ OPERATIONS = [
     ("GET", "/jobs/{job_id}"),
     ("GET", "/jobs/{job_id}/why"),
     ("GET", "/job-counts"),
+    ("GET", "/search"),
     ("GET", "/workers"),
     ("POST", "/job-actions"),
     ("GET", "/job-actions"),

@@ -58,6 +58,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "content": '{"custom_id": "a", "body": {"input": "a"}}',
         "headers": {"Content-Type": "application/jsonl"},
     },
+    "GET /search": {"params": {"id": "a"}},
     # What follows what is still to come would never end.
     "GET /events": {"params": {"follow": "false"}},
     "GET /jobs/{job_id}/events": {"params": {"follow": "false"}},

@@ -53,6 +53,7 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
     ("patch", "/insights/{insight_id}"): {"json": {"is_pinned": True}},
     ("patch", "/endpoints/{endpoint_id}"): {"json": {"description": "mine"}},
+    ("get", "/search"): {"params": {"id": SECRET}},  # a custom_id
     ("get", "/events"): {"params": {"follow": "false", "after": "0-0"}},
     ("get", "/conversations/{conversation_id}/events"): {"params": {"follow": "false"}},
 }
@@ -236,6 +237,18 @@ def test_the_same_requests_find_what_is_the_callers_own(owned: Belongings) -> No
             ids |= {"job_id": owned.turn} if path.startswith("/messages/") else {}
             answer = owned.ask(OWNER, method, path, ids=ids)
             assert answer.status_code not in (403, 404, 422), f"{method} {path}: {answer.text}"
+
+
+def test_an_id_is_found_by_whose_it_is_alone(owned: Belongings) -> None:
+    kinds = {"job_id": "job", "plan_id": "plan", "conversation_id": "conversation", "batch_id": "batch"}
+    kinds |= {"schedule_id": "schedule", "elicitation_id": "question", "action_id": "job_action"}
+    asked = {owned.ids[name]: kind for name, kind in kinds.items()} | {SECRET: "line"}
+    asked |= {f"{owned.ids['job_id']}.r0.s0.1": "step", f"{owned.ids['job_id']}/0": "step"}
+    for text, kind in asked.items():
+        for tenant, found in ((OWNER, [kind]), (RIVAL, [])):
+            given = {"params": {"id": text}, "headers": {"Authorization": owned.keys[tenant]}}
+            answer = owned.api.http.get("/search", **given)
+            assert [one["kind"] for one in answer.json()["items"]] == found, f"{text} of {tenant}: {answer.text}"
 
 
 def test_requests_that_name_what_belongs_to_another_tenant_do_not_find_it(owned: Belongings) -> None:

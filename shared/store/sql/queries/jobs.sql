@@ -242,6 +242,24 @@ CROSS JOIN LATERAL (
 ) f
 GROUP BY 1
 
+-- name: find_by_id
+-- What of a tenant has an id: a job, a conversation, a batch, a schedule, a question, a job action. A question tells its job.
+SELECT 'job' AS kind, id, NULL::uuid AS job_id FROM jobs WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'conversation', id, NULL FROM conversations WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'batch', id, NULL FROM batches WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'schedule', id, last_job_id FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'question', id, job_id FROM elicitations WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+UNION ALL SELECT 'job_action', id, NULL FROM job_actions WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+
+-- name: find_lines
+-- The lines with a `custom_id` in a tenant's newest batches, the newest first; of each batch the index knows the one.
+SELECT l.batch_id, l.line, l.custom_id, l.job_id
+FROM (SELECT id FROM batches WHERE tenant_id = %(tenant_id)s ORDER BY id DESC LIMIT %(among)s) b
+CROSS JOIN LATERAL (
+    SELECT * FROM batch_lines WHERE batch_id = b.id AND custom_id = %(custom_id)s AND tenant_id = %(tenant_id)s OFFSET 0
+) l
+ORDER BY l.batch_id DESC LIMIT %(limit)s
+
 -- name: running_work
 -- What of a tenant's runs on which of the workers that are alive, at most `most` steps and `most` stages of each.
 SELECT w.id AS worker_id, r.job_id, r.step_index, r.what, r.since

@@ -1,0 +1,42 @@
+"""What somebody's id may be of."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from planq.shared.domain.jobs.ids import (
+    StepRef,
+    group_id,
+    plan_attempt_id,
+    respond_attempt_id,
+    step_attempt_id,
+    steps_attempt_id,
+)
+from planq.shared.domain.overview.searching import NamedId, named_id
+
+JOB = UUID("01a1fd0d-d36a-7c9b-abe5-077a4bbcb541")
+STEP = StepRef(JOB, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f" {JOB} ", NamedId(JOB)),
+        (str(JOB).upper(), NamedId(JOB)),
+        (JOB.hex, NamedId(JOB)),
+        (plan_attempt_id(JOB, 2), NamedId(JOB)),
+        (respond_attempt_id(JOB, 1), NamedId(JOB)),
+        (step_attempt_id(STEP, 3), NamedId(JOB, 12)),
+        (steps_attempt_id(STEP, 4, 1), NamedId(JOB, 12)),
+        (group_id(step_attempt_id(STEP, 3)), NamedId(JOB, 12)),
+        (f"{JOB}/12", NamedId(JOB, 12)),
+        (f"{JOB}/x", None),
+        (f"{JOB}.r0.s", None),
+        ("order-7", None),
+        ("", None),
+    ],
+)
+def test_a_text_names_an_id_and_perhaps_a_step(text: str, named: NamedId | None) -> None:
+    assert named_id(text) == named
