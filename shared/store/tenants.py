@@ -18,6 +18,9 @@ from planq.shared.store.fresh import Fresh
 
 _FRESH_SECONDS = 1.0
 
+_YOUNG_SECONDS = 30.0
+"""For so long after its last use a tenant is looked up without a reader, so that a lone job waits for no look."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTenant:
@@ -131,7 +134,7 @@ class TenantDirectory:
         self._database = database
         self._limits = limits
         self._given = given
-        self._known: Fresh[str, Tenant] = Fresh(self._look, _FRESH_SECONDS)
+        self._known: Fresh[str, Tenant] = Fresh(self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS)
 
     async def of(self, tenant_id: str) -> Tenant:
         return await self._known.of(tenant_id)

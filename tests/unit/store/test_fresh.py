@@ -130,3 +130,36 @@ def test_what_strangers_ask_for_does_not_fill_the_memory(clock: list[float], mon
         assert len(kept._kept) <= 3
 
     run(work)
+
+
+def test_what_was_read_a_moment_ago_is_asked_for_without_a_reader(clock: list[float]) -> None:
+    async def work() -> None:
+        source = Source()
+        kept = Fresh(source.ask, 0.01, young_for=5.0)
+        await kept.of("a")
+        await until(lambda: source.asked >= 3)
+        clock[0] += 5.0
+        await until(lambda: not kept._read_at)
+        assert not kept._asking
+        await kept.of("a")  # it begins again
+        clock[0] += 1.0
+        source.fails = True
+        asked = source.asked
+        await until(lambda: source.asked > asked and not kept._asking)
+        assert kept._kept["a"][0] < clock[0]  # the old one is not shown as young
+        source.fails = False
+        assert await kept.of("a") == f"a{source.asked}"
+
+    asyncio.run(work())
+
+
+def test_few_are_asked_for_without_a_reader(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "MOST_YOUNG", 2)
+
+    async def work() -> None:
+        kept = Fresh(Source().ask, 1.0, young_for=5.0)
+        for key in "abac":
+            await kept.of(key)
+        assert set(kept._read_at) == {"a", "c"}
+
+    asyncio.run(work())
