@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import logging
 import traceback
@@ -23,6 +22,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import ToolContext
+from planq.shared.ports.tools import Accompanied, BytesArtifact
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry
 from tests.support.bot_api import TOKEN, BotServer, bot_server
@@ -62,9 +62,14 @@ def fetch(
     tool = registry.find("telegram_file")
     assert tool is not None
     asks = dataclasses.replace(context, secrets=Kept(token))
-    output = asyncio.run(tool.call({"file_id": file_id, **arguments}, asks))
+    said = asyncio.run(tool.call({"file_id": file_id, **arguments}, asks))
+    output, artifacts = (said.output, said.artifacts) if isinstance(said, Accompanied) else (said, [])
     assert violations(tool.definition.output_schema, output) == []
-    assert TOKEN not in str(output)
+    assert TOKEN not in str(said)
+    for kept in artifacts:
+        assert isinstance(kept, BytesArtifact)
+        assert kept.artifact_id == output["artifact_id"] == f"{asks.idempotency_key}/file"
+        output = {**output, "kept": (kept.data, kept.media_type)}
     return output
 
 
@@ -85,11 +90,14 @@ def test_a_text_comes_as_text(context: ToolContext, server: BotServer) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("photos/file_2.jpg", "image/jpeg"), ("voice/file_3.oga", "audio/ogg"), ("x/file_4", "")]
 )
-def test_what_is_no_text_comes_as_base64(context: ToolContext, server: BotServer, name: str, kind: str) -> None:
+def test_what_is_no_text_is_kept_as_an_artifact_of_bytes(
+    context: ToolContext, server: BotServer, name: str, kind: str
+) -> None:
     server.files = {name: bytes(range(256))}
     found = fetch(context, server.url, name)
     assert (found["media_type"], found["size"], found["truncated"]) == (kind, 256, False)
-    assert base64.b64decode(found["base64"]) == bytes(range(256))
+    assert found["kept"] == (bytes(range(256)), kind or "application/octet-stream")
+    assert "text" not in found
 
 
 def test_a_text_is_cut_at_the_limit_and_anything_else_is_only_described(

@@ -7,7 +7,6 @@ module: whatever goes wrong is told in words of its own, without the exception t
 from __future__ import annotations
 
 import asyncio
-import base64
 import mimetypes
 import re
 from typing import Annotated, Any, NotRequired
@@ -34,26 +33,25 @@ from planq.worker.egress import GuardedTransport, retry_after
 from planq.worker.tools.builtin.content import is_text, read_document, read_limited
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import from_status
+from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 
 _NAME = "telegram_file"
 _TIMEOUT_SECONDS = 45.0
 _MOST_ANSWER_BYTES = 100_000
-_MOST_CODED_BYTES = 1_000_000
-"""A larger file that is no text is described alone: what follows in the job could not use it as text either."""
 
 _TOKEN = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,200}")
 _PATH = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 
 
 class TelegramFile(TypedDict):
-    """A file; `text` is there where it is one, `base64` where it is small and none."""
+    """A file; `text` is there where it is one, `artifact_id` where it is none and was kept."""
 
     name: Annotated[str, Field(description="The name that Telegram keeps it under.")]
     media_type: Annotated[str, Field(description="By the name, such as image/jpeg; empty where that says nothing.")]
     size: Annotated[int, Field(description="Its bytes, as far as they were read.")]
     text: NotRequired[str]
-    base64: NotRequired[str]
+    artifact_id: NotRequired[Annotated[str, Field(description="The artifact that has its bytes.")]]
     truncated: Annotated[bool, Field(description="True when it was larger than the limit: cut, or not read at all.")]
 
 
@@ -67,8 +65,8 @@ async def telegram_file(
     max_bytes: Annotated[
         int | None, Field(description="Read no more than this; an operator's limit applies too.", ge=1)
     ] = None,
-) -> TelegramFile:
-    """Fetch a file that somebody has sent to the bot, by the `file_id` that its message tells: text, or base64."""
+) -> ToolResponse[TelegramFile]:
+    """Fetch a file that somebody has sent to the bot, by the `file_id` of its message: a text, or an artifact."""
     token = await context.secret(BOT_SECRET)
     if not _TOKEN.fullmatch(token):
         raise AuthFailed(f"{_NAME}: the secret {BOT_SECRET} is no token of a bot; it looks like 123456:AbC…")
@@ -93,11 +91,16 @@ async def telegram_file(
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS), client:
             path, size = await _place_of(client, f"{url}/bot{token}/getFile", file_id)
-            return await _read(client, f"{url}/file/bot{token}/{quote(path)}", path, size, limit)
+            found, body = await _read(client, f"{url}/file/bot{token}/{quote(path)}", path, size, limit)
     except (TimeoutError, httpx.TimeoutException):
         raise TimedOut(f"{_NAME}: Telegram did not answer in full within {_TIMEOUT_SECONDS:g} s") from None
     except httpx.HTTPError as error:
         raise Transient(f"{_NAME}: Telegram could not be reached ({type(error).__name__})") from None
+    if body is None:
+        return ToolResponse(structured=found)
+    # One id for every attempt of the step: a repeat makes no second artifact.
+    kept = Artifact(f"{context.idempotency_key}/file", body, media_type=found["media_type"] or None)
+    return ToolResponse(structured={**found, "artifact_id": kept.id}, artifacts=[kept])
 
 
 async def _place_of(client: httpx.AsyncClient, url: str, file_id: str) -> tuple[str, int | None]:
@@ -115,26 +118,26 @@ async def _place_of(client: httpx.AsyncClient, url: str, file_id: str) -> tuple[
     return path, size if isinstance(size, int) and not isinstance(size, bool) else None
 
 
-async def _read(client: httpx.AsyncClient, url: str, path: str, size: int | None, limit: int) -> TelegramFile:
+async def _read(
+    client: httpx.AsyncClient, url: str, path: str, size: int | None, limit: int
+) -> tuple[TelegramFile, bytes | None]:
+    """Return what a file is, and its bytes where it is no text and came whole."""
     name = path.rpartition("/")[2]
     kind = mimetypes.guess_type(name)[0] or ""
     if name.endswith(".oga"):
         kind = "audio/ogg"  # voice messages, which not every machine's table knows
     described = TelegramFile(name=name, media_type=kind, size=size or 0, truncated=True)
-    most = limit if not kind or is_text(kind, b"") else min(limit, _MOST_CODED_BYTES)
-    if size is not None and size > most and not is_text(kind or "application/octet-stream", b""):
-        return described
+    if size is not None and size > limit and not is_text(kind or "application/octet-stream", b""):
+        return described, None
     async with client.stream("GET", url) as response:
         if not response.is_success:
             raise _refusal(response, {})
-        body, is_cut = await _limited(response, most)
+        body, is_cut = await _limited(response, limit)
     described = {**described, "size": len(body), "truncated": is_cut}
     if is_text(kind, body):
         document = await asyncio.to_thread(read_document, body, kind, None)
-        return {**described, "text": document.text}
-    if is_cut or len(body) > _MOST_CODED_BYTES:
-        return {**described, "truncated": True}
-    return {**described, "base64": base64.b64encode(body).decode()}
+        return {**described, "text": document.text}, None
+    return described, None if is_cut else body
 
 
 async def _limited(response: httpx.Response, limit: int) -> tuple[bytes, bool]:
