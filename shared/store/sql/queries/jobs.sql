@@ -237,7 +237,7 @@ CROSS JOIN LATERAL (
     ) THEN planq_open_questions(%(tenant_id)s, o.id, NULL) IS NOT NULL ELSE false END AS is_asking
     FROM (
         SELECT j.id FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
-        LIMIT %(most)s
+        ORDER BY j.strategy, j.id LIMIT %(most)s  -- that of an index: for a status that few have, the table would be read
     ) o
 ) f
 GROUP BY 1
