@@ -227,6 +227,44 @@ def test_a_plan_is_seen_as_a_graph_and_forked_with_an_edit(stack: Stack, visitor
     del visitor.complaints[:]  # that the plan was refused, by its status
 
 
+def test_a_palette_leads_from_every_page_by_keys_alone(stack: Stack, visitor: Visitor) -> None:
+    job_id = submit(stack, input="Find the flamingo", plan={"calls": [QUESTION]})
+    page, keys = visitor.page, visitor.page.keyboard
+    palette = page.get_by_role("dialog", name="Palette")
+    field = palette.get_by_role("combobox")
+    page.goto("/ui/workers")
+    page.get_by_role("link", name="Inbox").focus()
+    keys.press("/")
+    expect(field).to_be_focused()
+    expect(palette.get_by_role("option").filter(has_text="Find the flamingo")).to_be_visible()
+    found = Axe().run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    for _ in range(3):
+        keys.press("Tab")
+        assert page.evaluate("document.activeElement === document.body || !!document.activeElement.closest('dialog')")
+    keys.press("Escape")
+    expect(page.get_by_role("link", name="Inbox")).to_be_focused()
+    keys.press("Control+k")
+    keys.type("agen")
+    expect(palette.get_by_role("option", selected=True)).to_contain_text("Agents")
+    keys.press("Enter")
+    expect(page).to_have_url(re.compile("/ui/agents$"))
+    page.wait_for_load_state("load")  # with its scripts
+    keys.press("/")
+    keys.type(job_id)
+    keys.press("Enter")
+    expect(page).to_have_url(re.compile(f"/ui/jobs/{job_id}$"))
+    page.wait_for_load_state("load")
+    keys.press("Control+k")
+    keys.type("cancel")
+    expect(palette.get_by_role("option", selected=True)).to_contain_text("Cancel")
+    keys.press("ArrowUp")
+    expect(palette.get_by_role("option", selected=True)).to_contain_text("Find “cancel”")
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    expect(page.locator("#facts .state")).to_have_text("Cancelled")
+
+
 def test_what_strangers_wrote_stays_text(stack: Stack, visitor: Visitor) -> None:
     call = {"tool_name": "test_raise", "arguments": {"message": HOSTILE}}
     job_id = submit(stack, input=HOSTILE, plan={"calls": [call]}, metadata={"note": HOSTILE})
