@@ -31,6 +31,29 @@ class WhyDocument(Answer):
     sentence: str = Field(description="The same for people, as the page and `planq status` say it.")
 
 
+class ModelCallDocument(Answer):
+    """One call of a job to a model: to plan, to answer, or for a turn of its rounds."""
+
+    round: int
+    purpose: str
+    model: str
+    attempts: int = Field(description="How often it was tried.")
+    latency_ms: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None = Field(description="Null where nobody knows the model's price.")
+    error: Any = Field(description="Null where the call succeeded.")
+    exchange: Any = Field(description="`request` and `reply`; null where they are not kept, or are over 64 KiB.")
+    exchange_bytes: int | None = Field(description="Null where they are not kept.")
+    created_at: Time
+
+
+class ModelCallPage(Answer):
+    """The first calls of a job to models, in their order, at most 100; those of child jobs are with these."""
+
+    items: list[ModelCallDocument]
+
+
 class CountDocument(Answer):
     """How many jobs that no other job has made stand in each status."""
 
@@ -89,6 +112,20 @@ async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     return JsonResponse(
         {"job_id": str(found), "status": job["status"], "waits_for": wait.kind, "sentence": wait.sentence}
     )
+
+
+@overview_routes.get("/jobs/{job_id}/model-calls", response_model=ModelCallPage, responses=error_responses(404))
+async def get_model_calls(job_id: JobPath, services: Use, who: Who) -> Response:
+    """List a job's calls to models, with tokens and cost, and with prompts and replies where they are kept."""
+    rows = await services.overview.model_calls(who.tenant_id, job_id_of(job_id))
+    return JsonResponse({"items": [_model_call(row) for row in rows]})
+
+
+def _model_call(row: Row) -> dict[str, Any]:
+    counts = ("round", "purpose", "model", "attempts", "latency_ms", "input_tokens", "output_tokens")
+    kept = {name: row[name] for name in (*counts, "error", "exchange", "exchange_bytes")}
+    cost = None if row["cost_usd"] is None else float(row["cost_usd"])
+    return {**kept, "cost_usd": cost, "created_at": shown_time(row["created_at"])}
 
 
 @overview_routes.get("/job-counts", response_model=CountDocument)

@@ -26,6 +26,11 @@ MOST_LINES = 20
 MOST_WAITING = 10_000
 """So many steps, and as many stages, are counted of what waits for a worker."""
 
+MOST_CALLS = 100
+"""So many calls to models are told of a job."""
+
+_MOST_EXCHANGE_BYTES = 65_536
+
 MOST_RUNNING = 100
 """So many steps, and as many stages, are told of what runs on one worker."""
 
@@ -52,6 +57,15 @@ class JobOverview:
             "open_steps": steps,
             "question": _question(row),
         }
+
+    async def model_calls(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:
+        """Return the first `MOST_CALLS` calls of a job to its models; raises `NotFound`."""
+        rows = await self._database.fetch_all(
+            "job_model_calls", tenant_id=tenant_id, job_id=job_id, most=MOST_CALLS, most_bytes=_MOST_EXCHANGE_BYTES
+        )
+        if not rows:
+            raise NotFound(f"there is no job {job_id}")
+        return [row for row in rows if row["id"] is not None]
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
         """Return how many jobs that no other job has made stand in each status, each up to `COUNTED_UP_TO`."""

@@ -23,7 +23,7 @@ from planq.api.routes.elicitations import get_elicitation
 from planq.api.routes.events import get_job_events
 from planq.api.routes.jobs import get_job
 from planq.api.routes.outputs import get_artifacts, get_output
-from planq.api.routes.overview import get_why
+from planq.api.routes.overview import get_model_calls, get_why
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
 
@@ -38,6 +38,8 @@ _MOST_WHOLE = 12
 _FEW_STEPS = 30
 """Of more steps each is a line that leads to its own page, so that the job's page stays small."""
 
+_MOST_CALLS = 20
+
 _EVENTS = 100
 
 
@@ -50,6 +52,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     is_long = len(steps) > _FEW_STEPS
     moments = await moments_of(request, services, who, job_id)
     own = moments_by_step(job["steps"], moments)
+    called = values_of(await get_model_calls(job_id, services, who))["items"] if job["model_calls"] else []
     listed = values_of(await get_artifacts(job_id, services, who))
     return page(
         request,
@@ -69,6 +72,8 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         attempts=attempts_of(own),
         left_out=len(job["steps"]) - len(steps),
         planned=_planned(job),
+        called=called[:_MOST_CALLS],
+        uncalled=max(0, len(called) - _MOST_CALLS),
         questions=await _questions(services, who, job),
         acts=_acts(job),
         is_live=not JobStatus(job["status"]).is_terminal,

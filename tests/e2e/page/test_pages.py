@@ -62,7 +62,10 @@ def test_a_newcomer_runs_the_sample_and_reads_its_answer(stack: Stack, visitor: 
 
     expect(page.locator("#facts .state")).to_have_text("Completed")
     expect(page.locator("#answer")).to_contain_text("How planq keeps a job alive")
-    expect(page.locator("details.step")).to_have_count(3)
+    expect(page.locator("#steps details.step")).to_have_count(3)
+    expect(page.locator("#called details.step")).to_have_count(2)
+    page.locator("#call-1 > summary").click()
+    expect(page.locator("#call-1")).to_contain_text("knowledge_search")
     page.locator("#step-2 > summary").click()
     expect(page.locator("#step-2")).to_contain_text('"title": "How planq keeps a job alive"')
     expect(page.locator("#step-2 a.ref[data-from='from $0.output.text']")).to_be_visible()

@@ -48,6 +48,7 @@ OPERATIONS = [
     ("GET", "/jobs"),
     ("GET", "/jobs/{job_id}"),
     ("GET", "/jobs/{job_id}/why"),
+    ("GET", "/jobs/{job_id}/model-calls"),
     ("GET", "/job-counts"),
     ("GET", "/search"),
     ("GET", "/workers"),

@@ -136,6 +136,18 @@ FROM jobs j LEFT JOIN tracebacks t ON t.job_id = j.id AND t.index = %(index)s
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 ORDER BY t.attempt DESC
 
+-- name: job_model_calls
+-- The first calls of a job to its models, the first one first; what was said is null where it was not kept, or is longer than
+-- `most_bytes`. One row without a call where there are none.
+SELECT c.id, c.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens, c.cost_usd, c.error, c.created_at,
+       octet_length(c.exchange::text) AS exchange_bytes,
+       CASE WHEN octet_length(c.exchange::text) <= %(most_bytes)s THEN c.exchange END AS exchange
+FROM jobs j LEFT JOIN LATERAL (
+    SELECT * FROM model_calls m WHERE m.job_id = j.id ORDER BY m.id LIMIT %(most)s
+) c ON true
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+ORDER BY c.id
+
 -- name: child_outcomes
 -- How the child jobs stand of the steps %(first)s to %(last)s of a round, those of each step's last attempt, in the order
 -- in which they were asked for.
