@@ -36,7 +36,7 @@ _Name = Annotated[
 class CostSums(Answer):
     """What models were used for, and what that cost."""
 
-    calls: int = Field(description="Calls of models, failed ones, too.")
+    calls: int = Field(description="Calls of models, and of tools that have a price; failed ones, too.")
     unpriced_calls: int = Field(description="Calls that used tokens whose price is not known: the cost lacks them.")
     input_tokens: int
     output_tokens: int

@@ -71,6 +71,13 @@ def test_a_declared_price_counts_and_what_the_tool_reports_counts_instead(play: 
         assert costs == ["0.0055", "0.001", None, "0.01", "0.02"]
         assert (steps[0]["output"], steps[1]["content"]) == ({"n": 1}, "one")
         assert job["cost_usd"] == Decimal("0.0365"), "a call that failed may have been paid for"
+        days = await rows(harness, "SELECT model, calls, cost_usd FROM daily_costs WHERE model LIKE 'tool:%%'")
+        assert {(day["model"], day["calls"], str(day["cost_usd"])) for day in days} == {
+            ("tool:fail", 1, "0.01"),
+            ("tool:look_up", 1, "0.02"),
+            ("tool:measure", 1, "0.0055"),
+            ("tool:meter", 1, "0.001"),
+        }, "what was reported counts, once"
         assert await harness.worker_registry.broken_invariants() == []
 
     play(scenario, ScriptedModel(), TOOLS)

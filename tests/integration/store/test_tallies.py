@@ -197,3 +197,16 @@ def test_what_tools_cost_is_counted_once_by_at_most_two_hundred_names(database_u
 
     found = counted(database_url)
     assert (found["tool_cost", "look_up"], found["tool_cost", "other"]) == (Decimal("0.75"), Decimal("0.25"))
+
+
+def test_a_job_that_goes_on_after_its_end_has_its_steps_counted_once(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        (job,) = ended(connection, days=1, steps=3)
+        connection.execute(TELL_END, [[job]])
+        assert counted(database_url)["steps_ended", "tool", "io", "succeeded"] == 3
+        connection.execute("UPDATE jobs SET resumes = 1")
+        connection.execute("UPDATE steps SET finished_at = clock_timestamp(), status = 'failed' WHERE index = 2")
+        connection.execute(TELL_END, [[job]])
+
+    found = counted(database_url)
+    assert (found["steps_ended", "tool", "io", "succeeded"], found["steps_ended", "tool", "io", "failed"]) == (3, 1)

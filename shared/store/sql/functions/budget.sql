@@ -152,7 +152,8 @@ END $$;
 -- Whatever becomes of the attempt, as with model calls: what was spent was spent. A price that is declared is charged
 -- ahead of the call (`p_is_ahead`) and only within the limit of the tree: calls at the same time take turns by the row in
 -- `budgets`, locked in the order of planq_reserve, so that they cannot pass it together, and a call whose worker dies is
--- counted. Repeating it changes nothing. Returns {} | {exceeded, most, used}.
+-- counted. Repeating it changes nothing. The day's costs have it at once: what a tool reports may be less than its price, and a
+-- sum that only grows could not take that back. Returns {} | {exceeded, most, used}.
 CREATE FUNCTION planq_charge_step(p_job uuid, p_index int, p_attempt int, p_usd numeric, p_is_ahead boolean)
 RETURNS json LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -161,8 +162,10 @@ DECLARE
     v_more numeric;
     v_charges jsonb;
     v_passed json;
+    v_tool text;
 BEGIN
-    SELECT tenant_id, (budget->>'max_cost_usd')::float8 AS most, coalesce(root_job_id, id) AS root INTO j
+    SELECT tenant_id, (budget->>'max_cost_usd')::float8 AS most, coalesce(root_job_id, id) AS root,
+        coalesce(agent_name, '') AS agent INTO j
     FROM jobs WHERE id = p_job;
     v_most := CASE WHEN p_is_ahead THEN j.most END;
     IF v_most IS NOT NULL THEN
@@ -174,7 +177,7 @@ BEGIN
         PERFORM FROM budgets WHERE root_job_id = j.root FOR UPDATE;
     END IF;
     PERFORM FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    SELECT coalesce(charges::jsonb, '{}') INTO v_charges FROM steps WHERE job_id = p_job AND index = p_index;
+    SELECT coalesce(charges::jsonb, '{}'), tool_name INTO v_charges, v_tool FROM steps WHERE job_id = p_job AND index = p_index;
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
@@ -193,6 +196,13 @@ BEGIN
     UPDATE steps SET cost_usd = coalesce(cost_usd, 0) + v_more,
         charges = (v_charges || jsonb_build_object(p_attempt::text, p_usd))::json
     WHERE job_id = p_job AND index = p_index;
+    IF v_more <> 0 THEN
+        INSERT INTO daily_costs AS d (tenant_id, day, agent, model, calls, unpriced_calls, input_tokens, output_tokens, cost_usd)
+        VALUES (j.tenant_id, (planq_now() AT TIME ZONE 'UTC')::date, j.agent, 'tool:' || v_tool,
+                (NOT v_charges ? p_attempt::text)::int, 0, 0, 0, v_more)
+        ON CONFLICT (tenant_id, day, agent, model) DO UPDATE SET
+            calls = d.calls + excluded.calls, cost_usd = d.cost_usd + excluded.cost_usd;
+    END IF;
     RETURN '{}';
 END $$;
 

@@ -64,7 +64,8 @@ $$;
 -- Counts the events behind a place in the log, of transactions below `p_below`. Returns the place of the last one and how many
 -- they are, nulls for none.
 --
--- Steps are counted with the end of their job, in one look at all of them: what was skipped or cancelled has no event. How
+-- Steps are counted with the end of their job, in one look at all of them: what was skipped or cancelled has no event. Of a job
+-- that was resumed these are the steps which have ended since its end before. How
 -- long a stage or a plan took is the time since the event that began it, which is found from the job's last ones.
 CREATE FUNCTION planq_tally_events(p_xid xid8, p_sequence bigint, p_below xid8, p_limit int)
 RETURNS TABLE (xid xid8, sequence bigint, n bigint) LANGUAGE plpgsql
@@ -83,12 +84,15 @@ BEGIN
         SELECT j.id, j.tenant_id, j.priority, planq_outcome(j.status, j.error) AS outcome, j.in_message_flow AND j.parent_job_id IS NULL AS is_task,
             j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AS is_turn,
             extract(epoch FROM j.started_at - j.created_at)::float8 AS queued,
-            extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds
+            extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds,
+            CASE WHEN j.resumes > 0 THEN (
+                SELECT max(b.created_at) FROM events b WHERE b.job_id = j.id AND b.xid <= t.xid AND (b.xid < t.xid OR b.sequence < t.sequence)
+                  AND b.kind IN ('job_completed', 'job_failed', 'job_cancelled')) END AS earlier_end
         FROM taken t JOIN jobs j ON j.id = t.job_id WHERE t.kind IN ('job_completed', 'job_failed', 'job_cancelled')
     ), done AS MATERIALIZED (
         SELECT s.tool_name, s.cost_usd, s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own,
             extract(epoch FROM s.finished_at - s.started_at)::float8 AS seconds
-        FROM ended e JOIN steps s ON s.job_id = e.id
+        FROM ended e JOIN steps s ON s.job_id = e.id WHERE e.earlier_end IS NULL OR s.finished_at > e.earlier_end
     ), priced AS MATERIALIZED (
         -- A tool has its name as long as fewer than two hundred have: servers may offer ever new ones.
         SELECT p.usd, CASE WHEN p.is_named OR row_number() OVER (PARTITION BY p.is_named ORDER BY p.tool_name) + k.named <= 200
