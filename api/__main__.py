@@ -101,7 +101,7 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
 
     No more connections are taken than there are file descriptors for, less some for all else.
     """
-    from planq.api.protocol import BoundedProtocol, Bounds
+    from planq.api.http.protocol import BoundedProtocol, Bounds
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max_connections if soft == resource.RLIM_INFINITY else min(max_connections, max(1, soft - _OTHER_FILES))

@@ -21,24 +21,25 @@ from uuid import UUID
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from planq.api import http
-from planq.api.access import Access
-from planq.api.batch_validation import validate_batches
+from planq.api.access.guard import Guard, GuardMiddleware
+from planq.api.access.limits import RateLimits, UnfinishedJobs, open_windows
+from planq.api.access.places import LEASE_SECONDS, Places
+from planq.api.access.revocation import OngoingRequests
+from planq.api.access.scopes import Access
+from planq.api.access.sessions import Sessions
+from planq.api.batches.validation import validate_batches
 from planq.api.channels.telegram import telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
-from planq.api.limits import RateLimits, UnfinishedJobs, open_windows
+from planq.api.http import exchange as http
+from planq.api.http.prefix import Prefix
 from planq.api.mcp.server import McpDoor
-from planq.api.metrics import Metrics
-from planq.api.middleware import Guard, GuardMiddleware
+from planq.api.metrics.exposition import Metrics
+from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
 from planq.api.openapi import describe_api, operation_name
 from planq.api.page.frame.route import refusal_page
 from planq.api.page.routers import PAGE_ROUTERS
-from planq.api.places import LEASE_SECONDS, Places
-from planq.api.prefix import Prefix
-from planq.api.readiness import BrokerProbe, ReadinessChecks
-from planq.api.revocation import OngoingRequests
 from planq.api.routes.actions import action_routes
 from planq.api.routes.agents import agent_routes
 from planq.api.routes.batch_control import batch_control_routes
@@ -62,41 +63,40 @@ from planq.api.routes.schedules import schedule_routes
 from planq.api.routes.search import search_routes
 from planq.api.routes.tenants import tenant_routes
 from planq.api.routes.webhooks import webhook_routes
-from planq.api.sessions import Sessions
-from planq.api.streams import Streams
-from planq.api.waiting import Waiters
+from planq.api.streams.followers import Streams
+from planq.api.streams.waiting import Waiters
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.data_folder import serves
 from planq.shared.failpoints import Failpoints, methods
 from planq.shared.settings import VERSION, Settings
-from planq.shared.store.agents import DocumentStore
-from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
-from planq.shared.store.batch_control import BatchControl
-from planq.shared.store.batches import BatchStore
+from planq.shared.store.actions.store import JobActions
+from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.store.batches.control import BatchControl
+from planq.shared.store.batches.store import BatchStore
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.costs import CostStore
 from planq.shared.store.database import Database
 from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.event_log import EventLog
+from planq.shared.store.events.log import EventLog
 from planq.shared.store.ids import new_id
-from planq.shared.store.insights import InsightStore
-from planq.shared.store.job_actions import JobActions
+from planq.shared.store.insights.store import InsightStore
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.objects import open_objects
 from planq.shared.store.overview import JobOverview
-from planq.shared.store.payloads import PayloadStore
-from planq.shared.store.places import PlaceStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
-from planq.shared.store.signing import SigningSecrets
-from planq.shared.store.streams import StreamStore
-from planq.shared.store.tallies import TallyStore
-from planq.shared.store.tenants import TenantDirectory, TenantStore
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.streams.followers import StreamStore
+from planq.shared.store.tallies.store import TallyStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
+from planq.shared.store.tenants.places import PlaceStore
+from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.telemetry.logs import hide
 from planq.shared.timers import NearTimers
 

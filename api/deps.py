@@ -22,9 +22,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from planq.api.access import Access, digest_behind
-from planq.api.callers import Caller, caller_of
-from planq.api.http import (
+from planq.api.access.callers import Caller, caller_of
+from planq.api.access.limits import RateLimits, UnfinishedJobs
+from planq.api.access.places import Kind, Places
+from planq.api.access.revocation import OngoingRequests
+from planq.api.access.scopes import Access, digest_behind
+from planq.api.access.sessions import Sessions
+from planq.api.http.exchange import (
     HttpRefusal,
     JsonResponse,
     check_fields,
@@ -32,41 +36,37 @@ from planq.api.http import (
     error_response,
     error_responses,
 )
-from planq.api.limits import RateLimits, UnfinishedJobs
-from planq.api.metrics import Metrics
-from planq.api.places import Kind, Places
-from planq.api.readiness import ReadinessChecks
-from planq.api.revocation import OngoingRequests
-from planq.api.sessions import Sessions
-from planq.api.streams import Streams
-from planq.api.waiting import WAITED, Waiters
+from planq.api.metrics.exposition import Metrics
+from planq.api.metrics.readiness import ReadinessChecks
+from planq.api.streams.followers import Streams
+from planq.api.streams.waiting import WAITED, Waiters
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from planq.shared.settings import Settings
-from planq.shared.store.agents import DocumentStore
-from planq.shared.store.api_keys import ApiKeyStore, KnownKeys
-from planq.shared.store.batch_control import BatchControl
-from planq.shared.store.batches import BatchStore
+from planq.shared.store.actions.store import JobActions
+from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.store.batches.control import BatchControl
+from planq.shared.store.batches.store import BatchStore
 from planq.shared.store.catalogue import Catalogue
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.costs import CostStore
 from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.event_log import EventLog
-from planq.shared.store.insights import InsightStore
-from planq.shared.store.job_actions import JobActions
+from planq.shared.store.events.log import EventLog
+from planq.shared.store.insights.store import InsightStore
 from planq.shared.store.jobs.signals import Notifier
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.overview import JobOverview
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
-from planq.shared.store.signing import SigningSecrets
-from planq.shared.store.streams import StreamStore
-from planq.shared.store.tenants import TenantDirectory, TenantStore
+from planq.shared.store.streams.followers import StreamStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
 from planq.shared.store.views import JobView
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.timers import NearTimers
 
 T = TypeVar("T")

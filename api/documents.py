@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.api.prefix import below_prefix
+from planq.api.http.prefix import below_prefix
 from planq.shared.domain.agents.document import read_agent
 from planq.shared.domain.agents.warnings import Warned, job_warning
 from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
@@ -15,7 +15,7 @@ from planq.shared.domain.jobs.states import Effect, JobStatus, Respond, StepStat
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.rounds.guard import CALLER_SOURCE
 from planq.shared.domain.values.encoding import JsonText
-from planq.shared.store.agents import StoredDocument
+from planq.shared.store.agents.documents import StoredDocument
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.requests import Submission
 from planq.shared.store.views import JobView, parsed

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from planq.api.http import Problem
-from planq.api.middleware import OPEN_PATHS
-from planq.api.prefix import below_prefix
+from planq.api.access.guard import OPEN_PATHS
+from planq.api.http.exchange import Problem
+from planq.api.http.prefix import below_prefix
 from planq.shared.domain.jobs.limits import Limits
 
 

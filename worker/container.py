@@ -56,23 +56,23 @@ from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.ports.jobs.sweep import SweepDuty
 from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import VERSION, Settings
-from planq.shared.store.acting import ActionSweep
+from planq.shared.store.actions.sweep import ActionSweep
+from planq.shared.store.batches.lines import LineSweep
 from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.conversations.turns import TurnSweep
 from planq.shared.store.database import Database
-from planq.shared.store.deliveries import PostgresDeliveries
+from planq.shared.store.insights.learning import PostgresInsightOffers
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.learning import PostgresInsightOffers
-from planq.shared.store.lines import LineSweep
-from planq.shared.store.objects import open_objects
 from planq.shared.store.orchestrations import PostgresOrchestrations
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.schedules import ScheduleSweep
-from planq.shared.store.secrets import SecretStore
-from planq.shared.store.signing import SigningSecrets
-from planq.shared.store.tenants import TenantDirectory
-from planq.shared.store.texts import PostgresTexts
-from planq.shared.store.turns import TurnSweep
+from planq.shared.store.streams.texts import PostgresTexts
+from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
+from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.telemetry.logs import hide
 from planq.shared.timers import NearTimers
 from planq.shared.vocabulary import count_tokens

@@ -35,8 +35,8 @@ from planq.shared.domain.redact import without_password
 from planq.shared.failpoints import Failpoints
 from planq.shared.settings import VERSION
 from planq.shared.store.ids import new_id
-from planq.shared.store.knowledge import PostgresKnowledge
-from planq.shared.store.memory import PostgresMemory
+from planq.shared.store.memory.knowledge import PostgresKnowledge
+from planq.shared.store.memory.store import PostgresMemory
 from planq.shared.store.schema import require_schema
 from planq.worker.celery.app import app, settings
 from planq.worker.celery.events import CeleryTracker, SilentTracker

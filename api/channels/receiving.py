@@ -7,17 +7,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planq.api.answering import answer_elicitation, is_closed
-from planq.api.callers import Caller
+from planq.api.access.callers import Caller
+from planq.api.conversations.messages import checked_message, in_conversation, receive_message
 from planq.api.deps import Services
-from planq.api.http import HttpRefusal
-from planq.api.messages import checked_message, in_conversation, receive_message
+from planq.api.http.exchange import HttpRefusal
+from planq.api.jobs.answering import answer_elicitation, is_closed
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.conversations.inbound import CanonicalMessage
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.ports.tenants import Tenant
-from planq.shared.store.conversations import Received
+from planq.shared.store.conversations.store import Received
 from planq.shared.store.database import Row
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from planq.api.channels.receiving import Post, answer_for, message_of, post_of, question_of, receive
 from planq.api.deps import Services, Use, strict_router
-from planq.api.http import HttpRefusal, JsonResponse
+from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.channels.telegram import (

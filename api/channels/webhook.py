@@ -10,10 +10,10 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from planq.api.access.limits import too_many
 from planq.api.channels.receiving import Post, answer_for, message_of, post_of, question_of, receive
 from planq.api.deps import Services, Use, strict_router
-from planq.api.http import HttpRefusal, JsonResponse, decode_body
-from planq.api.limits import too_many
+from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped

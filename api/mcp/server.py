@@ -35,9 +35,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from planq.api.callers import caller_of
+from planq.api.access.callers import caller_of
 from planq.api.deps import Services
-from planq.api.http import HttpRefusal, decode_body, error_response
+from planq.api.http.exchange import HttpRefusal, decode_body, error_response
 from planq.api.mcp.calls import IDEMPOTENCY_KEY, call_tool
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import PlanqError, Unavailable

@@ -11,17 +11,17 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from planq.api.filters import JobFilterRequest
-from planq.api.http import JsonResponse, body_digest, error_responses
+from planq.api.http.exchange import JsonResponse, body_digest, error_responses
+from planq.api.jobs.filters import JobFilterRequest
+from planq.api.jobs.submission import check_key
 from planq.api.routes.jobs import CursorQuery, KeyHeader
 from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
-from planq.api.submission import check_key
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.overview.selection import ActionStatus, JobAct
+from planq.shared.store.actions.store import COUNTED_AMONG, NewAction
 from planq.shared.store.database import Row, shown_time
-from planq.shared.store.job_actions import COUNTED_AMONG, NewAction
 
 action_routes = strict_router("jobs")
 

@@ -14,10 +14,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Services, Use, no_cursor, page_of, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
-from planq.api.http import JsonResponse, decode_body, error_responses
+from planq.api.http.exchange import JsonResponse, decode_body, error_responses
 from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
 from planq.shared.computing import off_loop
 from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
@@ -25,7 +25,7 @@ from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse
 from planq.shared.domain.agents.source import MAX_CHARS
 from planq.shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.store.agents import Kept
+from planq.shared.store.agents.documents import Kept
 from planq.shared.store.database import json_text
 
 agent_routes = strict_router("agents")

@@ -11,15 +11,15 @@ from uuid import UUID
 from fastapi import Query
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.batch_documents import BatchDocument, BatchResumeRequest, json_lines, result_line
-from planq.api.callers import Who
+from planq.api.access.callers import Who
+from planq.api.batches.documents import BatchDocument, BatchResumeRequest, json_lines, result_line
 from planq.api.deps import Services, Use, announce_ended, strict_router
 from planq.api.documents import job_document
-from planq.api.http import error_responses
+from planq.api.http.exchange import error_responses
 from planq.api.routes.batches import JSON_LINES, LINES, BatchPath, answer_with_batch, batch_id_of
 from planq.shared.domain.batches.states import LineStatus
 from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.store.batch_control import Moved
+from planq.shared.store.batches.control import Moved
 from planq.shared.store.database import Row
 from planq.shared.store.views import JobView
 

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.batch_documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
-from planq.api.batch_upload import upload
-from planq.api.batch_validation import defects_of
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
+from planq.api.batches.documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
+from planq.api.batches.upload import upload
+from planq.api.batches.validation import defects_of
 from planq.api.deps import (
     Services,
     Use,
@@ -25,15 +25,15 @@ from planq.api.deps import (
     page_of,
     strict_router,
 )
-from planq.api.filters import object_in
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.jobs.filters import object_in
+from planq.api.jobs.submission import callback_of, check_key
 from planq.api.routes.jobs import CursorQuery, KeyHeader
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import callback_of, check_key
 from planq.shared.domain.batches.states import BatchStatus
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.store.batches import NewBatch
+from planq.shared.store.batches.store import NewBatch
 from planq.shared.store.ids import new_id
 
 batch_routes = strict_router("batches")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
-from planq.api.http import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
+from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
+from planq.api.jobs.submission import allowed_tools, check_plan, known_names, unfit_for_a_job, unknown_agents
 from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
-from planq.api.submission import allowed_tools, check_plan, known_names, unfit_for_a_job, unknown_agents
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.forms import ReadPlan, defect_place, form_of
 

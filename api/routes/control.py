@@ -5,15 +5,15 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.answering import answered_by
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
 from planq.api.documents import fork_preview
-from planq.api.http import JsonResponse, error_responses, json_bytes
-from planq.api.recovery import asks_nothing, fork_of, verdict_of
+from planq.api.http.exchange import JsonResponse, error_responses, json_bytes
+from planq.api.jobs.answering import answered_by
+from planq.api.jobs.recovery import asks_nothing, fork_of, verdict_of
+from planq.api.jobs.submission import Submitted, sender_of, store_job
 from planq.api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
-from planq.api.submission import Submitted, sender_of, store_job
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
 from planq.shared.domain.overview.again import doubts_about, seconds_again

@@ -10,7 +10,8 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
+from planq.api.conversations.agents import AgentHeader, named_agent
 from planq.api.deps import (
     Services,
     Use,
@@ -24,16 +25,15 @@ from planq.api.deps import (
     strict_router,
 )
 from planq.api.documents import shown_id
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, JobPath
 from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
-from planq.api.turn_agents import AgentHeader, named_agent
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.conversations.failure import said
 from planq.shared.domain.conversations.inbound import unknown_channel
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
 from planq.shared.domain.errors import Conflict, InvalidRequest, capped
-from planq.shared.store.agents import pin_agent
+from planq.shared.store.agents.documents import pin_agent
 from planq.shared.store.database import Row, shown_time
 from planq.shared.vocabulary import count_tokens
 

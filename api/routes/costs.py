@@ -10,9 +10,9 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Use, strict_router
-from planq.api.http import HttpRefusal, JsonResponse
+from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import Answer
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.overview.costs import CostBy, CostsWanted

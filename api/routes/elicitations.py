@@ -8,8 +8,7 @@ from uuid import UUID
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from planq.api.answering import answer_elicitation, is_closed
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import (
     Services,
     Use,
@@ -22,7 +21,8 @@ from planq.api.deps import (
     strict_router,
 )
 from planq.api.documents import elicitation_document
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.jobs.answering import answer_elicitation, is_closed
 from planq.api.routes.jobs import CursorQuery, JobPath
 from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
 from planq.shared.domain.errors import NotFound, capped

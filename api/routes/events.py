@@ -21,22 +21,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from planq.api.access import digest_behind
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
+from planq.api.access.guard import IS_HEAD
+from planq.api.access.places import Kind
+from planq.api.access.scopes import digest_behind
 from planq.api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
-from planq.api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
-from planq.api.http import HttpRefusal, error_responses
-from planq.api.middleware import IS_HEAD
-from planq.api.places import Kind
-from planq.api.protocol import ABORT_CONNECTION
+from planq.api.http.exchange import HttpRefusal, error_responses
+from planq.api.http.protocol import ABORT_CONNECTION
 from planq.api.routes.conversations import ConversationPath
 from planq.api.routes.jobs import JobPath
-from planq.api.streams import Followed, Stream, Topic
-from planq.api.waiting import WAITED
+from planq.api.streams.followers import Followed, Stream, Topic
+from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
+from planq.api.streams.waiting import WAITED
 from planq.shared.domain.errors import DatabaseUnavailable, capped
 from planq.shared.domain.streams.position import BEGINNING, END, Position
 from planq.shared.ports.streams import TextPiece
-from planq.shared.store.event_log import LoggedEvent
+from planq.shared.store.events.log import LoggedEvent
 
 event_routes = strict_router("jobs")
 

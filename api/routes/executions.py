@@ -13,10 +13,12 @@ from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Who, caller_of
+from planq.api.access.callers import Who, caller_of
+from planq.api.conversations.jobs import submitted_turn_or_job
 from planq.api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, place_to_wait, strict_router
 from planq.api.documents import execution_document
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.jobs.submission import Submitted
 from planq.api.routes.agents import NamePath
 from planq.api.routes.jobs import ACCEPTED, KeyHeader, TraceHeader, WaitQuery
 from planq.api.schemas import (
@@ -40,8 +42,6 @@ from planq.api.schemas import (
     WarningDocument,
     object_with,
 )
-from planq.api.submission import Submitted
-from planq.api.turn_jobs import submitted_turn_or_job
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason

@@ -9,9 +9,9 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, cursor_bytes, cursor_of, job_id_of, no_cursor, page_of, strict_router
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, JobPath
 from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
 from planq.shared.computing import off_loop
@@ -20,7 +20,7 @@ from planq.shared.domain.insights.offering import InsightMode, Side, confidence
 from planq.shared.domain.insights.report import Usefulness, compare, compare_rates
 from planq.shared.domain.insights.rules import InsightKind
 from planq.shared.store.database import Row, shown_time
-from planq.shared.store.insights import Measured
+from planq.shared.store.insights.store import Measured
 
 insight_routes = strict_router("insights")
 

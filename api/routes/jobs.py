@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who, caller_of
+from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.conversations.jobs import submitted_turn_or_job
 from planq.api.deps import (
     DirectRoute,
     Services,
@@ -29,11 +30,18 @@ from planq.api.deps import (
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
-from planq.api.filters import FilterAgent, FilterBatch, FilterCost, FilterSeconds, FilterTime, FilterWords, filter_of
-from planq.api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.jobs.filters import (
+    FilterAgent,
+    FilterBatch,
+    FilterCost,
+    FilterSeconds,
+    FilterTime,
+    FilterWords,
+    filter_of,
+)
+from planq.api.jobs.submission import Submitted
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from planq.api.submission import Submitted
-from planq.api.turn_jobs import submitted_turn_or_job
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.tenants.keys import KeyScope

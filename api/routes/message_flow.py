@@ -11,19 +11,9 @@ from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
-from planq.api.deps import (
-    Services,
-    Use,
-    check_job_is_open_to,
-    cursor_bytes,
-    cursor_of,
-    job_id_of,
-    no_cursor,
-    strict_router,
-)
-from planq.api.http import JsonResponse, error_responses
-from planq.api.message_flow import (
+from planq.api.access.callers import Caller, Who
+from planq.api.conversations.agents import AgentHeader, named_agent
+from planq.api.conversations.message_flow import (
     FlowPlan,
     FlowPlanPage,
     FlowTask,
@@ -37,6 +27,18 @@ from planq.api.message_flow import (
     task_document,
     task_status,
 )
+from planq.api.deps import (
+    Services,
+    Use,
+    check_job_is_open_to,
+    cursor_bytes,
+    cursor_of,
+    job_id_of,
+    no_cursor,
+    strict_router,
+)
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.jobs.submission import CHANNEL_OF_TASKS, submit_job
 from planq.api.routes.control import resume_job
 from planq.api.routes.jobs import (
     CursorQuery,
@@ -49,8 +51,6 @@ from planq.api.routes.jobs import (
     seconds_to_wait,
 )
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import CHANNEL_OF_TASKS, submit_job
-from planq.api.turn_agents import AgentHeader, named_agent
 from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.store.database import Row

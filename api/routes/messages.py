@@ -10,11 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who, caller_of
-from planq.api.deps import DirectRoute, Services, StrictRequest, Use, job_id_of, strict_router
-from planq.api.http import HttpRefusal, decode_body, error_response, error_responses
-from planq.api.limits import too_many
-from planq.api.messages import (
+from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.limits import too_many
+from planq.api.conversations.agents import AgentHeader
+from planq.api.conversations.messages import (
     InboundRequest,
     MessageAnswer,
     PendingAnswer,
@@ -25,10 +24,11 @@ from planq.api.messages import (
     receive_message,
     stored_message,
 )
+from planq.api.deps import DirectRoute, Services, StrictRequest, Use, job_id_of, strict_router
+from planq.api.http.exchange import HttpRefusal, decode_body, error_response, error_responses
 from planq.api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
-from planq.api.turn_agents import AgentHeader
 from planq.shared.domain.errors import PlanqError
-from planq.shared.store.conversations import Arrival
+from planq.shared.store.conversations.store import Arrival
 
 message_routes = strict_router("messages", 401, 402, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
 

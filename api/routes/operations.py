@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from planq.api.deps import Use, strict_router
-from planq.api.http import RETRY_AFTER_SECONDS, JsonResponse, error_responses
+from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from planq.api.schemas import Answer
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)

@@ -16,17 +16,17 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
 from planq.api.documents import artifact_record
-from planq.api.http import JsonResponse, error_responses
-from planq.api.ranges import part_of
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ranges import part_of
 from planq.api.routes.jobs import JobPath
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.results.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
 from planq.shared.store.database import Row, shown_time
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import StoredJson
 
 output_routes = strict_router("jobs")

@@ -9,9 +9,9 @@ from uuid import UUID
 from fastapi.responses import Response
 from pydantic import Field
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, job_id_of, strict_router
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.jobs import JobPath
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of

@@ -10,10 +10,10 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
 from planq.api.documents import schedule_document
-from planq.api.http import error_responses
+from planq.api.http.exchange import error_responses
 from planq.api.schemas import MAX_PAGE, Answer, Id, Time
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import Outcome

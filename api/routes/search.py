@@ -9,10 +9,10 @@ from fastapi import Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
+from planq.api.conversations.message_flow import job_id_of_plan
 from planq.api.deps import Services, Use, strict_router
-from planq.api.http import JsonResponse
-from planq.api.message_flow import job_id_of_plan
+from planq.api.http.exchange import JsonResponse
 from planq.api.schemas import Answer, Id
 from planq.shared.domain.errors import NotFound, storable
 from planq.shared.domain.overview.searching import FoundKind, NamedId, named_id

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from planq.api.http import JsonResponse, error_responses
+from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.channels import ChannelList
 from planq.api.schemas import MAX_PAGE, Answer, Id, Time
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
@@ -28,8 +28,8 @@ from planq.shared.domain.tenants.config import (
 from planq.shared.domain.tenants.keys import read_scopes
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.merge_patch import merge_patch
-from planq.shared.store.api_keys import StoredKey
-from planq.shared.store.tenants import StoredTenant, no_tenant, with_given_limits
+from planq.shared.store.tenants.api_keys import StoredKey
+from planq.shared.store.tenants.directory import StoredTenant, no_tenant, with_given_limits
 
 tenant_routes = strict_router("tenants")
 

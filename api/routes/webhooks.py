@@ -10,12 +10,12 @@ from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from planq.api.http import HttpRefusal, JsonResponse, error_responses
+from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
+from planq.api.jobs.submission import callback_of, require_signing
 from planq.api.routes.jobs import CursorQuery
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, RequestBody, Time
-from planq.api.submission import callback_of, require_signing
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
 from planq.shared.domain.webhooks.endpoints import EVENT_NAMES, checked_events

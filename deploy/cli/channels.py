@@ -90,7 +90,7 @@ def disconnect_channel(tenant_id: TenantId, name: Name, as_json: AsJson = False)
 async def check_channel(database: Database, tenant_id: str, name: str) -> None:
     """Raise `NotFound` for a tenant that is not there, and `InvalidRequest` for a channel that it does not have."""
     from planq.shared.domain.tenants.config import read_tenant_config
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     known = read_tenant_config((await TenantStore(database).get(tenant_id)).config).channels
     if name not in known:

@@ -230,7 +230,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
 
 def _payloads(settings: Settings) -> Finding:
     """Write, read and remove an object where large outputs lie."""
-    from planq.shared.store.objects import open_objects
+    from planq.shared.store.payloads.objects import open_objects
 
     try:
         objects = open_objects(settings.payloads)
@@ -349,7 +349,7 @@ def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[
 
 def _event_log(settings: Settings) -> Finding:
     """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
-    from planq.shared.store.event_log import EventLog, OpenTransaction
+    from planq.shared.store.events.log import EventLog, OpenTransaction
 
     async def ask(database: Database) -> tuple[int, OpenTransaction | None]:
         log = EventLog(database)
@@ -374,7 +374,7 @@ def _event_log(settings: Settings) -> Finding:
 def _master_keys(settings: Settings) -> Finding:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
-    from planq.shared.store.secrets import SecretStore
+    from planq.shared.store.tenants.secrets import SecretStore
 
     try:
         used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())

@@ -15,8 +15,8 @@ from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
 
 if TYPE_CHECKING:
-    from planq.shared.store.api_keys import StoredKey
     from planq.shared.store.database import Database
+    from planq.shared.store.tenants.api_keys import StoredKey
 
 _PAGE = 100
 
@@ -48,7 +48,7 @@ def create_key(
     that when its last use has gone by.
     """
     from planq.shared.domain.tenants.keys import read_scopes
-    from planq.shared.store.api_keys import ApiKeyStore
+    from planq.shared.store.tenants.api_keys import ApiKeyStore
 
     lifetime = None if days is None else timedelta(days=days)
     with reported(as_json=as_json):
@@ -63,8 +63,8 @@ def create_key(
 
 def list_keys(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """List the keys of a tenant, the oldest first: its beginning, scopes, last use, and whether it is good."""
-    from planq.shared.store.api_keys import ApiKeyStore
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.api_keys import ApiKeyStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     async def everyone(database: Database) -> list[StoredKey]:
         await TenantStore(database).get(tenant_id)  # raises where there is none
@@ -87,7 +87,7 @@ def revoke_key(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key for ever: every API process refuses it within a second."""
-    from planq.shared.store.api_keys import ApiKeyStore
+    from planq.shared.store.tenants.api_keys import ApiKeyStore
 
     with reported(as_json=as_json):
         revoked = with_database(lambda database: ApiKeyStore(database).revoke(tenant_id, key_id))

@@ -22,7 +22,7 @@ from planq.shared.domain.jobs.ids import TENANT
 if TYPE_CHECKING:
     from planq.api.cli.reading import FoundFile
     from planq.shared.ports import Passage
-    from planq.shared.store.knowledge import PostgresKnowledge
+    from planq.shared.store.memory.knowledge import PostgresKnowledge
 
 T = TypeVar("T")
 
@@ -109,8 +109,8 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
     """
     from planq.shared.store.database import Database
-    from planq.shared.store.knowledge import PostgresKnowledge
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.memory.knowledge import PostgresKnowledge
+    from planq.shared.store.tenants.directory import TenantStore
 
     async def run(database: Database) -> T:
         if tenant is not None:

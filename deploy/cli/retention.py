@@ -57,8 +57,8 @@ def retention(
 
 def _with_retention(keep: Mapping[str, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
-    from planq.shared.store.objects import open_objects
-    from planq.shared.store.payloads import PayloadStore
+    from planq.shared.store.payloads.objects import open_objects
+    from planq.shared.store.payloads.store import PayloadStore
     from planq.shared.store.retention import Retention
 
     objects = open_objects(located_settings().payloads)

@@ -17,7 +17,7 @@ from planq.deploy.cli.tenants import TenantId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planq.shared.store.secrets import SecretStore, StoredSecret
+    from planq.shared.store.tenants.secrets import SecretStore, StoredSecret
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def rotate_secrets(as_json: AsJson = False) -> None:
 
 def _with_secrets(use: Callable[[SecretStore], Awaitable[T]]) -> T:
     """Run `use` on the database's secrets; raises as `with_database` does."""
-    from planq.shared.store.secrets import SecretStore
+    from planq.shared.store.tenants.secrets import SecretStore
 
     masters = located_settings().master_keys
     return with_database(lambda database: use(SecretStore(database, masters)))

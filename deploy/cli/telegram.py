@@ -287,7 +287,7 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
 
     async def run(database: Database) -> str:
         from planq.shared.store.channels import ChannelStore
-        from planq.shared.store.secrets import SecretStore
+        from planq.shared.store.tenants.secrets import SecretStore
         from planq.worker.channels.telegram import BotApi
 
         settings = located_settings()

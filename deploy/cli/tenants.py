@@ -20,7 +20,7 @@ from planq.shared.domain.values import strict_json
 
 if TYPE_CHECKING:
     from planq.shared.domain.tenants.config import TenantConfig
-    from planq.shared.store.tenants import StoredTenant
+    from planq.shared.store.tenants.directory import StoredTenant
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 
@@ -55,7 +55,7 @@ def create_tenant(
 ) -> None:
     """Create a tenant. `planq keys create` makes keys that speak for it."""
     from planq.shared.domain.tenants.config import checked_tenant_config, read_tenant_id
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         given = checked_tenant_config({} if config is None else _decoded(config))
@@ -70,7 +70,7 @@ def create_tenant(
 def list_tenants(as_json: AsJson = False) -> None:
     """List all tenants."""
     from planq.shared.store.database import Database
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     async def everyone(database: Database) -> list[StoredTenant]:
         found: list[StoredTenant] = []
@@ -89,7 +89,7 @@ def list_tenants(as_json: AsJson = False) -> None:
 def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """Show a tenant: what its configuration says, and the limits of its jobs that follow."""
     from planq.shared.domain.tenants.config import read_tenant_config
-    from planq.shared.store.tenants import TenantStore, with_given_limits
+    from planq.shared.store.tenants.directory import TenantStore, with_given_limits
 
     with reported(as_json=as_json):
         settings = located_settings()
@@ -120,7 +120,7 @@ def set_tenant(
     """
     from planq.shared.domain.tenants.config import checked_tenant_config
     from planq.shared.store.database import Database
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     async def change(database: Database) -> StoredTenant:
         store = TenantStore(database)
@@ -149,7 +149,7 @@ def enable_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
 
 def _switch(tenant_id: str, *, is_disabled: bool, as_json: bool) -> None:
-    from planq.shared.store.tenants import TenantStore
+    from planq.shared.store.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         changed = with_database(lambda database: TenantStore(database).change(tenant_id, is_disabled=is_disabled))

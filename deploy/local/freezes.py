@@ -70,7 +70,7 @@ def main() -> int:
 
     # All of it is loaded while there is time: a guard starts this before it is needed.
     from planq.shared.environment import load_settings
-    from planq.shared.store.freezes import hold_lease, note_freeze
+    from planq.shared.store.freezes.recorder import hold_lease, note_freeze
     from planq.shared.telemetry.logs import configure_logging
 
     settings = load_settings()

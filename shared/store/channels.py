@@ -11,7 +11,7 @@ from uuid import UUID
 from planq.shared.domain.channels.kinds import KNOWS_REPEATS, ChannelKind
 from planq.shared.domain.errors import NotFound, storable
 from planq.shared.store.database import Database, Row, as_json, shown_time
-from planq.shared.store.tenants import no_tenant
+from planq.shared.store.tenants.directory import no_tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from uuid import UUID
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.overview.selection import JobFilter
+from planq.shared.store.actions.store import FoundJobs, found_jobs
 from planq.shared.store.database import Database, Row
-from planq.shared.store.job_actions import FoundJobs, found_jobs
 from planq.shared.store.views import parsed
 
 COUNTED_UP_TO = 1_000

@@ -31,8 +31,8 @@ from planq.shared.domain.jobs.states import (
 )
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import ArtifactRecord, PayloadRecord, Wake
+from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database, Row, json_text, stored_text
-from planq.shared.store.jobs.batching import Batcher
 from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
 from planq.shared.store.views import JobView, ViewLook, view_batcher
 

@@ -19,10 +19,10 @@ from planq.shared.domain.errors import Conflict, DatabaseUnavailable, NotFound, 
 from planq.shared.domain.jobs.schedule import next_time, read_zone
 from planq.shared.ports.jobs.sweep import SweepPart, Swept
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.agents import DocumentStore, pin_agent, with_prompt
+from planq.shared.store.agents.documents import DocumentStore, pin_agent, with_prompt
+from planq.shared.store.conversations.turns import plan_wake
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
-from planq.shared.store.turns import plan_wake
 
 _ENDED = {
     "closed": "the conversation in which it was asked for is closed",

@@ -52,22 +52,13 @@ from planq.shared.domain.jobs.states import (
     StepKind,
     StepStatus,
 )
-from planq.shared.store import (  # noqa: F401  (fill the metadata, too)
-    action_tables,
-    agent_tables,
-    batch_tables,
-    conversation_tables,
-    delivery_tables,
-    event_tables,
-    freeze_tables,
-    insight_tables,
-    memory_tables,
-    stream_tables,
-    tally_tables,
-    tenant_tables,
-    traceback_tables,
-    worker_tables,
+from planq.shared.store import (
+    traceback_tables,  # noqa: F401
+    worker_tables,  # noqa: F401
 )
+from planq.shared.store.actions import tables as action_tables  # noqa: F401
+from planq.shared.store.agents import tables as agent_tables  # noqa: F401
+from planq.shared.store.batches import tables as batch_tables  # noqa: F401
 from planq.shared.store.columns import (
     bigint_column,
     enum_column,
@@ -81,6 +72,15 @@ from planq.shared.store.columns import (
     texts_column,
     time_column,
 )
+from planq.shared.store.conversations import tables as conversation_tables  # noqa: F401
+from planq.shared.store.events import tables as event_tables  # noqa: F401
+from planq.shared.store.freezes import tables as freeze_tables  # noqa: F401
+from planq.shared.store.insights import tables as insight_tables  # noqa: F401
+from planq.shared.store.memory import tables as memory_tables  # noqa: F401
+from planq.shared.store.streams import tables as stream_tables  # noqa: F401
+from planq.shared.store.tallies import tables as tally_tables  # noqa: F401
+from planq.shared.store.tenants import tables as tenant_tables  # noqa: F401
+from planq.shared.store.webhooks import tables as delivery_tables  # noqa: F401
 
 _KEYED = "idempotency_key IS NOT NULL"
 

@@ -20,8 +20,8 @@ import orjson
 from planq.shared.domain.agents.warnings import JOB_WARNINGS
 from planq.shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
 from planq.shared.domain.values.encoding import JsonText, has_long_integer
+from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database
-from planq.shared.store.jobs.batching import Batcher
 from planq.shared.store.jobs.codec import CalledArguments, array_text, known_output
 
 _TOGETHER = 32

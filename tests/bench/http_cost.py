@@ -22,8 +22,8 @@ import psycopg
 
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
+from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.worker.tools import tool
 from tests.bench import bare_api
 from tests.bench.client import Answer, Client, run

@@ -11,7 +11,7 @@ import psycopg
 from planq.shared.domain.insights.offering import fitting
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.learning import PostgresInsightOffers
+from planq.shared.store.insights.learning import PostgresInsightOffers
 from planq.shared.vocabulary import count_tokens
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

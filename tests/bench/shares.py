@@ -18,9 +18,9 @@ import orjson
 
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
 from tests.bench import plans
 from tests.bench.client import Client, run
 from tests.bench.context import Context

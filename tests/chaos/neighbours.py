@@ -16,9 +16,9 @@ import httpx
 
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
 from tests.chaos.client import TERMINAL, WAIT_SECONDS, Client
 from tests.chaos.following import Following
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planq.api.http import STATUS_OF
+from planq.api.http.exchange import STATUS_OF
 from planq.shared.domain.conversations.failure import told_of_call
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.domain.conversations.wording import injection_kinds, sanitized, suspicious_arguments

@@ -20,9 +20,9 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import resolve_name
 from planq.shared.ports import ToolContext
 from planq.shared.settings import Settings
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database
-from planq.shared.store.memory import PostgresMemory
+from planq.shared.store.memory.store import PostgresMemory
 from planq.worker.agents import agent_tools
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

@@ -19,7 +19,7 @@ import pytest
 from planq.shared.settings import VERSION
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.knowledge import Piece, PostgresKnowledge
+from planq.shared.store.memory.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.ports import PlanWake
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
 from tests.faults.scene import Scene

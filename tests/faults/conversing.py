@@ -10,7 +10,7 @@ from uuid import UUID
 import httpx
 
 from planq.shared.domain.conversations.messages import Policy
-from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, Received
 from planq.shared.store.jobs.signals import CANCELLED
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.conversations import message

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from planq.shared.ports.streams import LiveText
 from planq.shared.store.ids import new_id
-from planq.shared.store.streams import StreamStore
+from planq.shared.store.streams.followers import StreamStore
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server

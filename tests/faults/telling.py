@@ -14,12 +14,12 @@ from planq.shared.domain.channels.telegram import BOT_SECRET, PROOF_HEADER
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, Received
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.secrets import SecretStore
-from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from tests.faults.conversing import says
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.bot_api import TOKEN, BotServer, Reply, bot_server, refused

@@ -11,12 +11,12 @@ from uuid import UUID
 from planq.shared.domain.batches.lines import FileLine
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports import ExpiredJob, StageClaim
-from planq.shared.store.batch_control import BatchControl
-from planq.shared.store.batches import BatchStore, NewBatch
+from planq.shared.store.batches.control import BatchControl
+from planq.shared.store.batches.lines import LineSweep, fail_lost_lines
+from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.database import as_json
 from planq.shared.store.ids import new_id
-from planq.shared.store.lines import LineSweep, fail_lost_lines
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time
 from tests.support.batches import item

@@ -11,7 +11,7 @@ from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ExpiredJob, FollowUp, StageClaim, StepClaim, Take
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.requests import Verdict
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time, paused

@@ -30,7 +30,7 @@ from planq.shared.ports import (
 )
 from planq.shared.ports.jobs.sweep import Attempt
 from planq.shared.store.requests import Verdict
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT

@@ -15,7 +15,7 @@ from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
 from planq.shared.ports import CutOff
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from tests.support.harness import Harness, ScriptedModel
 
 

@@ -10,12 +10,12 @@ from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations import Received
+from planq.shared.store.conversations.store import Received
 from planq.shared.store.database import Database
-from planq.shared.store.deliveries import PostgresDeliveries
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
 from tests.support.conversations import Thread
 
 LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)

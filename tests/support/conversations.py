@@ -7,7 +7,7 @@ from uuid import UUID
 
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
-from planq.shared.store.conversations import ConversationStore, Inbound, Received
+from planq.shared.store.conversations.store import ConversationStore, Inbound, Received
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission

@@ -49,14 +49,14 @@ from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
+from planq.shared.store.insights.learning import PostgresInsightOffers
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.learning import PostgresInsightOffers
 from planq.shared.store.orchestrations import PostgresOrchestrations
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import Submission
-from planq.shared.store.secrets import SecretStore
-from planq.shared.store.tenants import TenantDirectory
+from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.store.tenants.secrets import SecretStore
 from planq.shared.vocabulary import count_tokens
 from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from planq.worker.attempts import Attempts, AttemptSettings

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planq.api.access import opening_of
+from planq.api.access.guard import OPEN_PATHS
+from planq.api.access.scopes import opening_of
 from planq.api.app import create_api
-from planq.api.middleware import OPEN_PATHS
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.settings import Settings
 from tests.support.markdown import table

@@ -1,8 +1,8 @@
 """Writes the reference pages of docs/ from the code: `make docs`. A test compares them with what this gives.
 
 A page is prose with blocks between two marks. What stands inside a block comes from one place in the code: settings
-from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/http.py`, the command line from typer, the
-HTTP API from its OpenAPI document (`http_reference.py`).
+from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/http/exchange.py`, the command line from
+typer, the HTTP API from its OpenAPI document (`http_reference.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from typer.main import get_command
 
-from planq.api.http import STATUS_OF
+from planq.api.http.exchange import STATUS_OF
 from planq.deploy.cli.main import create_app as create_cli
 from planq.shared.domain import errors
 from planq.shared.domain.errors import PlanqError

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from planq.api.app import create_api
-from planq.api.http import MAX_BODY_PARTS, MAX_DEFECTS
-from planq.api.messages import InboundRequest
+from planq.api.conversations.messages import InboundRequest
+from planq.api.http.exchange import MAX_BODY_PARTS, MAX_DEFECTS
 from planq.api.routes.executions import ExecutionRequest
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest, ValidationRequest
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
@@ -144,7 +144,7 @@ def test_every_option_that_is_mentioned_is_one_of_its_command() -> None:
 
 
 def test_every_metric_to_alert_on_exists() -> None:
-    made = "".join((ROOT / "api" / name).read_text("utf-8") for name in ("metrics.py", "fleet_metrics.py"))
+    made = "".join((ROOT / "api" / name).read_text("utf-8") for name in ("metrics/exposition.py", "metrics/fleet.py"))
     named = set(re.findall(r"\b(planq_[a-z_]+)", section("operations", "What to alert on")))
 
     assert len(named) > 5

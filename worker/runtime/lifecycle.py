@@ -35,13 +35,13 @@ from planq.shared.failpoints import Failpoints
 from planq.shared.ports import Attempt
 from planq.shared.settings import Settings
 from planq.shared.store.database import Database
+from planq.shared.store.insights.learning import Learning
 from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.learning import Learning
-from planq.shared.store.objects import open_objects
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.retention import Retention
-from planq.shared.store.tallies import TallyStore
+from planq.shared.store.tallies.store import TallyStore
 from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease

@@ -11,7 +11,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Use
 from planq.api.page.frame.rendering import is_open, page, page_url
 from planq.api.page.frame.route import page_router, values_of

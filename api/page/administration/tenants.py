@@ -10,7 +10,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.administration.configuration import config_change, config_groups
 from planq.api.page.frame.rendering import page

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from planq.api.batch_documents import BatchResumeRequest
-from planq.api.callers import Who
+from planq.api.access.callers import Who
+from planq.api.batches.documents import BatchResumeRequest
 from planq.api.deps import Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of

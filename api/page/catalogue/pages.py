@@ -8,7 +8,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.frame.differences import differences, laid_out
 from planq.api.page.frame.fields import content_of, fields_in

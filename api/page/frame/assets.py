@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from planq.api.prefix import below_prefix
-from planq.api.sessions import UI
+from planq.api.access.sessions import UI
+from planq.api.http.prefix import below_prefix
 
 _FOLDER = Path(__file__).parents[1] / "assets"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

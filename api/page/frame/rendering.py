@@ -11,13 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access import opening_of
-from planq.api.callers import CALLER, Caller
+from planq.api.access.callers import CALLER, Caller
+from planq.api.access.scopes import opening_of
+from planq.api.access.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
+from planq.api.http.prefix import below_prefix
 from planq.api.page.frame import words
 from planq.api.page.frame.assets import asset_url
 from planq.api.page.frame.trees import marks_of, tree
-from planq.api.prefix import below_prefix
-from planq.api.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.shared.domain.overview.waiting import shown_seconds
 from planq.shared.settings import VERSION
 

@@ -23,10 +23,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Scope
 
-from planq.api.http import HttpRefusal, error_response
-from planq.api.middleware import LOGIN
+from planq.api.access.guard import LOGIN
+from planq.api.access.sessions import UI
+from planq.api.http.exchange import HttpRefusal, error_response
 from planq.api.page.frame.rendering import page, session_of, sessions_of
-from planq.api.sessions import UI
 from planq.shared.domain.errors import InvalidRequest, PlanqError
 from planq.shared.store.views import parsed
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Who
+from planq.api.access.callers import Who
 from planq.api.deps import Use, conversation_id_of
 from planq.api.page.frame.fields import content_of
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of

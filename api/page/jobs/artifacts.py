@@ -12,7 +12,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page_url
 from planq.api.page.frame.route import page_router

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
-from planq.api.http import error_response, json_bytes
+from planq.api.http.exchange import error_response, json_bytes
 from planq.api.page.frame.differences import differences, laid_out
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of

@@ -10,7 +10,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, StepPath, Use, job_id_of, step_index_of
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page

@@ -8,7 +8,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.callers import Caller, Who, caller_of
+from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
@@ -24,7 +24,7 @@ from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
 from planq.shared.domain.overview.searching import FoundKind, named_id
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.job_actions import LOOKED_THROUGH
+from planq.shared.store.actions.store import LOOKED_THROUGH
 
 list_routes = page_router()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from planq.api.callers import Caller
+from planq.api.access.callers import Caller
 from planq.api.deps import Services
 from planq.api.page.frame.route import values_of
 from planq.api.page.frame.words import step_state

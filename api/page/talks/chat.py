@@ -13,11 +13,11 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access import admitted
-from planq.api.callers import Caller, Who, caller_of
+from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.scopes import admitted
+from planq.api.conversations.messages import InboundRequest
 from planq.api.deps import Services, Use, check_job_is_open_to, job_id_of
-from planq.api.http import HttpRefusal
-from planq.api.messages import InboundRequest
+from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import is_open, page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of

@@ -9,13 +9,13 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from planq.api.access.guard import LOGIN
+from planq.api.access.sessions import UI
 from planq.api.deps import Use
-from planq.api.http import HttpRefusal
-from planq.api.middleware import LOGIN
+from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.assets import assets
 from planq.api.page.frame.rendering import keep, page
 from planq.api.page.frame.route import fields_of, page_router, seen
-from planq.api.sessions import UI
 from planq.shared.domain.errors import NotFound, Unauthorized
 
 visit_routes = page_router()

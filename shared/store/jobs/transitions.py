@@ -41,9 +41,10 @@ from planq.shared.ports.jobs.store import (
     UnitStep,
 )
 from planq.shared.ports.jobs.wakes import Wake
+from planq.shared.store.batching import Batcher
+from planq.shared.store.conversations.turns import history, settle_turn
 from planq.shared.store.database import Database, Row, as_json, json_text, query, stored_text
 from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.batching import Batcher
 from planq.shared.store.jobs.children import children_text, notify_parent, outcomes
 from planq.shared.store.jobs.codec import (
     call_to_json,
@@ -70,7 +71,6 @@ from planq.shared.store.jobs.items import (
     shared_out,
     weight_of_success,
 )
-from planq.shared.store.turns import history, settle_turn
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""

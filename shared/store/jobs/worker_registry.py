@@ -42,6 +42,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.store.batches.lines import fail_lost_lines
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import notify_parent
@@ -53,7 +54,6 @@ from planq.shared.store.jobs.codec import (
     tries_of,
 )
 from planq.shared.store.jobs.silence import Silence
-from planq.shared.store.lines import fail_lost_lines
 
 
 class WorkerRegistry:

@@ -22,8 +22,8 @@ import httpx
 import psycopg
 
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
+from planq.shared.store.tenants.api_keys import ApiKeyStore
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

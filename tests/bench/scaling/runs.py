@@ -14,7 +14,7 @@ import psycopg
 
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.store.database import Database
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.retention import Retention
 from tests.bench import plans
 from tests.bench.client import run

@@ -32,12 +32,12 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ArtifactRecord, Wake
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.settings import Settings
-from planq.shared.store.api_keys import ApiKeyStore, StoredKey
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore, StoredKey
+from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents

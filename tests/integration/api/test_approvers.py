@@ -12,8 +12,8 @@ import pytest
 
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.settings import Settings
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
+from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.worker.tools import ToolContext, tool
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -19,8 +19,8 @@ from planq.shared.ports import ArtifactRecord
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.objects import open_objects
-from planq.shared.store.payloads import SLICE_BYTES, PayloadStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
 from planq.shared.store.requests import RequestStore
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.api.http import MAX_BODY_PARTS, MAX_DEFECT_CHARS, MAX_DEFECTS
+from planq.api.http.exchange import MAX_BODY_PARTS, MAX_DEFECT_CHARS, MAX_DEFECTS
 from tests.integration.api.conftest import Api, problem_of
 
 JSON = {"Content-Type": "application/json"}

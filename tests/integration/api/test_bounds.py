@@ -15,7 +15,7 @@ import psutil
 import pytest
 import uvicorn
 
-from planq.api.protocol import BoundedProtocol, Bounds
+from planq.api.http.protocol import BoundedProtocol, Bounds
 from tests.integration.api.test_process import stack_api
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ from planq.shared.domain.errors import Erased, ErrorRecord, Transient
 from planq.shared.domain.jobs.retry import StageTries
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports import Message
-from planq.shared.store.conversations import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, Received
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api

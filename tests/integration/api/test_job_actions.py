@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from planq.shared.ports.jobs.sweep import Swept
-from planq.shared.store.acting import ActionSweep
+from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.database import Database
 from tests.integration.api.conftest import Api, a_key, problem_of
 from tests.integration.api.control import Story, begun, call

@@ -8,10 +8,10 @@ import pytest
 
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.waiting import eventually
 

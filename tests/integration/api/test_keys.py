@@ -12,9 +12,9 @@ import pytest
 
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope, new_key
-from planq.shared.store.api_keys import ApiKeyStore, StoredKey
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore, StoredKey
+from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.clock import move_clock
 from tests.support.outage import closed

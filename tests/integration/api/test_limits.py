@@ -13,8 +13,8 @@ import pytest
 import redis
 import uvloop
 
-from planq.api.http import error_response
-from planq.api.limits import RateLimits, open_windows, too_many
+from planq.api.access.limits import RateLimits, open_windows, too_many
+from planq.api.http.exchange import error_response
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.rates import ValkeyWindows, redis_py_url
 from planq.shared.domain.errors import Misconfigured
@@ -23,7 +23,7 @@ from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.rates import RateVerdict, Window
 from planq.shared.settings import Settings
 from planq.shared.store.database import Database
-from planq.shared.store.rates import PostgresWindows
+from planq.shared.store.tenants.rates import PostgresWindows
 from tests.integration.api.conftest import MakeApi
 from tests.support.ports import free_port
 from tests.support.proxy import TcpProxy

@@ -17,7 +17,7 @@ from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus
 from planq.shared.settings import Settings
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore

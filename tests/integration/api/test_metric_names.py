@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from planq.api.fleet_metrics import COUNTERS, HISTOGRAMS
+from planq.api.metrics.fleet import COUNTERS, HISTOGRAMS
 from planq.shared.domain.jobs.states import Lane
 from tests.integration.api.conftest import Api
 

@@ -15,13 +15,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from planq.api.limits import RateLimits
-from planq.api.readiness import BrokerProbe, ReadinessChecks
+from planq.api.access.limits import RateLimits
+from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.rates import PostgresWindows
+from planq.shared.store.tenants.rates import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually

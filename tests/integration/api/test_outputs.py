@@ -19,7 +19,7 @@ from planq.shared.ports import ArtifactRecord, PayloadRecord
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.payloads import SLICE_BYTES, PayloadStore
+from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 
 OUTPUT = {"artifact_id": "large", "artifact": {"text": "x" * (3 * SLICE_BYTES)}, "_metadata": {}, "text": "é"}

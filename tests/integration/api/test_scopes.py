@@ -7,17 +7,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.api.message_flow import plan_id_of
+from planq.api.conversations.message_flow import plan_id_of
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, Strategy
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
 from tests.integration.api.conftest import Api, problem_of, search
 from tests.integration.api.control import TOOLS, Story, begun, call, plan
 from tests.support.conversations import message

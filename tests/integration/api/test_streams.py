@@ -14,13 +14,13 @@ import httpx
 import psycopg
 import pytest
 
-from planq.api import streams
 from planq.api.__main__ import server_options
+from planq.api.streams import followers as streams
 from planq.shared.ports.streams import Epoch, TextPiece
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.texts import PostgresTexts
+from planq.shared.store.streams.texts import PostgresTexts
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of, search
 from tests.support.clock import move_clock
 from tests.support.conversations import message

@@ -15,16 +15,16 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.api.access import opening_of
-from planq.api.message_flow import plan_id_of
+from planq.api.access.scopes import opening_of
+from planq.api.conversations.message_flow import plan_id_of
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store import tables
-from planq.shared.store.api_keys import ApiKeyStore
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api import control
 from tests.integration.api.conftest import SECRET_KEY, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import Story, begun, call

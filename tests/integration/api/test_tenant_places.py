@@ -11,15 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from planq.api.http import HttpRefusal
-from planq.api.places import Kind, Places
+from planq.api.access.places import Kind, Places
+from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.tenants.config import read_tenant_config
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.places import PlaceKey, PlaceStore
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.store.tenants.places import PlaceKey, PlaceStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 

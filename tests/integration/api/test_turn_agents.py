@@ -12,11 +12,11 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.api_keys import ApiKeyStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api.conftest import Api, problem_of
 
 

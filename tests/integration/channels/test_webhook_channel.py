@@ -14,7 +14,7 @@ from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.domain.webhooks.deliveries import LADDER
 from planq.shared.store.database import Database
-from planq.shared.store.signing import SigningSecrets
+from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.webhooks.posting import Poster

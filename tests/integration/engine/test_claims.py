@@ -15,7 +15,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.ports import RespondWake, StepWake
-from planq.shared.store.tallies import TallyStore
+from planq.shared.store.tallies.store import TallyStore
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler

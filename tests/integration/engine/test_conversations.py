@@ -12,7 +12,7 @@ from planq.shared.domain.conversations.messages import MessageKind, Policy
 from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.store.conversations import AnsweredQuestion, Arrival, ConversationStore
+from planq.shared.store.conversations.store import AnsweredQuestion, Arrival, ConversationStore
 from planq.worker.tools.declare import tool
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -14,8 +14,8 @@ from planq.shared.domain.errors import ModelRefused, NotFound, ToolFailed
 from planq.shared.domain.insights.offering import InsightMode, Side
 from planq.shared.domain.jobs.states import Effect, JobStatus, Priority, Strategy
 from planq.shared.ports import PlanWake, Tool
-from planq.shared.store.insights import InsightStore
-from planq.shared.store.learning import Learning, PostgresInsightOffers
+from planq.shared.store.insights.learning import Learning, PostgresInsightOffers
+from planq.shared.store.insights.store import InsightStore
 from planq.worker.attempts.insights import InsightSettings
 from planq.worker.llm.request import guide_request, plan_request, turn_request
 from planq.worker.tools.declare import tool
@@ -359,7 +359,7 @@ def test_an_insight_that_is_not_seen_any_more_expires_and_a_pinned_one_stays(
 
 
 def test_only_the_insights_seen_last_are_kept(play: Callable[..., Any], tools: list[Tool], monkeypatch: Any) -> None:
-    monkeypatch.setattr("planq.shared.store.learning.MOST_INSIGHTS", 1)
+    monkeypatch.setattr("planq.shared.store.insights.learning.MOST_INSIGHTS", 1)
 
     async def scenario(desk: Desk) -> None:
         await desk.harness.run("convert money")

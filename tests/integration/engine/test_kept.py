@@ -11,9 +11,9 @@ import pytest
 from psycopg.rows import dict_row
 
 from planq.shared.ports import StepClaim, StepWake, ToolContext
-from planq.shared.store.agents import DocumentStore
-from planq.shared.store.knowledge import Piece, PostgresKnowledge
-from planq.shared.store.memory import PostgresMemory
+from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.store.memory.knowledge import Piece, PostgresKnowledge
+from planq.shared.store.memory.store import PostgresMemory
 from planq.worker.engine.chain import after_release
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

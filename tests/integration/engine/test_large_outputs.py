@@ -17,8 +17,8 @@ from planq.shared.domain.jobs.states import Lane
 from planq.shared.domain.values.preview import PREVIEW_CHARS
 from planq.shared.ports import Payloads, StepsWake, StepWake
 from planq.shared.store.database import Database
-from planq.shared.store.objects import open_objects
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

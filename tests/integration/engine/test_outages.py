@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from planq.api.documents import job_document
-from planq.api.http import json_bytes
+from planq.api.http.exchange import json_bytes
 from planq.shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.models.exchange import Ask, Findings, ModelReply

@@ -10,7 +10,7 @@ from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.conversations.speakers import Speaker, as_said
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.ports import ToolContext
-from planq.shared.store.conversations import Arrival
+from planq.shared.store.conversations.store import Arrival
 from planq.worker.llm.request import plan_request
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import says

@@ -14,7 +14,7 @@ from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.database import Database
 from planq.shared.store.retention import CONVERSATIONS, Retention

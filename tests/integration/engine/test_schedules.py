@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.ports import PlanWake
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.schedules import ScheduleSweep
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs

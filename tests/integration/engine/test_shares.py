@@ -10,7 +10,7 @@ import pytest
 
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.directory import TenantStore
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

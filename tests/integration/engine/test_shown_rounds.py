@@ -12,7 +12,7 @@ from rich.console import Console
 
 from planq.api.cli.progress import Story
 from planq.api.documents import execution_document, job_document
-from planq.api.http import json_bytes
+from planq.api.http.exchange import json_bytes
 from planq.api.routes.executions import ExecutionDocument
 from planq.api.schemas import JobDocument
 from planq.shared.domain.errors import ToolFailed

@@ -13,7 +13,7 @@ from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.names import Provider
 from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.directory import TenantStore
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.settings import ModelSettings
 from planq.worker.tools.declare import tool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import NotFound
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database
 
 T = "default"

@@ -26,7 +26,7 @@ from planq.shared.domain.jobs.states import (
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ChildRequest, Delegated, Message, PlanWake, StageClaim, StepClaim, Take, TaskLinks
-from planq.shared.store.agents import DocumentStore
+from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id, new_ids
 from planq.shared.store.jobs.transitions import PostgresJobStore

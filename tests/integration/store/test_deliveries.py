@@ -18,13 +18,13 @@ from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.database import Database, as_json
-from planq.shared.store.deliveries import PostgresDeliveries
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.requests import RequestStore, Submission
 from planq.shared.store.retention import DELIVERIES, Retention
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
+from planq.shared.store.webhooks.endpoints import WebhookStore
 from tests.support.clock import move_clock
 from tests.support.waiting import eventually
 

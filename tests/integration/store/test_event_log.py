@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.streams.position import BEGINNING, END, Position
 from planq.shared.store.database import Database
-from planq.shared.store.event_log import EventLog, LoggedEvent
+from planq.shared.store.events.log import EventLog, LoggedEvent
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
 from tests.support.requests import OpenRequestStore

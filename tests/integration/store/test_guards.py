@@ -14,10 +14,10 @@ from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ChildRequest, Delegated
 from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.store.batches import BatchStore, NewBatch
+from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.database import as_json
 from planq.shared.store.ids import new_id
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.store import PayloadStore
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT

@@ -22,14 +22,14 @@ from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tenants.master_keys import MasterKey
 from planq.shared.ports import ChildRequest, Delegated, Take
 from planq.shared.store import database as database_module
-from planq.shared.store.conversations import ConversationStore
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.signing import SigningSecrets
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from tests.integration.store.test_turns import Talk
 from tests.support.batches import admitted, end_jobs, item, stored_batch
 from tests.support.conversations import message

@@ -11,8 +11,8 @@ from planq.shared.ports.streams import Epoch, LiveText, TextPiece
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.streams import StreamStore
-from planq.shared.store.texts import PostgresTexts
+from planq.shared.store.streams.followers import StreamStore
+from planq.shared.store.streams.texts import PostgresTexts
 from tests.support.clock import move_clock
 
 EVERYTHING = 2**63

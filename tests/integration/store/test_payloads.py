@@ -15,8 +15,8 @@ import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
 from planq.shared.store.database import Database
-from planq.shared.store.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
-from planq.shared.store.payloads import SLICE_BYTES, PayloadStore
+from planq.shared.store.payloads.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
+from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
 from tests.support.s3 import BUCKET, s3_server
 from tests.support.tiers import some
 

@@ -15,7 +15,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.rates import ValkeyWindows, key_of
 from planq.shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict
 from planq.shared.store.database import Database
-from planq.shared.store.rates import PostgresWindows
+from planq.shared.store.tenants.rates import PostgresWindows
 
 PATIENCE_SECONDS = 30.0
 """The machine may be busy."""

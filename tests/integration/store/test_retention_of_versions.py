@@ -11,7 +11,7 @@ import pytest
 
 from planq.shared.domain.jobs.states import TERMINAL_JOB
 from planq.shared.store import retention as retention_module
-from planq.shared.store.conversations import Arrival, Received
+from planq.shared.store.conversations.store import Arrival, Received
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, VERSIONS, Retention

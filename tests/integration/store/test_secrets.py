@@ -12,8 +12,8 @@ from planq.shared.domain.errors import InvalidRequest, Misconfigured, NotFound
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.store.database import Database
-from planq.shared.store.secrets import SecretStore
-from planq.shared.store.tenants import TenantStore
+from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.store.tenants.secrets import SecretStore
 
 OLD, NEW = (read_master_keys(base64.b64encode(bytes([number]) * 32).decode()) for number in (1, 2))
 NAME = "openai_api_key"

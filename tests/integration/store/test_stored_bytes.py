@@ -12,8 +12,8 @@ import pytest
 from planq.shared.domain.errors import StorageFull
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.objects import open_objects
-from planq.shared.store.payloads import PayloadStore
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 
 PREVIEW = b'{"value": "x", "is_whole": false}'
 MEGABYTE = 1_000_000

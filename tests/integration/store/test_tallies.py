@@ -11,9 +11,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from planq.api.fleet_metrics import TIMES_SECONDS
+from planq.api.metrics.fleet import TIMES_SECONDS
 from planq.shared.store.database import Database
-from planq.shared.store.tallies import TallyStore
+from planq.shared.store.tallies.store import TallyStore
 from tests.support.ended import ended
 
 T = TypeVar("T")

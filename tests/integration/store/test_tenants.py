@@ -11,7 +11,7 @@ from planq.shared.domain.errors import Conflict, NotFound, Unavailable
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
 from planq.shared.store.database import Database
-from planq.shared.store.tenants import TenantDirectory, TenantStore
+from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
 
 CONFIG = read_tenant_config({"model": "offline", "limits": {"max_rounds": 3}})
 

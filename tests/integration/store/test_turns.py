@@ -17,7 +17,7 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import FollowUp, PlanWake, StageClaim, StepClaim, Take
-from planq.shared.store.conversations import Arrival, Received
+from planq.shared.store.conversations.store import Arrival, Received
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore

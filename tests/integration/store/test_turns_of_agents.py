@@ -11,7 +11,7 @@ from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.ports import PlanWake
-from planq.shared.store.conversations import Arrival, OtherAgent, Received
+from planq.shared.store.conversations.store import Arrival, OtherAgent, Received
 from tests.integration.store.test_turns import Talk, play
 
 __all__ = ["play"]

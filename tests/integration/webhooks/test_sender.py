@@ -18,12 +18,12 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.domain.webhooks.deliveries import LADDER
 from planq.shared.store.database import Database, as_json
-from planq.shared.store.deliveries import PostgresDeliveries
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.secrets import SecretStore
-from planq.shared.store.signing import SigningSecrets
-from planq.shared.store.webhooks import WebhookStore
+from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
+from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.worker.webhooks.posting import Poster
 from planq.worker.webhooks.sender import EACH, DeliverySender
 from tests.support.clock import move_clock

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.api.access import Access, opening_of
-from planq.api.callers import LOCAL, Caller
-from planq.api.http import HttpRefusal
+from planq.api.access.callers import LOCAL, Caller
+from planq.api.access.scopes import Access, opening_of
+from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.errors import DatabaseUnavailable, Unauthorized
 from planq.shared.domain.tenants.keys import KeyScope, key_digest, new_key
-from planq.shared.store.api_keys import KnownKey
+from planq.shared.store.tenants.api_keys import KnownKey
 
 KEY, UNKNOWN = new_key(bytes(32)), new_key(b"\x01" * 32)
 GOOD = KnownKey(UUID(int=7), "acme", "ci", frozenset({KeyScope.JOBS}), None, False)

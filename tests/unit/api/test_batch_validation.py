@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.api.batch_validation import read_line
+from planq.api.batches.validation import read_line
 
 DEFAULTS = {"priority": "bulk", "model": "offline", "user": "ann"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from planq.api.http import STATUS_OF, Faults, HttpRefusal, Problem, error_response
+from planq.api.http.exchange import STATUS_OF, Faults, HttpRefusal, Problem, error_response
 from planq.shared.domain import errors as domain
 from planq.shared.domain.errors import PlanqError, RequestRefused
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.api.filters import filter_of
+from planq.api.jobs.filters import filter_of
 from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.overview.selection import JobFilter

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.api.message_flow import (
+from planq.api.conversations.message_flow import (
     job_id_of_plan,
     plan_document,
     plan_id_of,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.api.http import HttpRefusal
-from planq.api.ranges import part_of
+from planq.api.http.exchange import HttpRefusal
+from planq.api.http.ranges import part_of
 
 TAG = '"abc"'
 

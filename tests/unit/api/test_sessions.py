@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from planq.api.sessions import LIFETIME_SECONDS, Sessions, cookie_of
+from planq.api.access.sessions import LIFETIME_SECONDS, Sessions, cookie_of
 
 NOW = 1_000_000.0
 OURS = Sessions(["master", "postgresql://planq"])

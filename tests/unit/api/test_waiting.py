@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 from starlette.types import Message
 
-from planq.api import waiting
-from planq.api.waiting import Waiter, Waiters
+from planq.api.streams import waiting
+from planq.api.streams.waiting import Waiter, Waiters
 from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.jobs.ids import TENANT
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.jobs.batching import MAX_ITEMS, Batcher
+from planq.shared.store.batching import MAX_ITEMS, Batcher
 
 
 class Database:

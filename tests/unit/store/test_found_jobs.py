@@ -7,8 +7,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from planq.shared.domain.overview.selection import JobFilter
+from planq.shared.store.actions.store import LOOKED_THROUGH, FoundJobs, found_jobs
 from planq.shared.store.database import Database
-from planq.shared.store.job_actions import LOOKED_THROUGH, FoundJobs, found_jobs
 
 
 class History:

@@ -1,0 +1,314 @@
+"""The guard of the API: it checks host, origin, key, media type and size before anything of a request is read.
+
+Without keys the API is open to this machine, and only to it: a web page must not reach it through a visitor's
+browser, neither by a name that resolves to the loopback (DNS rebinding: the Host header is checked) nor across
+origins (there are no CORS headers, a foreign Origin is refused, and bodies must be of media types that forms cannot
+send).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from time import perf_counter, time
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from planq.api.access.callers import CALLER
+from planq.api.access.scopes import Access
+from planq.api.access.sessions import SESSION, UI, Sessions, cookie_of, is_page
+from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
+from planq.api.http.prefix import Prefix
+from planq.api.metrics.exposition import Metrics, route_of
+from planq.api.streams.waiting import WAITED
+from planq.shared.domain.errors import PlanqError, TooLarge, capped
+from planq.shared.settings import Settings
+
+IS_HEAD = "planq.is_head"
+"""Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+"""What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
+at `/docs` itself. The description says nothing that docs/http-*.md do not."""
+
+OPEN_BELOW = ("/docs/", f"{UI}/assets/")
+"""The scripts and styles of pages lie below."""
+
+LOGIN = f"{UI}/login"
+_OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
+"""Pages that anybody may see: they show nothing of what planq knows."""
+
+_FROM_CHANNELS = re.compile(r"/webhooks/(telegram(/[^/]+)?|channels/[^/]+/[^/]+)")
+"""What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
+
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+_BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
+_MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
+"""What may be put below these paths; all else is JSON."""
+
+_FORM_MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+"""What the pages send. Any site could make a browser send it: so each form has a token (`api/page/frame/`)."""
+
+_BATCHES = "/batches"
+_BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
+"""The one path where a file is posted: it is read as it comes, and so it may be long."""
+
+_MESSAGES = "/messages/"
+"""Bodies below this path have a limit of their own: what a person says is not long."""
+
+_OF_PLANS = frozenset({"/jobs", "/plans/validate"})
+_OF_STORED_JOBS = ("/fork", "/settle")
+"""Where a plan of thousands of calls is sent, or the output of a step, bodies may be longer than elsewhere."""
+
+
+Fields = Mapping[bytes, bytes]
+"""The header fields of a request by name in lower case; of several with one name the first."""
+
+
+def _fields_of(scope: Scope) -> Fields:
+    """Return a request's header fields."""
+    return dict(reversed(scope["headers"]))
+
+
+_UNREAD_BYTES = 64 * 1024 * 1024
+_UNREAD_SECONDS = 10.0
+_UNREAD_PAUSE_SECONDS = 0.02
+"""How much of a refused request's body is read, and how long; a client that sends more loses its connection. Between
+two pieces, of up to 256 kB, others have the loop: 16 MB take 18 ms of it (2026-11), and as much of their sender."""
+
+
+class Guard:
+    """Without a key that is required, `access` lets in this machine only."""
+
+    def __init__(self, access: Access, sessions: Sessions, settings: Settings) -> None:
+        self._access = access
+        self._sessions = sessions
+        self._settings = settings
+
+    async def check(self, scope: Scope) -> None:
+        """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
+        fields = _fields_of(scope)
+        path = scope["path"]
+        is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
+        if not (self._access.is_required or is_proved_there):
+            _check_host(scope)
+        if is_page(path):
+            session = scope[SESSION] = self._sessions.read(cookie_of(fields), time())
+            if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
+                scope[CALLER] = await self._access.visitor(scope["method"], path, session)
+        elif not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
+            given = fields.get(b"authorization")
+            text = None if given is None else given.decode("latin-1")
+            scope[CALLER] = await self._access.caller(scope["method"], path, text)
+        if b"origin" in fields:
+            _check_origin(fields)
+        if b"idempotency-key" in fields:
+            _check_one_key(scope)
+        self._check_body(scope["method"], path, fields)
+
+    def _check_body(self, method: str, path: str, fields: Fields) -> None:
+        length = _text(fields, b"content-length")
+        if length.isdecimal() and int(length[:20]) > (limit := self._limit(path)):
+            raise _too_large(limit, f"{capped(length, 20)} bytes")
+        has_body = length.strip("0") != "" or b"transfer-encoding" in fields
+        if method not in _BODY_METHODS or not has_body:
+            return
+        coding = _text(fields, b"content-encoding").strip().lower()
+        if coding not in ("", "identity"):
+            raise HttpRefusal(
+                415,
+                "unsupported_media_type",
+                f"expected a body without Content-Encoding, found {capped(coding, 100)!r}; send it as it is",
+                headers={"Accept-Encoding": "identity"},
+            )
+        given = _text(fields, b"content-type")
+        expected = _media_types(method, path)
+        if given.partition(";")[0].strip().lower() not in expected:
+            found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
+            raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
+
+    def _limit(self, path: str) -> int:
+        if path.removeprefix(UI) == _BATCHES:
+            return self._settings.max_batch_bytes
+        if path.removeprefix(UI) in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
+            return self._settings.max_plan_bytes
+        return self._settings.max_message_bytes if path.startswith(_MESSAGES) else self._settings.max_body_bytes
+
+    def measured(self, path: str, receive: Receive) -> Receive:
+        """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""
+        received, limit = 0, self._limit(path)
+
+        async def measured() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                # FastAPI lets only HTTPException through while it reads a body.
+                error = _too_large(limit, "a longer one")
+                raise HttpRefusal(413, error.code, error.message)
+            return message
+
+        return measured
+
+
+class GuardMiddleware:
+    """ASGI middleware, the outermost of planq's: lets an HTTP request in or not, counts it, and hands it on.
+
+    One middleware instead of several, because each costs every request a closure and a coroutine or two. What lies
+    behind it turns its own faults into problems. HEAD is answered as GET, without the body. An answer ends only when
+    the request's body has come to its end, or has had its chance to: a client that sends all before it reads would
+    else find its connection reset, in the place of the answer.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: Guard,
+        metrics: Metrics,
+        prefix: Prefix | None = None,
+        refuse: Callable[[Scope, PlanqError | HTTPException], Response] | None = None,
+    ) -> None:
+        """Without a `prefix` the API stands at the root of its server. `refuse` answers who may not see a page."""
+        self._prefix = prefix
+        self._refuse = refuse
+        self._app = app
+        self._guard = guard
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+        begun = perf_counter()
+        prefix = ""
+        if self._prefix is not None:
+            scope, prefix = self._prefix.enter(scope)
+        body = _Body(scope, receive)
+        is_head = scope["method"] == "HEAD"
+        of_page = is_page(scope["path"])
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = message.get("headers", ())
+                if prefix:
+                    given = [(name, _located(prefix, name, value)) for name, value in given]
+                message = {**message, "headers": [*given, *(PAGE_FIELDS if of_page else GUARDING_FIELDS)]}
+            else:
+                if is_head and message.get("body"):
+                    message = {**message, "body": b""}
+                if not body.is_read and not message.get("more_body", False):
+                    await send({**message, "more_body": True})
+                    await body.read_out()
+                    message = {"type": "http.response.body"}
+            await send(message)
+
+        asked = {**scope, "method": "GET", IS_HEAD: True} if is_head else scope
+        try:
+            try:
+                await self._guard.check(asked)
+            except (PlanqError, HTTPException) as refusal:
+                refused = (
+                    error_response(refusal) if self._refuse is None or not of_page else self._refuse(asked, refusal)
+                )
+                await refused(asked, body.receive, watched)
+                return
+            await self._app(asked, self._guard.measured(asked["path"], body.receive), watched)
+        finally:
+            seconds = max(0.0, perf_counter() - begun - asked.get(WAITED, 0.0))
+            self._metrics.count(scope["method"], route_of(asked), status, seconds)
+
+
+class _Body:
+    """The body of a request as it is received; `is_read` says that nothing more of it is to come."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        names = {name for name, _ in scope["headers"]}
+        # A client that waits for 100 Continue has sent nothing, and need not.
+        self.is_read = not names & {b"content-length", b"transfer-encoding"} or b"expect" in names
+
+    async def receive(self) -> Message:
+        """Return what comes next."""
+        message = await self._receive()
+        if not message.get("more_body", False):
+            self.is_read = True
+        return message
+
+    async def read_out(self) -> None:
+        """Receive what is left, within bounds, and forget it."""
+        left = _UNREAD_BYTES
+        try:
+            async with asyncio.timeout(_UNREAD_SECONDS):
+                while not self.is_read and left > 0:
+                    left -= len((await self.receive()).get("body", b""))
+                    if not self.is_read:
+                        await asyncio.sleep(_UNREAD_PAUSE_SECONDS)
+        except TimeoutError:
+            pass
+
+
+def _located(prefix: str, name: bytes, value: bytes) -> bytes:
+    return prefix.encode() + value if name.lower() == b"location" and value.startswith(b"/") else value
+
+
+def _media_types(method: str, path: str) -> Sequence[str]:
+    """Return what the body of a request to a path may be."""
+    if is_page(path):
+        return _FORM_MEDIA_TYPES
+    if method == "POST":
+        return _BATCH_MEDIA_TYPES if path == _BATCHES else ("application/json",)
+    return _MEDIA_TYPES.get(path[:8], ("application/json",))
+
+
+def _too_large(limit: int, found: str) -> TooLarge:
+    return TooLarge(f"expected a body of at most {limit} bytes, found {found}", limit=limit)
+
+
+def _check_host(scope: Scope) -> None:
+    # Several Host headers become one that is no host; which of them others would believe is not ours to guess.
+    host = b",".join([value for name, value in scope["headers"] if name == b"host"]).decode("latin-1")
+    if _hostname(host) not in _LOCAL_HOSTS:
+        raise HttpRefusal(
+            421,
+            "misdirected",
+            f"expected the host localhost, 127.0.0.1 or [::1], found {capped(host, 100)!r}; "
+            "an API that other names may reach needs PLANQ_API_KEYS, or PLANQ_REQUIRE_KEYS=true",
+        )
+
+
+def _check_one_key(scope: Scope) -> None:
+    if sum(name == b"idempotency-key" for name, _ in scope["headers"]) > 1:
+        raise HttpRefusal(
+            400, "invalid_idempotency_key", "expected one Idempotency-Key, found several; send one of them"
+        )
+
+
+def _check_origin(fields: Fields) -> None:
+    origin = _text(fields, b"origin")
+    scheme, separator, host = origin.lower().partition("://")
+    if not separator or scheme not in ("http", "https") or host != _text(fields, b"host").lower():
+        found = capped(origin, 100)
+        raise HttpRefusal(403, "foreign_origin", f"web pages of another origin are refused; found {found!r}")
+
+
+def _text(fields: Fields, name: bytes) -> str:
+    return fields.get(name, b"").decode("latin-1")
+
+
+@lru_cache(maxsize=64)
+def _hostname(host: str) -> str | None:
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    is_host_alone = parts.username is None and not (parts.path or parts.query or parts.fragment)
+    return parts.hostname if is_host_alone else None

@@ -1,0 +1,244 @@
+"""How many messages and jobs a tenant may send: counted at one server for all, or by each process while that is away.
+
+A message never waits for a server that is away: after one that gave no answer, the next second's messages are counted
+here, and then one of them tries again. What the server let in is counted here too, so that nobody begins afresh. Jobs
+are counted in the same way, and those that are unfinished in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from time import monotonic, time
+from typing import Protocol
+
+from planq.api.http.exchange import HttpRefusal
+from planq.shared.broker.celery_config import is_redis
+from planq.shared.broker.rates import ValkeyWindows
+from planq.shared.domain.errors import Misconfigured, Unavailable
+from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates, RateVerdict
+from planq.shared.settings import Settings
+from planq.shared.store.batching import Batcher
+from planq.shared.store.database import Database
+from planq.shared.store.tenants.rates import PostgresWindows
+
+_log = logging.getLogger("planq.limits")
+
+_PATIENCE_SECONDS = 0.25
+_COUNTED_FOR_SECONDS = 1.0
+_UNFINISHED_RETRY_SECONDS = 5
+
+_MOST_REFUSED = 10_000
+"""Refusals that are remembered; more tenants and channels than that are not over their limits in the same minute."""
+
+
+class Windows(Protocol):
+    """Where the windows of all processes lie. Every method raises `Unavailable` where that does not answer."""
+
+    title: str
+    at_once: int
+    """How many calls of `check` may be under way."""
+
+    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+        """Let each message in and count it, or refuse it; in their order."""
+        ...
+
+    async def ping(self) -> None:
+        """See whether it answers."""
+        ...
+
+    async def close(self) -> None:
+        """Give up what it holds; idempotent."""
+        ...
+
+
+def open_windows(settings: Settings, database: Database) -> Windows:
+    """Return where messages are counted: `PLANQ_LIMITS_URL`, else a broker that can, else the database.
+
+    Opens no connection. Raises `Misconfigured` for a URL that is none of Valkey's or Redis'.
+    """
+    url = settings.limits_url or settings.require_broker()
+    if is_redis(url):
+        return ValkeyWindows(url, patience_seconds=_PATIENCE_SECONDS, prefix=settings.broker_prefix)
+    if settings.limits_url:
+        raise Misconfigured("PLANQ_LIMITS_URL: expected redis://…, rediss://… or redis+socket://…, found another URL")
+    return PostgresWindows(database)
+
+
+class RateLimits:
+    """The rates of all tenants, for one event loop."""
+
+    def __init__(
+        self, windows: Windows, *, pause_seconds: float = 1.0, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> None:
+        """Where `windows` do not answer within `patience_seconds` they are not asked for `pause_seconds`."""
+        self._windows = windows
+        self._pause_seconds = pause_seconds
+        self._patience_seconds = patience_seconds
+        self._local = LocalWindows()
+        self._refused: dict[Knock, tuple[float, RateVerdict]] = {}
+        self._asking = Batcher(self._ask, at_once=windows.at_once)
+        self._away: str | None = None
+        self._rests_until = 0.0
+
+    async def check(self, tenant_id: str, channel: str, config: TenantConfig) -> RateVerdict:
+        """Let a message in and count it, or refuse it; never fails, and never waits long."""
+        return await self._check(Knock(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
+
+    async def _check(self, knock: Knock) -> RateVerdict:
+        verdict = self._still_refused(knock)
+        if verdict is None and not self._is_resting:
+            verdict = await self._asking.do(knock)
+        return verdict or self._local.check(knock, time())
+
+    async def check_job(self, tenant_id: str, config: TenantConfig) -> RateVerdict:
+        """Let a job in and count it, or refuse it, as `check` does with messages."""
+        return await self._check(
+            Knock(f"{tenant_id}/jobs", "api", Rates(config.job_rate_limit, config.job_rate_limit))
+        )
+
+    async def describe(self) -> str:
+        """Say where messages are counted now, after a look whether that answers."""
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await self._windows.ping()
+        except (Unavailable, TimeoutError) as error:
+            self._lose(error)
+        else:
+            self._find()
+        if self._away is None:
+            return f"counted by {self._windows.title}"
+        return f"degraded: each process counts for itself, because {self._windows.title} {self._away}"
+
+    async def close(self) -> None:
+        """Give the connections up; idempotent."""
+        await self._windows.close()
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._away is not None and monotonic() < self._rests_until
+
+    async def _ask(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict | None]:
+        """Return what the server says, None where it does not answer; while it is away one call at a time asks."""
+        if self._away is not None:
+            if self._is_resting:
+                return [None] * len(knocks)
+            self._rests_until = monotonic() + self._pause_seconds
+        # Those that were answered while these waited may have filled a window.
+        told = {knock: self._still_refused(knock) for knock in knocks}
+        asked = [knock for knock in knocks if told[knock] is None]
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                verdicts = iter(await self._windows.check(asked) if asked else ())
+        except (Unavailable, TimeoutError) as error:
+            self._lose(error)
+            return [told[knock] for knock in knocks]
+        self._find()
+        return [told[knock] or self._noted(knock, next(verdicts)) for knock in knocks]
+
+    def _noted(self, knock: Knock, verdict: RateVerdict) -> RateVerdict:
+        """Keep what is known here of a verdict from now on."""
+        if verdict.is_allowed:
+            self._local.note(knock, time())
+            return verdict
+        if len(self._refused) >= _MOST_REFUSED:
+            self._refused.clear()
+        self._refused[knock] = monotonic(), verdict
+        return verdict
+
+    def _still_refused(self, knock: Knock) -> RateVerdict | None:
+        """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
+
+        So whoever sends far too much costs next to nothing.
+        """
+        asked_at, refusal = self._refused.get(knock, (0.0, None))
+        if refusal is None:
+            return None
+        now = refusal.at + monotonic() - asked_at
+        if now >= refusal.lets_in_at:
+            del self._refused[knock]
+            return None
+        return replace(refusal, at=now)
+
+    def _lose(self, error: Exception) -> None:
+        cause = str(error) or f"gives no answer within {self._patience_seconds:g} s"
+        if self._away is None:
+            _log.warning("rates_counted_by_each_process", extra={"cause": f"{self._windows.title} {cause}"})
+        self._away = cause
+        self._rests_until = monotonic() + self._pause_seconds
+
+    def _find(self) -> None:
+        if self._away is not None:
+            _log.warning("rates_counted_for_all_again", extra={"by": self._windows.title})
+        self._away = None
+
+
+class UnfinishedJobs:
+    """How many jobs of each tenant are unfinished, as this process knows it: counted a second ago at most.
+
+    What other processes have let in since is not seen, so that a limit may be passed by a second's jobs of theirs.
+    """
+
+    def __init__(self, count: Callable[[str, int], Awaitable[int]]) -> None:
+        """`count` returns how many a tenant has, at most so many."""
+        self._count = count
+        self._known: dict[str, tuple[float, int]] = {}
+
+    async def check(self, tenant_id: str, config: TenantConfig) -> None:
+        """Raise `HttpRefusal` (429) where a tenant has as many as it may; nothing is counted for that."""
+        most = config.max_unfinished_jobs
+        counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
+        if monotonic() - counted_at >= _COUNTED_FOR_SECONDS:
+            self._known[tenant_id] = monotonic(), number  # one request counts for all that come meanwhile
+            number = await self._count(tenant_id, most)
+            self._known[tenant_id] = monotonic(), number
+        if number >= most:
+            raise HttpRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "too_many_unfinished_jobs",
+                f"expected at most {most} unfinished jobs of this tenant at once; send this one again once some have "
+                "ended",
+                headers={"X-RateLimit-Unfinished-Limit": str(most), "X-RateLimit-Unfinished-Remaining": "0"}
+                | {"Retry-After": str(_UNFINISHED_RETRY_SECONDS)},
+            )
+
+    def add(self, tenant_id: str) -> None:
+        """Count a job that was let in."""
+        counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
+        self._known[tenant_id] = counted_at, number + 1
+
+
+def too_many_jobs(verdict: RateVerdict) -> HttpRefusal:
+    """Return the answer to a job that a verdict refuses."""
+    return HttpRefusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_jobs",
+        f"expected at most {verdict.tenant.limit} jobs of this tenant within {WINDOW_SECONDS:g} seconds; send this "
+        f"one again after {verdict.retry_after} s",
+        headers=job_headers(verdict),
+    )
+
+
+def job_headers(verdict: RateVerdict) -> dict[str, str]:
+    """Return what every answer to a job says of its tenant's window; a refusal also carries `Retry-After`."""
+    told = dict(verdict.tenant.headers("RateLimit"))
+    return told if verdict.is_allowed else {**told, "Retry-After": str(verdict.retry_after)}
+
+
+def too_many(verdict: RateVerdict) -> HttpRefusal:
+    """Return the answer to a message that a verdict refuses."""
+    full = [
+        f"{window.limit} messages of {whose} within {WINDOW_SECONDS:g} seconds"
+        for whose, window in (("this tenant", verdict.tenant), ("this channel", verdict.channel))
+        if window.is_full
+    ]
+    return HttpRefusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_messages",
+        f"expected at most {' and '.join(full)}; send this one again after {verdict.retry_after} s",
+        headers=verdict.headers(),
+    )

@@ -1,0 +1,179 @@
+"""How many streams and waits of a tenant are open at once, over all API processes.
+
+A place is asked for at the database where this process has none to spare: exact over all processes, since those who
+ask for one tenant take turns. What a process holds it says again every second, and what was given up meanwhile goes
+back then; so a client that waits again and again within a second costs nothing. The places of a process that died are
+free after its lease. While the database is away, each process counts for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from time import monotonic
+from typing import NamedTuple
+
+from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
+from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.store.batching import Batcher
+from planq.shared.store.tenants.places import PlaceKey, PlaceStore
+
+_log = logging.getLogger("planq.api")
+
+LEASE_SECONDS = 5.0
+_KEEP_SECONDS = 1.0
+_TIDY_SECONDS = 60.0
+
+_ASKING_AT_ONCE = 10_000
+"""However many ask for one tenant, it is one number in one statement."""
+
+_REFUSED_SECONDS = 0.25
+"""How long a refusal holds without a look at the database: a flood of requests beyond the limit costs little."""
+
+
+class Kind(StrEnum):
+    """What takes a place."""
+
+    STREAMS = "streams"
+    WAITS = "waits"
+
+
+@dataclass(slots=True)
+class _Held:
+    """Places of one key: `granted` to this process, of which `used` are; the others held `elsewhere` a second ago."""
+
+    granted: int = 0
+    used: int = 0
+    elsewhere: int = 0
+    refused_until: float = 0.0
+
+
+class _Want(NamedTuple):
+    key: PlaceKey
+    most: int
+
+
+class Places:
+    """The places of a process; lives on one event loop."""
+
+    def __init__(self, store: PlaceStore) -> None:
+        self._store = store
+        self._held: dict[PlaceKey, _Held] = {}
+        self._asking = Batcher(self._ask, max_weight=_ASKING_AT_ONCE)
+        self._turn = asyncio.Lock()
+        self._is_known_there = False
+        self._is_away = False
+        self._tidied = monotonic()
+
+    async def take(self, kind: Kind, tenant_id: str, most: int) -> dict[str, str]:
+        """Take a place, and return what its answer's headers say; `give` gives it back.
+
+        Raises `HttpRefusal` (429) where the tenant holds `most` already.
+        """
+        key = PlaceKey(tenant_id, kind)
+        while True:
+            held = self._held.setdefault(key, _Held())
+            if held.used < held.granted:
+                held.used += 1
+                return _headers(kind, most, most - held.elsewhere - held.used)
+            if monotonic() < held.refused_until or not await self._asking.do(_Want(key, most)):
+                raise _refused(kind, most)
+
+    def give(self, kind: Kind, tenant_id: str) -> None:
+        """Give a place back that was taken."""
+        self._held[PlaceKey(tenant_id, kind)].used -= 1
+
+    @contextlib.asynccontextmanager
+    async def one(self, kind: Kind, tenant_id: str, most: int) -> AsyncIterator[None]:
+        """Hold a place; raises as `take` does."""
+        await self.take(kind, tenant_id, most)
+        try:
+            yield
+        finally:
+            self.give(kind, tenant_id)
+
+    async def keep(self) -> None:
+        """Say what is held, again and again; cancel to stop."""
+        while True:
+            await asyncio.sleep(_KEEP_SECONDS)
+            try:
+                await self.say()
+                if monotonic() - self._tidied >= _TIDY_SECONDS:
+                    self._tidied = monotonic()
+                    await self._store.forget()
+                self._is_away = False
+            except DatabaseUnavailable as error:
+                self._lose(error)
+
+    async def say(self) -> None:
+        """Tell the database what is held here, and give back what is not used; raises `DatabaseUnavailable`."""
+        async with self._turn:
+            for key, held in list(self._held.items()):
+                held.granted = held.used
+                if not held.used:
+                    del self._held[key]
+            if not self._held and not self._is_known_there:
+                return
+            elsewhere = await self._store.keep({key: held.used for key, held in self._held.items() if held.used})
+            self._is_known_there = bool(elsewhere)
+            for key, number in elsewhere.items():
+                self._held.setdefault(key, _Held()).elsewhere = number
+
+    async def close(self) -> None:
+        """Give all places back: the process stops, and nobody who holds one goes on."""
+        with contextlib.suppress(DatabaseUnavailable):
+            await self._store.keep({})
+
+    async def _ask(self, wants: Sequence[_Want]) -> Sequence[bool]:
+        """Return for each whether there is a place for it here now; who is told so takes it, unless it has gone."""
+        async with self._turn:
+            told = {want: await self._granted(want, number) for want, number in Counter(wants).items()}
+        answers = []
+        for want in wants:
+            told[want] -= 1
+            answers.append(told[want] >= 0)
+        return answers
+
+    async def _granted(self, want: _Want, number: int) -> int:
+        """Return how many places there are for so many who want one."""
+        held = self._held.setdefault(want.key, _Held())
+        # Again where a place to spare went to somebody else while the database was asked: that is no refusal.
+        while (missing := number - (held.granted - held.used)) > 0:
+            wanted = held.granted + missing
+            try:
+                held.granted, held.elsewhere = await self._store.take(
+                    want.key, held=held.granted, wanted=missing, most=want.most
+                )
+                self._is_known_there = True
+            except DatabaseUnavailable as error:
+                self._lose(error)
+                held.granted = max(held.granted, min(wanted, want.most))
+            if held.granted < wanted:
+                held.refused_until = monotonic() + _REFUSED_SECONDS
+                break
+        return held.granted - held.used
+
+    def _lose(self, error: DatabaseUnavailable) -> None:
+        if not self._is_away:
+            _log.warning("places_counted_by_each_process", extra={"cause": error.message})
+        self._is_away = True
+
+
+def _refused(kind: Kind, most: int) -> HttpRefusal:
+    return HttpRefusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"too_many_tenant_{kind}",
+        f"expected at most {most} {kind} of this tenant at once, over all processes; end some, or come back later",
+        headers={**_headers(kind, most, 0), "Retry-After": str(RETRY_AFTER_SECONDS)},
+    )
+
+
+def _headers(kind: Kind, most: int, left: int) -> dict[str, str]:
+    name = kind.value.capitalize()
+    return {f"X-RateLimit-{name}-Limit": str(most), f"X-RateLimit-{name}-Remaining": str(max(left, 0))}

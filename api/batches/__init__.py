@@ -1,0 +1,1 @@
+"""What uploads of batches become."""

@@ -1,0 +1,196 @@
+"""Batches as callers get them: their shape, and rows of the store as such documents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from planq.api.http.exchange import json_bytes
+from planq.api.schemas import Answer, ErrorDocument, Id, RequestBody, Time
+from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from planq.shared.domain.jobs.states import Priority
+from planq.shared.domain.plan.document import WHOLE
+from planq.shared.store.database import Row, shown_time
+
+_PIECE_BYTES = 64 * 1024
+
+
+class RequestCounts(Answer):
+    """How many lines there are, and how many have ended well or badly; the names are those of OpenAI's batches."""
+
+    total: int = Field(description="Valid lines, and those that were not looked at yet.")
+    completed: int
+    failed: int
+
+
+class LineCounts(Answer):
+    """How many lines stand where."""
+
+    total: int
+    unvalidated: int
+    invalid: int
+    waiting: int = Field(description="Valid ones that are no jobs yet.")
+    running: int = Field(description="Jobs that have not ended.")
+    completed: int = Field(description="The partial ones, too.")
+    partial: int = Field(description="Of the completed, those that answer from what there was.")
+    failed: int
+    cancelled: int
+
+
+class BatchBudget(Answer):
+    """What all jobs of a batch may use up; null is without a limit. What running jobs may use is reserved."""
+
+    max_cost_usd: float | None
+    max_tokens: int | None
+    reserved_usd: float
+    reserved_tokens: int
+
+
+class BatchEstimate(Answer):
+    """What the valid lines are taken to use, before any was run."""
+
+    model_calls: int
+    input_tokens: int
+    max_output_tokens: int = Field(description="With the longest replies.")
+    least_cost_usd: float = Field(description="Of the questions alone.")
+    most_cost_usd: float = Field(description="With the longest replies.")
+    unpriced_lines: int = Field(description="Their models' prices are not known; they are not in the costs.")
+    lines_with_rounds: int = Field(description="They may make more model calls than are told here.")
+
+
+class BatchDocument(Answer):
+    """Many requests of one file, each of which becomes a job."""
+
+    id: Id
+    status: BatchStatus
+    name: str
+    metadata: Any
+    defaults: Any = Field(description="Fields of every line that has not its own.")
+    priority: Priority
+    strict: bool = Field(description="Whether one invalid line fails it.")
+    canary: int | None = Field(description="After so many lines it is paused.")
+    callback_url: str | None
+    request_counts: RequestCounts
+    counts: LineCounts
+    progress: float = Field(description="The share of its valid lines that have ended, of 1.")
+    eta_seconds: float | None = Field(description="Until its end, if it goes on as it did; null while not known.")
+    cost_usd: float = Field(description="Of all lines that have ended, as far as prices are known.")
+    tokens: int = Field(description="Of all lines that have ended.")
+    budget: BatchBudget
+    estimate: BatchEstimate | None = Field(description="Of the lines validated so far; null before the first.")
+    paused_at: Time | None
+    pause_reason: PauseReason | None = Field(description="Why nothing more begins; `resume` lets it go on.")
+    error: ErrorDocument | None = Field(description="Why it failed as a whole.")
+    created_at: Time
+    validated_at: Time | None
+    started_at: Time | None
+    cancelled_at: Time | None
+    finished_at: Time | None
+
+
+class BatchPage(Answer):
+    """Batches, newest first; `next_cursor` is null on the last page."""
+
+    items: list[BatchDocument]
+    next_cursor: str | None
+
+
+class BatchResumeRequest(RequestBody):
+    """How a batch goes on; a limit that is left out stays as it is."""
+
+    max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = Field(
+        None, description="What all its jobs may cost, in US dollars."
+    )
+    max_tokens: Annotated[int, Field(gt=0, lt=2**53), WHOLE] | None = Field(
+        None, description="Tokens that all its jobs may use."
+    )
+
+
+def batch_document(row: Row) -> dict[str, Any]:
+    """Return a `BatchDocument`."""
+    ended = row["completed"] + row["failed"] + row["cancelled"]
+    unvalidated = row["total"] - row["validated_lines"]
+    left = row["valid"] - ended + unvalidated
+    return {
+        "id": str(row["id"]),
+        **{name: row[name] for name in ("status", "name", "metadata", "defaults", "priority", "canary")},
+        **{name: row[name] for name in ("callback_url", "pause_reason", "error", "estimate")},
+        "strict": row["is_strict"],
+        "request_counts": {
+            "total": row["valid"] + unvalidated,
+            "completed": row["completed"],
+            "failed": row["failed"],
+        },
+        "counts": {
+            "unvalidated": unvalidated,
+            "waiting": row["valid"] - ended - row["running"],
+            **{name: row[name] for name in ("total", "invalid", "running")},
+            **{name: row[name] for name in ("completed", "partial", "failed", "cancelled")},
+        },
+        "progress": round(ended / (ended + left), 4) if ended else 0.0,
+        "eta_seconds": _seconds_left(row, ended, left),
+        "cost_usd": float(row["spent_usd"]),
+        "tokens": row["spent_tokens"],
+        "budget": {
+            "max_cost_usd": None if row["budget_usd"] is None else float(row["budget_usd"]),
+            "max_tokens": row["budget_tokens"],
+            "reserved_usd": float(row["reserved_usd"]),
+            "reserved_tokens": row["reserved_tokens"],
+        },
+        **{name: shown_time(row[name]) for name in ("paused_at", "created_at", "validated_at", "started_at")},
+        **{name: shown_time(row[name]) for name in ("cancelled_at", "finished_at")},
+    }
+
+
+def _seconds_left(row: Row, ended: int, left: int) -> float | None:
+    """Return how long what is left takes if each line takes as long as those before."""
+    if row["status"] != BatchStatus.IN_PROGRESS or row["paused_at"] is not None or not ended:
+        return None
+    if row["started_at"] is None:
+        return None
+    took: float = (datetime.now(UTC) - row["started_at"]).total_seconds()
+    return round(max(0.0, took) / int(ended) * left, 1)
+
+
+def error_line(row: Row) -> Mapping[str, Any]:
+    """Return a line of a batch's errors; a line whose `custom_id` an earlier one has tells it in its error."""
+    custom_id = row["custom_id"] or row["error"]["details"].get("custom_id")
+    job_id = None if row["job_id"] is None else str(row["job_id"])
+    return {
+        "line": row["line"],
+        "custom_id": custom_id,
+        "status": row["status"],
+        "job_id": job_id,
+        "error": row["error"],
+    }
+
+
+def result_line(batch_id: UUID, row: Row, job: dict[str, Any] | None) -> Mapping[str, Any]:
+    """Return a line of a batch's results: what came of a line that has ended; `job` is None where there is none."""
+    error = None
+    if row["status"] == LineStatus.CANCELLED:
+        error = {"code": "cancelled", "message": "the line was cancelled before it had come to an end"}
+    elif row["status"] == LineStatus.FAILED:
+        error = row["error"]
+    return {
+        "id": f"{batch_id}-{row['line']}",
+        "custom_id": row["custom_id"],
+        "response": None if job is None else {"status_code": 200, "request_id": str(row["job_id"]), "body": job},
+        "error": error,
+    }
+
+
+async def json_lines(values: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[bytes]:
+    """Yield values as JSON, a line each, in pieces that are worth sending."""
+    piece = bytearray()
+    async for value in values:
+        piece += json_bytes(value)
+        piece += b"\n"
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)

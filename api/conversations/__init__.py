@@ -1,0 +1,1 @@
+"""What messages become: turns, their agents, and the message flow's words for them."""

@@ -1,0 +1,102 @@
+"""The agent of a turn: which one a message or a task names, and the job that is made for it.
+
+The nearest names it: the message, its conversation, the tenant's channel, the tenant (docs/decisions.md, D90). Which
+agent a conversation has, and which version it keeps, is looked at in the commit that stores the message: where the
+job was made for another one, nothing is stored, and it is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import Header
+
+from planq.api.deps import Services
+from planq.api.jobs.submission import for_agent, ready
+from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
+from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
+from planq.shared.domain.values.describe import excerpt
+from planq.shared.store.agents.documents import pin_agent
+from planq.shared.store.conversations.store import Inbound, OtherAgent, Received
+
+AGENT_HEADER = "X-Agent-Schema-Name"
+
+AgentHeader = Annotated[
+    str | None,
+    Header(alias=AGENT_HEADER, description="Names the agent where `agent` of the body does not."),
+]
+
+_LOOKS = 5
+"""How often a job is made anew because somebody gives its conversation another agent at this moment."""
+
+
+def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, Any] | None) -> NamedAgent | None:
+    """Return the agent that a request names: in its body, else in its header, else in its metadata.
+
+    Raises `InvalidRequest` for metadata that name it in another way than by a text.
+    """
+    if agent is not None:
+        return read_named_agent(agent)
+    if header is not None and header.strip():
+        return read_named_agent(header.strip())
+    found = (metadata or {}).get("agent")
+    if found is None:
+        return None
+    if not isinstance(found, str) or not found:
+        told = f"metadata.agent: expected the name of an agent, found {excerpt(found)}"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "metadata.agent", "message": told}])
+    return read_named_agent(found)
+
+
+async def received_for_agent(services: Services, inbound: Inbound) -> Received:
+    """Store a message with a job of the agent that it is for; one that was sent as a job has it already.
+
+    Raises as `ConversationStore.receive` does, `NotFound` for an agent that is not there, and `InvalidRequest` for
+    one that lists skills which are not.
+    """
+    if inbound.is_job:
+        return await services.conversations.receive(inbound)
+    wanted = inbound.named_agent or inbound.default_agent
+    given, refusal = inbound, None
+    try:
+        given = await _for(services, inbound, wanted)
+    except NotFound as error:  # its conversation may have another one, or keep a version that is retired
+        refusal = error
+    for _ in range(_LOOKS):
+        try:
+            return await services.conversations.receive(given)
+        except OtherAgent as other:
+            if refusal is not None and _wanted(inbound, other.agent) == wanted:
+                raise refusal from None
+            given = await _for(services, inbound, _wanted(inbound, other.agent), keeps=other.agent)
+    raise Conflict("its conversation is being given other agents all the time; send the message again")
+
+
+def _wanted(inbound: Inbound, found: NamedAgent | None) -> NamedAgent | None:
+    """Return the agent that was `found` to be meant, in the version named where its conversation keeps none."""
+    if found is None or found.version is not None:
+        return found
+    said = inbound.named_agent or inbound.default_agent
+    return said if said is not None and said.name == found.name else found
+
+
+async def _for(
+    services: Services, inbound: Inbound, agent: NamedAgent | None, keeps: NamedAgent | None = None
+) -> Inbound:
+    if agent is None:
+        return inbound
+    submission = inbound.submission
+    is_kept = keeps is not None and keeps.version is not None
+    pinned = await pin_agent(
+        services.agents,
+        services.skills,
+        submission.tenant_id,
+        agent.name,
+        agent.version,
+        may_be_retired=is_kept,
+    )
+    strategy = pinned.strategy(submission.strategy)
+    made = for_agent(submission, agent.name, pinned, strategy=strategy, model=pinned.model_or(submission.model))
+    return replace(inbound, submission=await ready(services, made))

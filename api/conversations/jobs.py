@@ -1,0 +1,72 @@
+"""Jobs that are turns of a conversation: as they were sent, in the order of its messages (docs/decisions.md, D91)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planq.api.conversations.messages import receive_message
+from planq.api.deps import Services, conversation_id_of
+from planq.api.jobs.submission import Submitted, checked_submission, let_in, sender_of, submit_job
+from planq.api.schemas import JobRequest
+from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
+from planq.shared.store.conversations.store import Arrival, Inbound
+
+
+async def submitted_turn_or_job(
+    services: Services,
+    tenant_id: str,
+    body: JobRequest,
+    sent: Any,
+    *,
+    idempotency_key: str | None,
+    traceparent: str | None,
+) -> Submitted:
+    """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
+
+    Raises as `submit_job` does; for a turn `NotFound` where the conversation is not there, and `Conflict` where that
+    takes none.
+    """
+    if body.conversation_id is None or body.conversation == "read":
+        return await submit_job(
+            services, tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+        )
+    conversation_id = conversation_id_of(body.conversation_id)
+    given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
+    if earlier is not None:
+        return Submitted(earlier)
+    row = await services.conversations.one(tenant_id, conversation_id)
+    kept = {} if row["follows_agent"] else row["agent_versions"] or {}
+    submission = await checked_submission(services, tenant_id, _kept(body, kept), given)
+    agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
+    headers = await let_in(services, submission)
+    config = (await services.tenants.of(tenant_id)).config
+    # The key is the message's: of the same one in the same conversation there is one, with one job.
+    received = await receive_message(
+        services,
+        Inbound(
+            submission=replace(submission, idempotency_key=None, request_hash=None),
+            channel=row["channel"],
+            thread=row["thread"],
+            idempotency_key=submission.idempotency_key,
+            request_hash=submission.request_hash,
+            user_id=submission.user_id,
+            text=submission.input,
+            metadata=submission.metadata,
+            policy=config.policy,
+            is_job=True,
+            named_agent=agent,
+        ),
+    )
+    assert received.job_id is not None  # only a rejected message has none
+    is_new = received.outcome is not Arrival.DUPLICATE
+    return Submitted(received.job_id, submission if is_new else None, headers=headers)
+
+
+def _kept(body: JobRequest, versions: Mapping[str, int]) -> JobRequest:
+    """Return the request with its agent in the version that the conversation keeps, where it names none itself."""
+    agent = None if body.agent is None else read_named_agent(body.agent)
+    if agent is None or agent.version is not None or agent.name not in versions:
+        return body
+    return body.model_copy(update={"agent": f"{agent.name}@{versions[agent.name]}"})

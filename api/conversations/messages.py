@@ -1,0 +1,438 @@
+"""From an inbound message to a job of its conversation, and from that job's end to the answer of the request.
+
+    checked_message     every check of what was sent
+    receive_message     one commit, then the wake-ups
+    answer_message      wait for the job within bounds, and answer with what it came to
+    answer_for_job      the same for a job that somebody asks for later
+
+What a provider or a tool has said never goes out: a person is told a plain sentence, and the id under which whoever
+runs planq finds the rest (docs/decisions.md, D41).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.access.callers import Caller
+from planq.api.conversations.agents import AGENT_HEADER, named_agent, received_for_agent
+from planq.api.conversations.message_flow import task_document
+from planq.api.deps import (
+    Services,
+    announce_ended,
+    answer_to_nobody,
+    conversation_id_of,
+    job_when_ended,
+    place_to_wait,
+)
+from planq.api.documents import elicitation_document
+from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
+from planq.api.jobs.submission import check_key, check_object, trace_id
+from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from planq.shared.domain import errors
+from planq.shared.domain.conversations.failure import told
+from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
+from planq.shared.domain.conversations.wording import injection_kinds
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.jobs.elicitations import Addressee
+from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
+from planq.shared.domain.questions.answering import ACTIONS
+from planq.shared.ports.tenants import Tenant
+from planq.shared.settings import Settings
+from planq.shared.store.conversations.store import Arrival, Inbound, Received, erased
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission
+from planq.shared.store.views import JobView, parsed
+
+_LIMITED_SECONDS = 30
+"""What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""
+
+_OF_THE_PROVIDER = frozenset(
+    kind.code
+    for kind in (
+        *(errors.Transient, errors.Unreached, errors.RateLimited, errors.TimedOut, errors.FirstTokenTimedOut),
+        *(errors.AuthFailed, errors.ModelRefused, errors.ContextExceeded, errors.InvalidOutput, errors.InternalFault),
+    )
+)
+_STATUS_OF_CODE: Mapping[str, int] = {kind.code: status for kind, status in STATUS_OF.items() if status != 500}
+_QUEUED = "Message queued for processing"
+_RUNS = "Message is being processed"
+_ASKS = "A question has to be answered first"
+_WAITS = "Message queued; a question of the turn before it has to be answered first"
+_TAKEN = "Message was taken as the answer to a question"
+_ASKS_OTHERS = "This waits for an approval by others"
+_WAITS_FOR_APPROVAL = "Message queued; the turn before it waits for an approval by others"
+_WAITS_FOR_ANSWER = "Message queued; the turn before it waits for an answer by others"
+
+
+class InboundRequest(CanonicalMessage):
+    """A message, and whether its answer is waited for."""
+
+    async_processing: bool = Field(default=False, description="Answer at once with 202, as soon as it is stored.")
+
+
+class MessageContent(Answer):
+    """What is said."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FlowIds(Answer):
+    """Where the work on a message can be looked at."""
+
+    task_id: Id = Field(description="The job: `/tasks/{id}`, `/jobs/{id}`.")
+    plan_id: Id | None = Field(None, description="There where the job made a plan: `/plans/{id}`.")
+
+
+class OutboundMessage(Answer):
+    """The message that answers."""
+
+    id: Id
+    conversation_id: Id
+    channel: str
+    direction: Literal["outbound"]
+    to: dict[str, str]
+    content: MessageContent
+    metadata: FlowIds
+
+
+class AnsweredByMessage(Answer):
+    """The question that a message was taken as the answer to."""
+
+    id: Id = Field(description="`/elicitations/{id}`.")
+    action: Literal["accept", "decline", "cancel"]
+
+
+class MessageAnswer(Answer):
+    """What became of a message."""
+
+    status: Literal["success"]
+    message: OutboundMessage
+    latency_ms: int = Field(description="From the message's commit to the end of its job.")
+    tool_calls_executed: int = Field(description="Calls that succeeded.")
+    metadata: FlowIds
+    answered: AnsweredByMessage | None = Field(None, description="There where the message answered a question.")
+    reason: Literal["model_away"] | None = Field(
+        None, description="Why it takes long: its model fails, and is asked again."
+    )
+    retry_at: datetime | None = Field(None, description="When the model is asked again; none while it is asked.")
+
+
+class PendingAnswer(Answer):
+    """A message that is stored and not answered yet."""
+
+    status: Literal["queued", "processing", "input_required"]
+    job_id: Id
+    conversation_id: Id
+    message: str
+    elicitation: ElicitationDocument | None = Field(
+        None, description="What a person is asked first; there where `status` is `input_required`."
+    )
+    behind_job_id: Id | None = Field(
+        None, description="The turn that asks it; there where the message is queued behind another turn."
+    )
+    answered: AnsweredByMessage | None = Field(None, description="There where the message answered a question.")
+
+
+def checked_message(
+    settings: Settings, tenant: Tenant, message: CanonicalMessage, sent: Any, headers: Mapping[str, str]
+) -> Inbound:
+    """Return a message as it is stored, with the job that is to answer it; `sent` is the decoded body.
+
+    Raises as `checked_text` does, `TooLarge` for long metadata, and `HttpRefusal` for an Idempotency-Key that is
+    none.
+    """
+    config = tenant.config
+    named = named_agent(message.agent, headers.get(AGENT_HEADER), message.metadata)
+    key = check_key(headers.get("idempotency-key"))
+    text = checked_text(message, tenant.id, config)
+    metadata = message.metadata or None
+    check_object("metadata", metadata, MAX_METADATA_BYTES)
+    submission = Submission(
+        id=new_id(),
+        tenant_id=tenant.id,
+        input=text,
+        strategy=config.message_strategy(),
+        model=config.model or settings.model,
+        limits=tenant.message_limits,
+        budget=config.budget,
+        user_id=message.from_.external_id,
+        trace_id=trace_id(headers.get("traceparent")),
+    )
+    return Inbound(
+        submission=submission,
+        channel=message.channel,
+        thread=message.named_thread(),
+        source_id=message.source_id(),
+        idempotency_key=key,
+        request_hash=None if key is None else body_digest(sent),
+        user_id=message.from_.external_id,
+        text=text,
+        content=message.model_dump(include={"from_", "to", "timestamp"}, by_alias=True, exclude_none=True),
+        metadata=metadata,
+        policy=config.policy,
+        debounce_ms=config.debounce_ms,
+        debounce_most_ms=config.debounce_most_ms,
+        cancels_questions=config.question_policy == "cancel",
+        suspected=injection_kinds(text),
+        named_agent=named,
+        default_agent=config.agent_of(message.channel),
+    )
+
+
+async def in_conversation(services: Services, inbound: Inbound, conversation_id: str | None) -> Inbound:
+    """Return a message in the thread of the conversation that it names; as it is where it names none.
+
+    Raises `NotFound` for one that the tenant does not have on the message's channel, and `Conflict` where the message
+    names another thread beside it.
+    """
+    if conversation_id is None:
+        return inbound
+    found = await services.conversations.one(inbound.submission.tenant_id, conversation_id_of(conversation_id))
+    if found["channel"] != inbound.channel:
+        raise NotFound(
+            f"there is no conversation {found['id']} on the channel {inbound.channel}, it is of another one"
+        )
+    if inbound.thread not in (None, found["thread"]):
+        raise Conflict(
+            f"conversation {found['id']} has another thread; expected its own, or only one of the two names"
+        )
+    return replace(inbound, thread=found["thread"])
+
+
+async def receive_message(services: Services, inbound: Inbound) -> Received:
+    """Store a message; publish what has to begin, announce what has ended.
+
+    Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for a
+    source id or an idempotency key of another message; and as `received_for_agent` for its agent.
+    """
+    received = await received_for_agent(services, inbound)
+    announce_ended(services, received.ended)
+    if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
+        services.waiters.submitted(received.job_id, inbound.submission.tenant_id)
+    services.publisher.publish_soon(received.wakes)
+    if received.later is not None:
+        seconds, wake = received.later
+        services.timers.set(seconds, partial(services.publisher.publish, [wake]))
+    if received.outcome is Arrival.REJECTED:
+        raise _rejected(received)
+    return received
+
+
+def _rejected(received: Received) -> Conflict:
+    conversation = received.conversation_id
+    if received.is_closed:
+        return Conflict(f"conversation {conversation} is closed; open it, or name another thread")
+    return Conflict(
+        f"conversation {conversation} works on a message and takes no other one meanwhile; send it again later, or "
+        "let the conversation have another policy"
+    )
+
+
+async def stored_message(services: Services, who: Caller, received: Received) -> Response:
+    """Answer that a message is stored and will be worked on, or what has to be answered first."""
+    assert received.job_id is not None  # only a rejected message has none
+    if received.missed is not None:
+        return await _pending(services, who, await services.requests.view(who.tenant_id, received.job_id), {})
+    status, told = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
+    answer = {
+        "status": status,
+        "job_id": str(received.job_id),
+        "conversation_id": str(received.conversation_id),
+        "message": told,
+        **_taken(received),
+    }
+    return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
+
+
+def _taken(received: Received) -> dict[str, Any]:
+    """Return the field of an answer that says which question the message answered, if it did."""
+    if (answered := received.answered) is None:
+        return {}
+    return {"answered": {"id": str(answered.id), "action": ACTIONS[answered.status]}}
+
+
+async def answer_message(services: Services, who: Caller, received: Received, request: Request) -> Response:
+    """Answer with what a message came to, at the latest after the longest wait with where it stands.
+
+    A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or over
+    any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
+    """
+    async with place_to_wait(services, request) as may_wait:
+        seconds = services.settings.max_wait_seconds if may_wait and received.missed is None else 0.0
+        return await _answer_within(services, who, received, request, seconds)
+
+
+async def _answer_within(
+    services: Services, who: Caller, received: Received, request: Request, seconds: float
+) -> Response:
+    job_id = received.job_id
+    message_id = received.message_id
+    assert job_id is not None  # only a rejected message has none
+    assert message_id is not None
+    until = monotonic() + seconds
+    taken = _taken(received)
+    while True:
+        seconds = min(services.settings.wait_poll_seconds, until - monotonic())
+        try:
+            view = await job_when_ended(services, job_id, max(seconds, 0.0), request, has_place=True)
+        except NotFound:
+            return await _answer_from_conversation(services, who, job_id)
+        if view is None:
+            return answer_to_nobody()
+        if view.has_ended:
+            await _settle(services, job_id)
+            answering = await services.conversations.job_of(who.tenant_id, message_id)
+            if answering in (None, job_id):
+                return await _answered(services, who, view, taken)
+            job_id = answering  # it was to merge with a job that ended before
+        elif await _question(services, who, view) is not None or monotonic() >= until:
+            return await _pending(services, who, view, taken)
+
+
+async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds: float, request: Request) -> Response:
+    """Answer as `answer_message` does, for the job of a message; raises `NotFound` for one of no conversation."""
+    try:
+        view = await job_when_ended(services, job_id, seconds, request)
+    except NotFound:
+        return await _answer_from_conversation(services, who, job_id)
+    if view is None:
+        return answer_to_nobody()
+    if view.row["conversation_id"] is None:
+        raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
+    if not view.has_ended:
+        return await _pending(services, who, view, {})
+    await _settle(services, job_id)
+    return await _answered(services, who, view, {})
+
+
+async def _settle(services: Services, job_id: UUID) -> None:
+    """Have the end of a turn written down now, so that its answer can be read and the next turn begins."""
+    services.publisher.publish_soon(await services.conversations.settle(job_id))
+
+
+async def _answered(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
+    row = view.row
+    reply = await services.conversations.reply(who.tenant_id, row["id"])
+    if reply is None:
+        raise NotFound(f"the conversation {row['conversation_id']} is not there any more, nor is its answer")
+    if row["status"] != JobStatus.COMPLETED and reply["status"] != MessageStatus.ERASED:
+        code = errors.Cancelled.code
+        if row["status"] == JobStatus.FAILED:
+            code = parsed(row["error"].body.decode("utf-8", "surrogatepass"))["code"]
+        raise _failed(row["id"], row["conversation_id"], code)
+    task = task_document(view)
+    ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
+    calls = sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps)
+    return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
+
+
+async def _answer_from_conversation(services: Services, who: Caller, job_id: UUID) -> Response:
+    """Answer for a job that retention has removed, by what its conversation keeps of it."""
+    rows = await services.conversations.messages_of_job(who.tenant_id, job_id)
+    replies = [row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND]
+    if not replies:
+        raise NotFound(f"there is no job {job_id}")
+    reply = replies[-1]
+    if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
+        raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
+    calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
+    return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
+
+
+def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int, taken: Mapping[str, Any]) -> Response:
+    """Answer with the outbound message of a turn; raises `Erased`."""
+    if reply["status"] == MessageStatus.ERASED:
+        raise erased(reply["conversation_id"])
+    message = {
+        "id": str(reply["id"]),
+        "conversation_id": str(reply["conversation_id"]),
+        "channel": reply["channel"],
+        "direction": "outbound",
+        "to": {"type": "user", "external_id": reply["user_id"]},
+        "content": {"type": "text", "text": reply["text"]},
+        "metadata": ids,
+    }
+    answer = {
+        "status": "success",
+        "message": message,
+        "latency_ms": round(took.total_seconds() * 1000),
+        "tool_calls_executed": calls,
+        "metadata": ids,
+        **taken,
+    }
+    return JsonResponse(answer)
+
+
+def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
+    """Return the refusal for a job that came to no answer; its id is the error's, and none of its words go out."""
+    status = _STATUS_OF_CODE.get(code, 502)
+    what = "LLM call failed." if code in _OF_THE_PROVIDER else "The message was not answered."
+    wait = {429: _LIMITED_SECONDS, 503: RETRY_AFTER_SECONDS}.get(status)
+    return HttpRefusal(
+        status,
+        code,
+        f"{what} Error ID: {job_id}. {told(code)}",
+        headers=None if wait is None else {"Retry-After": str(wait)},
+        instance=f"urn:uuid:{job_id}",
+        job_id=str(job_id),
+        conversation_id=str(conversation_id),
+    )
+
+
+async def _question(services: Services, who: Caller, view: JobView) -> tuple[UUID, UUID] | None:
+    """Return the oldest question for which a job waits, and the turn that asks it: its own, or the one before it."""
+    row = view.row
+    if row["status"] == JobStatus.QUEUED:
+        before = await services.conversations.question_before(who.tenant_id, row["id"])
+        return None if before is None else (before["id"], before["job_id"])
+    if row["status"] != JobStatus.INPUT_REQUIRED or row["paused_at"] is not None or row["open_questions"] is None:
+        return None
+    return UUID(parsed(row["open_questions"].body.decode())[0]["id"]), row["id"]
+
+
+async def _pending(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
+    """Answer with where a job stands, and with the question that it waits for."""
+    job_id = view.row["id"]
+    answer: dict[str, Any] = {
+        "status": "processing",
+        "job_id": str(job_id),
+        "conversation_id": str(view.row["conversation_id"]),
+        "message": _RUNS,
+        **taken,
+    }
+    if view.row["status"] == JobStatus.QUEUED:
+        answer |= {"status": "queued", "message": _QUEUED}
+    if view.row["stage_retry"] is not None:
+        answer["reason"] = "model_away"
+        if (retry_at := shown_time(view.row["next_attempt_at"])) is not None:
+            answer["retry_at"] = retry_at
+    if (found := await _question(services, who, view)) is not None:
+        question, turn = found
+        row = await services.elicitations.one(who.tenant_id, question)
+        is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(view.row["user_id"])
+        asked = {"status": "input_required", "elicitation": elicitation_document(row)}
+        if turn == job_id:
+            answer |= {**asked, "message": _ASKS if is_theirs else _ASKS_OTHERS}
+        elif is_theirs:
+            answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
+        else:
+            told = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
+            answer |= {"message": told, "behind_job_id": str(turn)}
+    return JsonResponse(answer, status_code=202, headers=_location(job_id))
+
+
+def _location(job_id: UUID) -> dict[str, str]:
+    return {"Location": f"/messages/status/{job_id}"}

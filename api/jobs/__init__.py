@@ -1,0 +1,1 @@
+"""What requests for jobs become: submission, answers to questions, what may be done again."""

@@ -1,0 +1,293 @@
+"""What may be done again: by a resumed job, by a fork, and by a step whose call was cut off.
+
+    fork_of         a new job with the plan of another, and the steps that take over what is done already
+    verdict_of      what a person's answer about a call that was cut off means for its step
+
+Nothing `unsafe` is done twice unless a person says so. Nothing is stored here but a large output of an answer, and a
+refusal leaves no trace. `planq.shared.domain.plan.fork` decides by content what a fork need not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from planq.api.jobs.submission import allowed_tools, check_object, checked_input, valid_plan
+from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
+from planq.shared.computing import off_loop
+from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.retry import is_in_doubt
+from planq.shared.domain.jobs.states import (
+    Effect,
+    ElicitationKind,
+    JobStatus,
+    Priority,
+    Respond,
+    Settlement,
+    StepStatus,
+    Strategy,
+)
+from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.overview.again import doubt_of, named_steps, rule_says
+from planq.shared.domain.plan.compile import compile_plan
+from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
+from planq.shared.domain.references.excerpts import excerpts_json, path_of
+from planq.shared.domain.results.artifacts import identify
+from planq.shared.domain.rounds.guide import GUIDE_SOURCE
+from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.encoding import encode
+from planq.shared.domain.values.preview import preview_json
+from planq.shared.ports import ArtifactRecord, PayloadRecord, Payloads
+from planq.shared.settings import Settings
+from planq.shared.store.database import Row
+from planq.shared.store.ids import new_id
+from planq.shared.store.requests import Submission, Verdict
+
+_INLINE_STEPS = 100
+"""Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""
+
+
+def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
+    """Return the refusal of a fork whose steps `doubts` would do what steps of its source may have done.
+
+    `doubts` maps steps of the fork to those of the source, whose rows are `steps` in plan order.
+    """
+    named = named_steps([steps[own] for own in doubts.values()])
+    return OutcomeUnknown(
+        f"job {job['id']} is not forked: {named} may have taken effect, or still may, and its tool is unsafe to "
+        'repeat; the fork would call it again: find out, then send {"repeat_unsafe": true} to call it all the same, '
+        "or a plan that goes without",
+        errors=[{**doubt_of(steps[own]), "step": index, "source_step": own} for index, own in doubts.items()],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means.
+
+    `doubts` are those that would do what a step of the source may have done, with that step; see `fork.in_doubt`.
+    """
+
+    submission: Submission
+    steps: Sequence[PlannedStep]
+    doubts: Mapping[int, int]
+
+    @property
+    def reuse(self) -> Mapping[int, int]:
+        """Return, for the steps that need not run, the step of the source whose outcome each takes over."""
+        return self.submission.reuse or {}
+
+
+async def fork_of(
+    request: ForkRequest,
+    job: Row,
+    steps: Sequence[Row],
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    present: Limits,
+    *,
+    given: Mapping[str, Any],
+) -> Fork:
+    """Return the fork of a job, whose row and steps are those of `RequestStore.planned`.
+
+    Its plan is a caller's: the one that the request names, or that of the source's first round; the chained tool is
+    called with the fork's own answer. What a planner decided round by round is no plan: the request has to name one,
+    whose steps may take over outcomes of any round.
+    What the request does not name is as in the source. `present` are the tenant's limits now, `given` the fields of a
+    `Submission` that came with headers. Raises `Conflict` when the source has no valid plan, `InvalidRequest`,
+    `TooLarge`, `PlanInvalid` with every defect of the plan, or `OutcomeUnknown` with every doubt unless the request
+    says `repeat_unsafe` or is a dry run.
+    """
+    _require_plan(job, request)
+    if job["strategy"] == Strategy.PLAN:
+        steps = [step for step in steps if step["round"] == 0]
+    text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
+    check_object("metadata", request.metadata, MAX_METADATA_BYTES)
+    limits = _limits(request, Limits.from_json(job["limits"]), present)
+    budget = None if request.limits is None else request.limits.checked_budget()
+    raw = job["plan_body"] if request.plan is None else request.plan
+    names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
+    plan = await valid_plan(raw, names, tools, limits)
+    if request.from_step is not None and request.from_step >= len(plan.calls):
+        raise InvalidRequest(
+            f"from_step: expected the index of a step of the new plan, 0 to {len(plan.calls) - 1}; "
+            f"found {request.from_step}"
+        )
+    work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
+    is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
+    compiled, reuse, doubts = await off_loop(_compare, *work) if is_long else _compare(*work)
+    if doubts and not (request.repeat_unsafe or request.dry_run):
+        raise _refused_fork(job, steps, doubts)
+    submission = replace(
+        _like(job, given),
+        input=text,
+        limits=limits,
+        budget=budget or job["budget"],
+        plan=plan.model_dump(mode="json", exclude_none=True),
+        metadata=job["metadata"] if request.metadata is None else request.metadata,
+        reuse=reuse,
+    )
+    return Fork(submission, compiled, doubts)
+
+
+def _like(job: Row, given: Mapping[str, Any]) -> Submission:
+    """Return a fork of a job in which nothing is different, without its plan."""
+    return Submission(
+        id=new_id(),
+        tenant_id=job["tenant_id"],
+        input=job["input"],
+        strategy=Strategy(job["strategy"]),
+        priority=Priority(job["priority"]),
+        respond=Respond(job["respond"]),
+        model=job["model"],
+        limits=Limits.from_json(job["limits"]),
+        tools=job["tools"],
+        user_id=job["user_id"],
+        forked_from=job["id"],
+        agent=job["agent_name"],
+        agent_version=job["agent_version"],
+        skill_versions=job["skill_versions"],
+        action=job["action"],
+        with_=job["with_input"],
+        loop=job["loop_block"],
+        **given,
+    )
+
+
+_OWN_PLANS = {
+    "orchestrate": "its plan is that of an orchestration: fork the job that it works for",
+}
+"""Plans that planq makes for itself, by their source, and what to do instead of forking one."""
+
+
+def _require_plan(job: Row, request: ForkRequest) -> None:
+    if (why_not := _OWN_PLANS.get(job["plan_source"])) is not None:
+        raise Conflict(f"job {job['id']} cannot be forked: {why_not}", job_status=JobStatus(job["status"]))
+    if job["plan_source"] == GUIDE_SOURCE and request.plan is not None:
+        return  # nothing executes a guide, so it is no plan that could be wrong
+    if job["strategy"] != Strategy.PLAN and request.plan is None:
+        raise Conflict(
+            f"job {job['id']} has the strategy {job['strategy']}, which plans each round after those before: a "
+            "fork of it needs a `plan`, whose steps take over what any of its rounds has done",
+            job_status=JobStatus(job["status"]),
+        )
+    if job["plan_body"] is not None and job["plan_errors"] is None:
+        return
+    status = JobStatus(job["status"])
+    if job["plan_errors"] is not None:
+        why = "its plan was refused"
+    elif status.is_terminal:
+        why = f"it is {status} without one"
+    else:
+        why = f"it is still {status}; wait until it has one"
+    raise Conflict(
+        f"job {job['id']} has no plan that could be forked: {why}. A new job with a plan of its own is submitted by "
+        "POST /jobs",
+        job_status=status,
+    )
+
+
+def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
+    """Return the source's limits, none above what the server allows today, with those that are wanted put lower."""
+    kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
+    wanted = {} if request.limits is None else request.limits.bounds()
+    lowered = server.lowered(wanted)
+    return replace(kept, **{name: getattr(lowered, name) for name in wanted})
+
+
+def _compare(
+    plan: Plan,
+    steps: Sequence[Row],
+    allowed: Mapping[str, ToolDefinition],
+    tools: Mapping[str, ToolDefinition],
+    step_timeout_seconds: float,
+    from_step: int | None,
+) -> tuple[Sequence[PlannedStep], dict[int, int], dict[int, int]]:
+    compiled = compile_plan(plan, allowed, step_timeout_seconds=step_timeout_seconds).steps
+    source = [_source_step(row, tools) for row in steps]
+    return compiled, reusable(source, compiled, from_step=from_step), in_doubt(source, compiled)
+
+
+def _source_step(row: Row, tools: Mapping[str, ToolDefinition]) -> SourceStep:
+    name: str = row["tool_name"]
+    arguments: Mapping[str, Any] = row["arguments"]
+    effect = tools[name].effect if name in tools else Effect(row["effect"])
+    has_succeeded = row["status"] == StepStatus.SUCCEEDED
+    return SourceStep(name, effect, arguments, has_succeeded, rule_says(is_in_doubt, row, effect), row["verbatim"])
+
+
+async def verdict_of(
+    request: SettleRequest,
+    job: Row,
+    step: Row,
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    payloads: Payloads,
+) -> Verdict:
+    """Return what an answer means for the step that asked; a large output of what happened is stored as a payload.
+
+    Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
+    `TooLarge`.
+    """
+    if step["asks"] != ElicitationKind.OUTCOME:
+        raise asks_nothing(job, step["index"], StepStatus(step["status"]))
+    outcome = Settlement(request.outcome)
+    if outcome is Settlement.HAPPENED:
+        given = (request.output, step["tool_name"], tools, settings.max_output_bytes)
+        body = await off_loop(_checked_output, *given)
+        found = identify(request.output)
+        artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type, found.metadata)
+        if len(body) <= settings.inline_output_bytes:
+            return Verdict(outcome, output=request.output, artifact=artifact)
+        return Verdict(
+            outcome, artifact=artifact, payload=await _keep(job["tenant_id"], request.output, body, step, payloads)
+        )
+    if request.output is not None:
+        raise InvalidRequest('output: expected none, since it only belongs to the outcome "happened"')
+    if outcome is Settlement.DID_NOT_HAPPEN:
+        return Verdict(outcome)
+    unknown = OutcomeUnknown(
+        f"the call of the unsafe tool {step['tool_name']!r} was cut off, and whether it took effect could not be "
+        "found out; it is not repeated"
+    )
+    return Verdict(outcome, error=ErrorRecord.of(unknown))
+
+
+def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
+    """Return the refusal of an answer to a step that waits for none."""
+    return Conflict(
+        f"${index} of job {job['id']} asks nothing; its status is {status}. Only a step that waits for a person "
+        "to say what became of its call can be settled, and only once",
+        step_status=status,
+    )
+
+
+async def _keep(tenant_id: str, output: Any, body: bytes, step: Row, payloads: Payloads) -> PayloadRecord:
+    """Store a large output as workers do: apart from its step, with the parts that later steps refer to."""
+    wanted = [path_of(path) for path in step["wanted"] or ()]
+    excerpts = await off_loop(excerpts_json, output, wanted)
+    digest = await payloads.put(tenant_id, body, await off_loop(preview_json, output))
+    return PayloadRecord(digest, len(body), excerpts)
+
+
+def _checked_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinition], most: int) -> bytes:
+    if not isinstance(output, dict):
+        found = "none" if output is None else "something else"
+        raise InvalidRequest(f"output: expected the object that {tool_name!r} would have returned, found {found}")
+    body = encode(output)
+    if len(body) > most:
+        raise TooLarge(
+            f"output: expected at most {most} bytes of JSON, found {len(body)}", limit=most, actual=len(body)
+        )
+    # Where no worker publishes the tool any more there is nothing to check against.
+    schema = tools[tool_name].output_schema if tool_name in tools else None
+    defects = violations(schema or {}, output)
+    if defects:
+        errors = [{"pointer": f"/output{defect.pointer}", "message": defect.message} for defect in defects]
+        told = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors)
+        raise InvalidRequest(f"the output breaks the output schema of {tool_name!r}: {told}", errors=errors)
+    return body

@@ -1,0 +1,1 @@
+"""What operators' programs read: `/metrics` and `/readyz`."""

@@ -1,0 +1,1 @@
+"""Requests that go on: streams of events, waits."""

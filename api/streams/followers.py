@@ -1,0 +1,485 @@
+"""Streams of events: one look at the database for all who follow something through this process.
+
+While anybody follows, the hub looks every fifth of a second for the events and texts that are wanted, makes a frame
+of each once, and puts it to its streams; otherwise it does nothing. Nobody tells it that there is something: workers
+send no word of an event, so that one costs them the same with and without readers, and a look costs one probe of an
+index.
+
+A stream joins between two looks. What was written up to then it reads by itself (`Stream.joined`), what comes later
+is put to it, so that nothing is missed and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from enum import Enum
+from time import monotonic
+from typing import NamedTuple
+from uuid import UUID
+
+from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
+from planq.api.streams.frames import HEARTBEAT, event_frame, job_frame, text_frame
+from planq.shared.domain.errors import DatabaseUnavailable, NotFound
+from planq.shared.domain.jobs.states import TERMINAL_JOB
+from planq.shared.domain.streams.position import BEGINNING, Position
+from planq.shared.ports.streams import TextPiece
+from planq.shared.store.events.log import EventLog, FreshEvents, Horizon, LoggedEvent
+from planq.shared.store.ids import new_id
+from planq.shared.store.streams.followers import StreamStore
+
+_log = logging.getLogger("planq.api")
+
+_LOOK_SECONDS = 0.2
+_HEARTBEAT_SECONDS = 15.0
+_MOST_EVENTS = 2_000
+"""Events of one look; where there are more, the next look follows at once."""
+
+_UNSENT_BYTES = 1_000_000
+"""What waits for a client that does not read; with more its stream ends, and it can come back for the rest."""
+
+_CHUNK_BYTES = 64 * 1024
+_READING = 4
+"""Clients whose past is read at the same time: thousands that come back at once leave connections to others."""
+
+_TELLING = 32
+"""Jobs that have ended of which the documents are made at the same time: news of others goes before the rest."""
+
+_JOIN_SECONDS = 10.0
+_WATCH_SECONDS = 30.0
+_WATCH_EVERY_SECONDS = 10.0
+_ASK_EVERY_SECONDS = 5.0
+_BEGINNINGS = ("job_submitted", "job_resumed")
+_ENDINGS = frozenset(f"job_{status}" for status in TERMINAL_JOB)
+
+
+class Followed(Enum):
+    """What a stream is about."""
+
+    JOB = "a job"
+    TREE = "a job with all jobs below it"
+    CONVERSATION = "the turns of a conversation, with all jobs below them"
+    TALK = "the same, with what is said in them"
+    TENANT = "all jobs of a tenant"
+
+
+_WITH_TEXTS_BELOW = (Followed.TREE, Followed.TALK)
+_OF_CONVERSATIONS = (Followed.CONVERSATION, Followed.TALK)
+
+
+class Topic(NamedTuple):
+    """What a stream follows: a job, a job with those below it, a conversation, or a tenant."""
+
+    followed: Followed
+    of: UUID | str
+
+
+class Stream:
+    """What waits for one client.
+
+    Events up to `joined`, and texts of transactions below `texts_below`, were there before the stream: the client's
+    own request reads those.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_frames",
+        "_is_ended",
+        "_on_full",
+        "_wake",
+        "beat_at",
+        "below",
+        "is_cut",
+        "joined",
+        "root",
+        "tenant_id",
+        "texts_below",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: Topic, tenant_id: str, on_full: Callable[[], None], *, root: UUID | None = None
+    ) -> None:
+        """`on_full` is called when the client does not read, and the stream has ended for that reason.
+
+        Of a tree `root` is the job above all others, which may be above the one that is followed. `below` that one,
+        or below a conversation, are the jobs that have not ended, whose texts it shows, too.
+        """
+        self.topic = topic
+        self.root = root
+        self.tenant_id = tenant_id
+        self.below: set[UUID] = set()
+        self.joined = BEGINNING
+        self.texts_below = 0
+        self.is_cut = False
+        self.beat_at = monotonic() + _HEARTBEAT_SECONDS
+        self._frames: deque[bytes] = deque()
+        self._bytes = 0
+        self._is_ended = False
+        self._on_full = on_full
+        self._wake = asyncio.Event()
+
+    def put(self, frame: bytes) -> None:
+        """Add a frame; one that would be too much for a client that does not read ends the stream instead."""
+        if self._is_ended:
+            return
+        if self._bytes + len(frame) > _UNSENT_BYTES and self._frames:
+            self.cut()
+            self._on_full()
+            return
+        self._frames.append(frame)
+        self._bytes += len(frame)
+        self._wake.set()
+
+    def beat(self) -> None:
+        """Add a heartbeat."""
+        self.beat_at += _HEARTBEAT_SECONDS
+        self.put(HEARTBEAT)
+
+    def end(self, last: bytes) -> None:
+        """End the stream once the client has read what waits, and after that a last frame."""
+        if not self._is_ended:
+            self._frames.append(last)
+            self._is_ended = True
+            self._wake.set()
+
+    def cut(self) -> None:
+        """End the stream at once: nothing that waits is sent any more."""
+        self._frames.clear()
+        self._is_ended = self.is_cut = True
+        self._wake.set()
+
+    async def next(self) -> bytes | None:
+        """Return the next frames as soon as there are some, None once the stream has ended."""
+        while not self._frames:
+            if self._is_ended:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        taken = [self._frames.popleft()]
+        size = len(taken[0])
+        while self._frames and size + len(self._frames[0]) <= _CHUNK_BYTES:
+            taken.append(self._frames.popleft())
+            size += len(taken[-1])
+        self._bytes -= size
+        return b"".join(taken)
+
+
+class Streams:
+    """The streams of a process; lives on one event loop."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        texts: StreamStore,
+        ended_job: Callable[[str, UUID], Awaitable[bytes | None]],
+        most: int,
+    ) -> None:
+        """`ended_job` returns the document of a tenant's job, None for one that has not ended; `most` may be open.
+
+        Where all places are taken, a tenant with fewer streams than another gets one of the other's.
+        """
+        self._log = log
+        self._texts = texts
+        self._ended_job = ended_job
+        self._most = most
+        self.reading = asyncio.Semaphore(_READING)
+        self._id = new_id()
+        self._following: dict[Topic, set[Stream]] = {}
+        self._count = 0
+        self._of_tenants: dict[str, dict[Stream, None]] = {}
+        self._joining: list[tuple[Stream, asyncio.Future[None]]] = []
+        self._reached: tuple[Horizon, Position] | None = None
+        self._ending: dict[UUID, int | None] = {}
+        self._telling = asyncio.Semaphore(_TELLING)
+        self._concluding: set[asyncio.Task[None]] = set()
+        self._watched: set[UUID] = set()
+        self._watched_until = 0.0
+        self._wake = asyncio.Event()
+        self._is_closed = False
+        self._is_away = False
+        self._asked_at = 0.0
+        self._held_by: int | None = None
+
+    def __len__(self) -> int:
+        """Return how many streams are open."""
+        return self._count
+
+    async def join(self, stream: Stream, *, has_ended: bool) -> None:
+        """Put to a stream what comes from now on; `joined` says up to where it has to read by itself.
+
+        `has_ended` says that its job has ended already; it is then told so once the log is whole. Whoever joins
+        leaves again. Raises `HttpRefusal` (503) for one stream too many and while the process stops, and
+        `DatabaseUnavailable`.
+        """
+        if self._is_closed or not self._makes_room_for(stream.tenant_id):
+            told = "it stops" if self._is_closed else f"it serves {self._most} already"
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            detail = f"this process takes no further stream: {told}; come back in a moment"
+            raise HttpRefusal(503, "too_many_streams", detail, headers=headers)
+        self._count += 1
+        self._of_tenants.setdefault(stream.tenant_id, {})[stream] = None
+        joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._joining.append((stream, joined))
+        self._wake.set()
+        try:
+            async with asyncio.timeout(_JOIN_SECONDS):
+                await joined
+        except TimeoutError:
+            self.leave(stream)
+            raise DatabaseUnavailable("the database does not say where the event log stands") from None
+        except BaseException:
+            self.leave(stream)
+            raise
+        if has_ended and isinstance(stream.topic.of, UUID):
+            self._ending.setdefault(stream.topic.of, None)
+
+    def leave(self, stream: Stream) -> None:
+        """Forget a stream; call it once for each that has joined."""
+        self._count -= 1
+        self._let_go(stream)
+        self._joining = [one for one in self._joining if one[0] is not stream]
+        mine = self._following.get(stream.topic, set())
+        mine.discard(stream)
+        if not mine:
+            self._following.pop(stream.topic, None)
+
+    def show_below(self, stream: Stream, job_ids: Collection[UUID]) -> tuple[set[UUID], int]:
+        """Put the texts of further jobs of a tree, or of a conversation, to its stream from now on.
+
+        Returns those that are new to it. What transactions below the number that comes with them have written of
+        their texts was there before.
+        """
+        new = set(job_ids) - stream.below
+        stream.below |= new
+        return new, stream.texts_below if self._reached is None else self._reached[0].below
+
+    def _makes_room_for(self, tenant_id: str) -> bool:
+        """Return whether there is a place for one more stream of a tenant, after ending one of another's if need be.
+
+        That is the newest of the tenant that has most, and at least two more than this one: its client comes back.
+        """
+        if sum(map(len, self._of_tenants.values())) < self._most:
+            return True
+        largest = max(self._of_tenants, key=lambda one: len(self._of_tenants[one]))
+        if len(self._of_tenants[largest]) < len(self._of_tenants.get(tenant_id, {})) + 2:
+            return False
+        ended = next(reversed(self._of_tenants[largest]))
+        self._let_go(ended)
+        ended.cut()
+        _log.warning("stream_ended_for_another_tenant", extra={"tenant": largest, "for_tenant": tenant_id})
+        return True
+
+    def _let_go(self, stream: Stream) -> None:
+        """Free the place of a stream, whether or not its client has taken note."""
+        mine = self._of_tenants.get(stream.tenant_id, {})
+        mine.pop(stream, None)
+        if not mine:
+            self._of_tenants.pop(stream.tenant_id, None)
+
+    def close(self) -> None:
+        """End every stream, now and from now on: the process stops."""
+        self._is_closed = True
+        for stream in (*self._all(), *(one for one, _ in self._joining)):
+            stream.cut()
+
+    async def beat(self) -> None:
+        """Send heartbeats; cancel to stop."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = monotonic()
+            for stream in self._all():
+                if stream.beat_at <= now:
+                    stream.beat()
+
+    async def look(self) -> None:
+        """Look for all who follow, as long as somebody does; cancel to stop."""
+        while True:
+            is_behind = False
+            try:
+                if not self._count:
+                    await self._rest()
+                is_behind = await self._look_once()
+                self._is_away = False
+            except DatabaseUnavailable as error:
+                if not self._is_away:
+                    _log.warning("database_unavailable", extra={"cause": error.message})
+                self._is_away = True
+            self._admit()
+            if not is_behind:
+                await self._pause()
+
+    async def _rest(self) -> None:
+        """Wait until somebody follows something again."""
+        self._reached = None
+        self._ending.clear()
+        await self._watch()
+        while not self._count:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _look_once(self) -> bool:
+        """Return whether there is more already."""
+        if self._reached is None:
+            horizon = await self._log.horizon()
+            self._reached = horizon, horizon.position
+            return False
+        await self._watch()
+        before, after = self._reached
+        of = {
+            followed: [topic.of for topic in self._following if topic.followed is followed] for followed in Followed
+        }
+        fresh = await self._log.fresh(
+            after,
+            texts_from=before.below,
+            jobs=_ids(of[Followed.JOB]),
+            roots={stream.root for stream in self._all() if stream.root},
+            conversations=_ids(one for followed in _OF_CONVERSATIONS for one in of[followed]),
+            tenants=[str(one) for one in of[Followed.TENANT]],
+            texts=self._watched,
+            limit=_MOST_EVENTS,
+        )
+        self._reached = fresh.horizon, fresh.reached
+        await self._tell_of_holder()
+        for one in fresh.found:
+            self._put(one)
+        is_behind = fresh.reached != fresh.horizon.position
+        self._conclude(fresh, is_behind=is_behind)
+        return is_behind
+
+    async def _tell_of_holder(self) -> None:
+        """Say it once for each transaction that holds events back: nothing else shows why streams are silent."""
+        if monotonic() < self._asked_at:
+            return
+        self._asked_at = monotonic() + _ASK_EVERY_SECONDS
+        holder = await self._log.holder()
+        by = None if holder is None else holder.pid or 0
+        if holder is not None and by != self._held_by:
+            about = {"pid": holder.pid, "application": holder.application, "database": holder.database}
+            _log.warning("events_held_back", extra={**about, "seconds": round(holder.seconds)})
+        self._held_by = by
+
+    def _put(self, one: LoggedEvent | TextPiece) -> None:
+        if isinstance(one, TextPiece):
+            streams = [*self._streams_of(one.epoch.job_id), *self._trees_above(one.epoch.job_id)]
+            frame = text_frame(one) if streams else b""
+        else:
+            trees = [of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())]
+            if one.conversation_id is not None:
+                trees += self._following.get(Topic(Followed.TALK, one.conversation_id), ())
+            for tree in trees:
+                _note_below(tree, one)
+            streams = [
+                *self._following.get(Topic(Followed.JOB, one.job_id), ()),
+                *self._following.get(Topic(Followed.TENANT, one.tenant_id), ()),
+                *trees,
+            ]
+            if one.conversation_id is not None:
+                streams += self._following.get(Topic(Followed.CONVERSATION, one.conversation_id), ())
+            frame = event_frame(one) if streams else b""
+            if one.kind in _ENDINGS:
+                self._ending[one.job_id] = None
+        for stream in streams:
+            stream.put(frame)
+
+    def _conclude(self, fresh: FreshEvents, *, is_behind: bool) -> None:
+        """Tell the streams of jobs that have ended so, once every event from before the end has been put to them.
+
+        Such an event may stand behind that of the end, where the transactions overlapped: it is there when no
+        transaction is open any more that had begun by then.
+        """
+        for job_id, until in list(self._ending.items()):
+            until = fresh.horizon.following if until is None else until
+            self._ending[job_id] = until
+            if is_behind or fresh.horizon.below < until:
+                continue
+            del self._ending[job_id]
+            if streams := self._streams_of(job_id):
+                task = asyncio.create_task(self._tell_end(streams[0].tenant_id, job_id))
+                self._concluding.add(task)
+                task.add_done_callback(self._concluding.discard)
+
+    async def _tell_end(self, tenant_id: str, job_id: UUID) -> None:
+        try:
+            async with self._telling:
+                document = await self._ended_job(tenant_id, job_id)
+        except NotFound:
+            for stream in self._streams_of(job_id):
+                stream.cut()
+        except DatabaseUnavailable:
+            self._ending.setdefault(job_id, None)
+        else:
+            if document is not None:  # else somebody has resumed it
+                frame = job_frame(document)
+                for stream in self._streams_of(job_id):
+                    stream.end(frame)
+
+    async def _watch(self) -> None:
+        """Say of which jobs the text is wanted, where that has changed or would run out."""
+        wanted = set(_ids(topic.of for topic in self._following if topic.followed not in _OF_CONVERSATIONS))
+        wanted |= {job_id for tree in self._trees() for job_id in tree.below}
+        new, gone = wanted - self._watched, self._watched - wanted
+        if monotonic() >= self._watched_until:
+            new = wanted
+        await self._texts.watch(new, self._id, _WATCH_SECONDS)
+        await self._texts.unwatch(gone, self._id)
+        if new is wanted:
+            self._watched_until = monotonic() + _WATCH_EVERY_SECONDS
+        self._watched = wanted
+
+    def _admit(self) -> None:
+        """Let those join who wait for it; no look is under way."""
+        if self._reached is None:
+            return
+        for stream, joined in self._joining:
+            if not joined.done():
+                horizon, stream.joined = self._reached
+                stream.texts_below = horizon.below
+                self._following.setdefault(stream.topic, set()).add(stream)
+                joined.set_result(None)
+        self._joining.clear()
+
+    async def _pause(self) -> None:
+        """Wait for the next look, and let others join meanwhile."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LOOK_SECONDS
+        while (left := until - loop.time()) > 0:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), left)
+            except TimeoutError:
+                return
+            self._admit()
+
+    def _streams_of(self, job_id: UUID) -> list[Stream]:
+        """Return the streams that are about a job itself."""
+        return [
+            stream
+            for followed in (Followed.JOB, Followed.TREE)
+            for stream in self._following.get(Topic(followed, job_id), ())
+        ]
+
+    def _trees(self) -> list[Stream]:
+        following = self._following.items()
+        return [stream for topic, mine in following if topic.followed in _WITH_TEXTS_BELOW for stream in mine]
+
+    def _trees_above(self, job_id: UUID) -> list[Stream]:
+        """Return the streams of trees and conversations that show the text of a job below what they are about."""
+        return [stream for stream in self._trees() if job_id in stream.below]
+
+    def _all(self) -> list[Stream]:
+        return [stream for streams in self._following.values() for stream in streams]
+
+
+def _note_below(tree: Stream, event: LoggedEvent) -> None:
+    """Take note of a job below that of a stream which begins, goes on or ends."""
+    if event.kind in _ENDINGS:
+        tree.below.discard(event.job_id)
+    elif event.kind in _BEGINNINGS and event.job_id != tree.topic.of:
+        tree.below.add(event.job_id)
+
+
+def _ids(found: Iterable[UUID | str]) -> Collection[UUID]:
+    return [one for one in found if isinstance(one, UUID)]

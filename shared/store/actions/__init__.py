@@ -1,0 +1,1 @@
+"""Job actions: who asks for one, the sweep that carries it out, their table."""

@@ -1,0 +1,141 @@
+"""Job actions are carried out by the sweep, a part of the jobs after the other.
+
+Each job is one commit with its count and its place in the order of the jobs, so whoever goes on after a death repeats
+none and leaves none out. While one process is at an action, it holds it; another takes it over once that has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
+from planq.shared.domain.overview.again import doubts_about, seconds_again
+from planq.shared.domain.overview.selection import JobAct, JobFilter
+from planq.shared.ports.jobs.sweep import SweepPart, Swept
+from planq.shared.store.actions.store import is_meant, selected_jobs
+from planq.shared.store.database import Database, Row, as_json
+from planq.shared.store.ids import new_id
+from planq.shared.store.jobs.codec import requested_wakes
+
+_log = logging.getLogger("planq.actions")
+
+_HOLD_SECONDS = 15.0
+"""How long a process that has died keeps others from its action; it says so anew with every job."""
+
+_AT_ONCE = 200
+"""Jobs that are looked at together."""
+
+_CHANGED_AT_ONCE = 50
+"""Jobs to which something is done in one pass, each in a commit of its own."""
+
+
+class ActionSweep:
+    """Carries out job actions, a part of their jobs at a time, as a `SweepDuty`."""
+
+    part = SweepPart.ACTIONS
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._holder = new_id()
+
+    async def act(self, limit: int) -> Swept:
+        """Do what one action asks for to at most `limit` of its jobs."""
+        rows = await self._database.call_table("planq_take_action", self._holder, _HOLD_SECONDS)
+        return await _Acting(self._database, self._holder, rows[0]).go_on(limit) if rows else Swept()
+
+    async def carry_out(self, limit: int) -> Swept:
+        return await self.act(min(limit, _CHANGED_AT_ONCE))
+
+
+class _Acting:
+    def __init__(self, database: Database, holder: UUID, action: Row) -> None:
+        self._database = database
+        self._holder = holder
+        self._action = action
+        self._act = JobAct(action["act"])
+        self._filter = JobFilter.of_json(action["filter"])
+        self._after: UUID = action["after_job"]
+        self._acted = Swept(goes_on=True)
+
+    async def go_on(self, limit: int) -> Swept:
+        tenant_id, made_until = self._action["tenant_id"], self._action["created_at"]
+        rows = await selected_jobs(
+            self._database, tenant_id, self._act, self._filter, made_until, self._after, _AT_ONCE
+        )
+        fitting = [row["id"] for row in rows if is_meant(row, self._filter)]
+        for job_id in fitting[:limit]:
+            if not await self._do(job_id):
+                return self._acted
+        if len(fitting) <= limit:
+            is_over = len(rows) < _AT_ONCE
+            if is_over or rows[-1]["id"] != self._after:
+                await self._pass(rows[-1]["id"] if rows else self._after, is_over=is_over)
+        return self._acted
+
+    async def _do(self, job_id: UUID) -> bool:
+        """Do it to a job; False where another process is at this action by now, or somebody has stopped it."""
+        try:
+            given = await self._again(job_id)
+            value = await self._database.call(
+                "planq_act_on_job", self._action["id"], self._holder, self._after, job_id, *given, _HOLD_SECONDS
+            )
+        except DatabaseUnavailable:
+            raise
+        except PlanqError as error:
+            return await self._refuse(job_id, error)
+        except Exception as error:
+            # One job that cannot be changed must not keep all behind it waiting.
+            _log.exception("job_action_failed", extra={"job": str(job_id), "action": str(self._action["id"])})
+            return await self._refuse(job_id, ExecutionFailed(f"it could not be changed: {type(error).__name__}"))
+        if not value["is_held"]:
+            return False
+        self._after = job_id
+        if value.get("applied"):
+            self._note(job_id, value)
+        return True
+
+    def _note(self, job_id: UUID, value: Mapping[str, Any]) -> None:
+        ended = [UUID(one) for one in value.get("ended") or ()]
+        wakes = requested_wakes(job_id, JobStatus(value["status"]), value) if "ready" in value else []
+        self._acted = replace(
+            self._acted,
+            count=self._acted.count + 1,
+            ended=[*self._acted.ended, *ended],
+            wakes=[*self._acted.wakes, *wakes],
+        )
+
+    async def _again(self, job_id: UUID) -> tuple[int | None, list[int], float | None]:
+        """Return what a retry passes on of a job; raises what a single one would be refused by."""
+        if self._act is not JobAct.RETRY:
+            return None, [], None
+        tenant_id = self._action["tenant_id"]
+        job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
+        if job is None or JobStatus(job["status"]) not in TERMINAL_JOB:
+            return None, [], None  # it has gone on, or is gone: nothing is done to it
+        steps = await self._database.fetch_all("get_planned_steps", tenant_id=tenant_id, job_id=job_id, index=None)
+        in_doubt = doubts_about(job, steps, repeat_unsafe=self._action["repeat_unsafe"])
+        return job["resumes"], list(in_doubt), seconds_again(job)
+
+    async def _refuse(self, job_id: UUID, error: PlanqError) -> bool:
+        problem = {"job_id": str(job_id), "code": error.code, "message": storable(error.message)}
+        is_held = await self._pass(job_id, problem=problem)
+        self._after = job_id
+        return is_held
+
+    async def _pass(self, to: UUID, *, problem: Mapping[str, Any] | None = None, is_over: bool = False) -> bool:
+        passed: bool = await self._database.call(
+            "planq_pass_jobs",
+            self._action["id"],
+            self._holder,
+            self._after,
+            to,
+            as_json(problem),
+            is_over,
+            _HOLD_SECONDS,
+        )
+        return passed

@@ -1,0 +1,1 @@
+"""Agents and skills: documents in versions."""

@@ -1,0 +1,82 @@
+"""What people ask of a batch that has come in, and what has come of its lines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.batches.states import BatchStatus, LineStatus
+from planq.shared.domain.errors import NotFound
+from planq.shared.store.batches.lines import cancel_lines
+from planq.shared.store.database import Database, Row
+
+_PAGE = 100
+"""Lines of one read, each of which is shown with its job: some hundred kilobytes."""
+
+_JOBS_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The result of a request: `applied` says whether it changed anything, `status` is the batch's."""
+
+    applied: bool
+    status: BatchStatus
+    lines: int = 0
+
+    @property
+    def may_begin_lines(self) -> bool:
+        """True when lines of the batch can still become jobs."""
+        return self.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+
+
+class BatchControl:
+    """Batches under way, and ended ones. All methods raise `NotFound` where the tenant has no such batch."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def cancel(self, tenant_id: str, batch_id: UUID) -> Moved:
+        """Begin nothing more of a batch; `end_jobs` and the sweeper end what there is of it."""
+        return await self._move("planq_cancel_batch", batch_id, tenant_id)
+
+    async def end_jobs(self, batch_id: UUID) -> AsyncIterator[Sequence[UUID]]:
+        """End the jobs of a batch that `cancel` has cancelled, and yield those of each commit."""
+        while ended := await cancel_lines(self._database, _JOBS_AT_ONCE, batch_id):
+            yield ended
+
+    async def pause(self, tenant_id: str, batch_id: UUID) -> Moved:
+        """Begin no further line; what runs goes on to its end."""
+        return await self._move("planq_pause_batch", batch_id, tenant_id)
+
+    async def resume(
+        self, tenant_id: str, batch_id: UUID, *, budget_usd: float | None = None, budget_tokens: int | None = None
+    ) -> Moved:
+        """Let a paused batch go on; a limit that is given replaces the one of its budget."""
+        return await self._move("planq_resume_batch", batch_id, tenant_id, budget_usd, budget_tokens)
+
+    async def retry(self, tenant_id: str, batch_id: UUID) -> Moved:
+        """Let failed and partial lines become jobs again; `lines` of the result is how many there are."""
+        return await self._move("planq_retry_batch", batch_id, tenant_id)
+
+    async def _move(self, function: str, batch_id: UUID, *arguments: Any) -> Moved:
+        value = await self._database.call(function, batch_id, *arguments)
+        if not value["found"]:
+            raise NotFound(f"there is no batch {batch_id}")
+        return Moved(value["applied"], BatchStatus(value["status"]), value.get("lines", 0))
+
+    async def ended_lines(
+        self, tenant_id: str, batch_id: UUID, *, by_completion: bool, status: LineStatus | None
+    ) -> AsyncIterator[Sequence[Row]]:
+        """Yield the lines that have ended, page by page in short reads, in the order of the file or of their ends.
+
+        Lines that end meanwhile come, too, where their turn is not over.
+        """
+        query = "lines_by_completion" if by_completion else "lines_by_input"
+        given = {"tenant_id": tenant_id, "id": batch_id, "status": None if status is None else str(status)}
+        after = 0
+        while rows := await self._database.fetch_all(query, **given, after=after, limit=_PAGE):
+            yield rows
+            after = rows[-1]["settled" if by_completion else "line"]

@@ -1,0 +1,1 @@
+"""Events: the log behind the commits, and its table."""

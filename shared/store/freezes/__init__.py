@@ -1,0 +1,1 @@
+"""Loops that froze, and their table."""

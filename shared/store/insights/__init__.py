@@ -1,0 +1,1 @@
+"""Insights: learned, offered, measured, and their tables."""

@@ -1,0 +1,172 @@
+"""What tools keep, in PostgreSQL: the port `Memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from planq.shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
+from planq.shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
+from planq.shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
+from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.store.database import Database, Row, as_json, json_text, query
+
+
+class PostgresMemory:
+    """Moments, what is kept of users, reminders, events: see `planq.shared.ports.Memory`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._agents = DocumentStore(database, "agent")
+
+    async def save_moments(self, tenant_id: str, user_id: str, moments: Sequence[Moment]) -> int:
+        return await self._database.execute(
+            "save_moments",
+            tenant_id=tenant_id,
+            user_id=user_id,
+            moments=as_json([_moment_to_json(moment) for moment in moments]),
+        )
+
+    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[KeptMoment]:
+        given: dict[str, Any] = {
+            "tenant_id": tenant_id,
+            "user_id": user_id,
+            "tags": list(wanted.tags),
+            "since": wanted.since,
+            "until": wanted.until,
+            "limit": wanted.limit,
+        }
+        if wanted.query is None:
+            rows = await self._database.fetch_all("recent_moments", **given)
+        else:
+            words = wanted.query.replace("\x00", " ")
+            rows = await self._database.fetch_all("search_moments", query=words, **given)
+        return [_kept(row) for row in rows]
+
+    async def change_user(
+        self, tenant_id: str, user_id: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        key = {"tenant_id": tenant_id, "user_id": user_id}
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("add_user"), key)
+            row = await (await connection.execute(query("lock_user"), key)).fetchone()
+            present = row["data"] if row is not None else {}
+            changed = change(present)
+            if changed != present:
+                await connection.execute(query("change_user"), {**key, "data": as_json(dict(changed))})
+        return changed
+
+    async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
+        given = {
+            "job_id": UUID(context.job_id),
+            "tenant_id": context.tenant_id,
+            "round": context.round,
+            "index": context.step_index,
+            "attempt": context.attempt,
+            "kind": kind,
+            "data": as_json(data),
+        }
+        # The lock comes in a statement of its own: an event of another attempt before it is seen only by the next
+        # one.
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_job"), given)
+            row = await (await connection.execute(query("append_step_event"), given)).fetchone()
+        return row is not None and bool(row["ran"])
+
+    async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
+        if reminder.agent is not None:
+            await self._agents.get(context.tenant_id, reminder.agent)
+        given = {"id": reminder.id, "tenant_id": context.tenant_id, "job_id": UUID(context.job_id)}
+        async with self._database.connection() as connection, connection.transaction():
+
+            async def ask(statement: str, **more: Any) -> Row:
+                row = await (await connection.execute(query(statement), {**given, **more})).fetchone()
+                if row is None:  # of `add_schedule` alone
+                    raise Conflict("the turn that asks for the reminder has ended meanwhile")
+                return row
+
+            # The lock comes in a statement of its own: what others stored before it is seen only by the next ones.
+            await connection.execute(query("lock_schedules"), given)
+            found = await ask("get_schedule")
+            if found["is_active"] is not None:
+                return _due(found)
+            next_at = _first_time(reminder, found["now"])
+            room = await ask("room_for_schedule", most_of_tenant=MAX_REMINDERS)
+            _check_room(room, most)
+            await ask(
+                "add_schedule",
+                name=reminder.name,
+                agent=reminder.agent,
+                input=reminder.input,
+                cron=reminder.cron,
+                timezone=reminder.zone,
+                budget=room["budget_left"],
+                next_at=next_at,
+            )
+        return next_at
+
+
+def _check_room(room: Row, most: int) -> None:
+    if room["kept"] >= most:
+        raise Conflict(f"the user has {most} reminders already, the most there may be; delete one first")
+    if room["kept_of_tenant"] >= room["most_of_tenant"]:
+        raise Conflict(
+            f"the tenant has {room['most_of_tenant']} reminders already, the most there may be, for whichever "
+            "user; delete one first"
+        )
+    if room["is_spent"]:
+        raise BudgetExceeded(
+            "the budget of the tree of jobs has nothing left for what a reminder would make; submit it again with a "
+            "higher one",
+            left=room["budget_left"],
+        )
+
+
+def _due(found: Row) -> datetime | None:
+    due: datetime | None = found["next_at"]
+    return due
+
+
+def _first_time(reminder: Reminder, now: datetime) -> datetime:
+    if reminder.cron is not None:
+        due = next_time(reminder.cron, read_zone(reminder.zone), now)
+        if due is None:
+            raise InvalidRequest(f"crontab: {reminder.cron!r} is not due in the next 50 years")
+        return due
+    if reminder.delay is not None:
+        due = now + reminder.delay
+    elif reminder.at is not None:
+        due = reminder.at
+    else:
+        raise ValueError("expected a reminder with at, delay or cron")
+    if due <= now:
+        raise InvalidRequest(
+            f"at: expected a time that is still to come, found {due.isoformat()}; it is {_told(now)}"
+        )
+    if due > now + MAX_AHEAD:
+        raise InvalidRequest(
+            f"at: expected a time within {MAX_AHEAD.days} days, found {due.isoformat()}; it is {_told(now)}"
+        )
+    return due
+
+
+def _told(now: datetime) -> str:
+    return now.replace(microsecond=0).isoformat()
+
+
+def _moment_to_json(moment: Moment) -> dict[str, Any]:
+    return {
+        "id": str(moment.id),
+        "name": moment.name,
+        "summary": moment.summary,
+        "body": json_text(dict(moment.body)),
+        "starts_at": moment.starts_at and moment.starts_at.isoformat(),
+        "ends_at": moment.ends_at and moment.ends_at.isoformat(),
+        "tags": list(moment.tags),
+    }
+
+
+def _kept(row: Row) -> KeptMoment:
+    return KeptMoment(**{**row, "body": row["body"] or {}})

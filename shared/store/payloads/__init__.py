@@ -1,0 +1,1 @@
+"""Large outputs under their hash, in the database, a folder or a bucket."""

@@ -1,0 +1,307 @@
+"""Large outputs under their SHA-256: the port `Payloads`, reading in slices, and collecting what nobody refers to.
+
+A row of `payloads` is the index of every payload; its bytes are in the row, or in an object of a folder or bucket
+(`objects.py`). Rules that make every race harmless:
+
+- A transaction that refers to a payload touches its row (`created_at`) and fails
+  where there is none; a put touches it too. `collect` deletes only rows untouched for an hour, and looks
+  at that again under the row's lock. So a row that is about to be referred to is fresh, or is gone and put again.
+- Each put writes an object under a name of its own, so removing an old object never removes a new one.
+- The name is noted in `payload_objects` before the object is written, and forgotten after it is removed, so a process
+  may die between any two of these and the object is still found. A noted object is doomed before it is removed, and
+  what is doomed no put refers to any more.
+- An object may be lost or damaged by others. So no byte of one is believed: a reader compares its length and
+  its SHA-256 first, and a put of bytes that are there already does the same, and stores them again where they are
+  not right. The row then names the new object, and the old one is collected as one that no row names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from planq.shared.domain.errors import StorageFull, StorageUnavailable
+from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
+from planq.shared.store.database import Database, Row, query
+from planq.shared.store.payloads.objects import ObjectStore
+
+_log = logging.getLogger("planq.store")
+
+T = TypeVar("T")
+
+SLICE_BYTES = 1024 * 1024
+"""What a reader of a stream holds at a time."""
+
+_LARGE = 2 * SLICE_BYTES
+"""More than this is sent over a connection that is then replaced (5 ms, 2026-11): ten that had each sent an output of
+32 MB kept 180 MB of a worker."""
+
+COLLECT_AFTER = timedelta(hours=1)
+"""Much longer than anything takes between a put and the transaction that refers to it."""
+
+_FROM_THE_FIRST: Mapping[str, Any] = {"created_at": datetime.min.replace(tzinfo=UTC), "hash": b"", "tenant_id": ""}
+"""Before every payload."""
+
+_HASH_OFF_LOOP = 1024 * 1024
+"""From here on hashing takes longer (1 ms) than handing it to a thread does."""
+
+
+class PayloadStore:
+    """`Payloads` over PostgreSQL and, where `objects` is given, an object store for the bytes that are put.
+
+    Without `objects` payloads that lie in an object store cannot be read: `StorageUnavailable`.
+    """
+
+    def __init__(self, database: Database, objects: ObjectStore | None = None) -> None:
+        self._database = database
+        self._objects = objects
+        self._looked_at: Mapping[str, Any] | None = _FROM_THE_FIRST
+
+    async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
+        """Store bytes and return their SHA-256, as the port says.
+
+        While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
+        New ones are compared with the tenant's bound under a lock, once they are stored; what is costly to store,
+        before that, too.
+        """
+        digest = await _sha256(body)
+        known = await self._database.fetch_one("touch_payload", tenant_id=tenant_id, hash=digest)
+        if known is not None and await self._is_whole(known, digest):
+            return digest
+        if known is None and (self._objects is not None or len(body) > _LARGE):
+            await self._check_room(tenant_id, len(body))
+        row = {
+            "tenant_id": tenant_id,
+            "hash": digest,
+            "size": len(body),
+            "preview": preview.decode(),
+            "instead_of": None if known is None else known["location"],
+        }
+        if self._objects is not None:
+            try:
+                await self._put_object(self._objects, row, body)
+                return digest
+            except StorageUnavailable as error:
+                _log.warning("payload_kept_in_database", extra={"bytes": len(body), "reason": error.message})
+        await self._insert(query("put_payload"), {**row, "body": body})
+        return digest
+
+    async def _check_room(self, tenant_id: str, wanted: int) -> None:
+        given = {"tenant_id": tenant_id, "most": MAX_STORED_BYTES}
+        _check_fits(await self._database.fetch_one("stored_bytes", **given), wanted)
+
+    async def _insert(self, statement: bytes, row: dict[str, Any]) -> int:
+        """Store a row, and return how many it is; where its bytes are too many for the tenant, nothing is stored."""
+        given = {"tenant_id": row["tenant_id"], "most": MAX_STORED_BYTES}
+        async with self._database.connection() as connection, connection.transaction():
+            if len(row.get("body", b"")) > _LARGE:
+                self._database.replace_after_use(connection)
+            count = (await connection.execute(statement, row)).rowcount
+            if row["instead_of"] is None:
+                await connection.execute(
+                    query("lock_stored_bytes"), given
+                )  # apart: what others stored counts after it
+                _check_fits(await (await connection.execute(query("stored_bytes"), given)).fetchone(), 0)
+        return count
+
+    async def get(self, tenant_id: str, digest: bytes) -> bytes:
+        """Return a payload's bytes, as the port says."""
+
+        async def read(row: Row) -> bytes:
+            return b"".join([piece async for piece in self._checked(row, tenant_id, digest)])
+
+        return await self._where_it_lies(tenant_id, digest, read)
+
+    async def open(self, tenant_id: str, digest: bytes) -> tuple[int, AsyncIterator[bytes]]:
+        """Return a payload's size and its bytes in slices; raises as `get` does.
+
+        What lies in an object store is read twice, for nothing of it is handed out before it has been compared. What
+        is damaged in between, or in PostgreSQL, ends before its last slice with `StorageUnavailable`.
+        """
+
+        async def look(row: Row) -> Row:
+            if row["location"] is not None:
+                async for _ in self._checked(row, tenant_id, digest):
+                    pass
+            return row
+
+        row = await self._where_it_lies(tenant_id, digest, look)
+        return row["size"], self._checked(row, tenant_id, digest)
+
+    async def open_part(self, tenant_id: str, digest: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
+        """Return the bytes from `start` to before `stop` in slices; raises as `open` does.
+
+        What lies in an object store is read whole all the same, for only so it can be compared. Of what is in
+        PostgreSQL the part alone is read.
+        """
+        row = await self._row(tenant_id, digest)
+        if row["location"] is None:
+            return self._slices(tenant_id, digest, start, stop)
+        _, whole = await self.open(tenant_id, digest)
+        return _cut_out(whole, start, stop)
+
+    async def _slices(self, tenant_id: str, digest: bytes, start: int, stop: int) -> AsyncIterator[bytes]:
+        for first in range(start, stop, SLICE_BYTES):
+            yield await self._slice(tenant_id, digest, first, min(SLICE_BYTES, stop - first))
+
+    async def collect(self, limit: int) -> int:
+        """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
+
+        At most `limit` of each; returns how many, 0 when none is left for now. So many payloads are looked at by one
+        statement, and each of them once until 0 was returned. Idempotent, and safe beside puts,
+        finishing steps and other collectors (see above). Raises `StorageUnavailable` when the object store does not
+        answer: the rows are gone then, and the objects are found again the next time.
+        """
+        seconds = COLLECT_AFTER.total_seconds()
+        payloads = await self._collect_rows(seconds, limit)
+        objects = 0
+        if self._objects is not None:
+            rows = await self._database.fetch_all("mark_objects", seconds=seconds, limit=limit)
+            locations = [row["location"] for row in rows]
+            await self._objects.delete(locations)
+            objects = await self._database.execute("forget_objects", locations=locations)
+        if not payloads and not objects:
+            self._looked_at = _FROM_THE_FIRST
+        return max(payloads, objects)
+
+    async def count(self, most: int) -> int:
+        """Return how many `collect` would remove, at most so many; objects without a payload are not counted."""
+        seconds = COLLECT_AFTER.total_seconds()
+        row = await self._database.fetch_one("count_unused_payloads", seconds=seconds, most=most)
+        return int(row["count"]) if row else 0
+
+    async def _collect_rows(self, seconds: float, limit: int) -> int:
+        """Remove rows behind the place that was looked at before; return how many, 0 at the last one."""
+        while self._looked_at is not None:
+            row = await self._database.fetch_one("collect_payloads", seconds=seconds, limit=limit, **self._looked_at)
+            self._looked_at = None if row is None else {name: row[name] for name in _FROM_THE_FIRST}
+            if row is not None and row["removed"]:
+                return int(row["removed"])
+        return 0
+
+    async def _row(self, tenant_id: str, digest: bytes) -> Row:
+        row = await self._database.fetch_one("find_payload", tenant_id=tenant_id, hash=digest)
+        if row is None:
+            raise _gone(digest)
+        return row
+
+    async def _where_it_lies(self, tenant_id: str, digest: bytes, use: Callable[[Row], Awaitable[T]]) -> T:
+        """Return what `use` makes of a payload's row; once more where the bytes were stored anew meanwhile."""
+        row = await self._row(tenant_id, digest)
+        try:
+            return await use(row)
+        except StorageUnavailable:
+            again = await self._row(tenant_id, digest)
+            if again["location"] == row["location"]:
+                raise
+            return await use(again)
+
+    async def _is_whole(self, row: Row, digest: bytes) -> bool:
+        """Whether the bytes of a row can be had and are the right ones; those in PostgreSQL it answers for itself."""
+        if row["location"] is None:
+            return True
+        try:
+            async for _ in self._checked(row, "", digest):
+                pass
+        except StorageUnavailable as error:
+            _log.warning("payload_stored_again", extra={"sha256": digest.hex(), "reason": error.message})
+            return False
+        return True
+
+    async def _checked(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
+        """Yield a payload's bytes in slices, the last one only when they have its length and its SHA-256."""
+        size, hasher, length, held = row["size"], hashlib.sha256(), 0, b""
+        async for piece in self._pieces(row, tenant_id, digest):
+            if held:
+                yield held
+            held = piece
+            length += len(piece)
+            if length > size:
+                break
+            await _off_loop(hasher.update, piece)
+        if length != size or hasher.digest() != digest:
+            raise self._damaged(row, digest, length)
+        yield held
+
+    async def _pieces(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
+        location = row["location"]
+        if location is None:
+            async for piece in self._slices(tenant_id, digest, 0, row["size"]):
+                yield piece
+            return
+        if self._objects is None:
+            raise StorageUnavailable(
+                "the output lies in an object store; start this process with the PLANQ_PAYLOADS of then"
+            )
+        async for piece in self._objects.stream(location, SLICE_BYTES):
+            yield piece
+
+    def _damaged(self, row: Row, digest: bytes, length: int) -> StorageUnavailable:
+        at, objects = row["location"], self._objects
+        where = "PostgreSQL" if at is None or objects is None else f"{objects.place.rstrip('/')}/{at}"
+        found = "more" if length > row["size"] else f"{length} others"
+        return StorageUnavailable(
+            f"the stored output {digest.hex()} is damaged: expected {row['size']} bytes with that SHA-256 at "
+            f"{where}, found {found}; a new job that comes to the same output stores it again",
+            place=where,
+        )
+
+    async def _slice(self, tenant_id: str, digest: bytes, start: int, length: int) -> bytes:
+        row = await self._database.fetch_one(
+            "read_payload", tenant_id=tenant_id, hash=digest, start=start + 1, length=length
+        )
+        if row is None:
+            raise _gone(digest)
+        piece: bytes = row["piece"]
+        return piece
+
+    async def _put_object(self, objects: ObjectStore, row: Row, body: bytes) -> None:
+        digest = row["hash"].hex()
+        location = f"{digest[:2]}/{digest}-{uuid4().hex[:12]}"
+        await self._database.execute("note_object", location=location, tenant_id=row["tenant_id"])
+        await objects.put(location, body)
+        if not await self._insert(query("put_object_payload"), {**row, "location": location}):
+            raise StorageUnavailable(f"the object {location} took so long to write that it was given up")
+
+
+async def _cut_out(whole: AsyncIterator[bytes], start: int, stop: int) -> AsyncIterator[bytes]:
+    at = 0
+    async for piece in whole:
+        wanted = piece[max(start - at, 0) : max(stop - at, 0)]
+        at += len(piece)
+        if wanted:
+            yield wanted
+
+
+def _check_fits(found: Row | None, wanted: int) -> None:
+    """Raise `StorageFull` where a tenant that keeps so much may not keep so many bytes more."""
+    if found is not None and found["bytes"] + wanted > found["most"]:
+        raise StorageFull(
+            f"expected at most {found['most']} bytes of large outputs and artifacts of the tenant, found "
+            f"{found['bytes'] + wanted} with this one",
+            limit=found["most"],
+            actual=found["bytes"] + wanted,
+        )
+
+
+def _gone(digest: bytes) -> StorageUnavailable:
+    return StorageUnavailable(f"the stored output {digest.hex()} is gone")
+
+
+async def _sha256(body: bytes) -> bytes:
+    hasher = hashlib.sha256()
+    await _off_loop(hasher.update, body)
+    return hasher.digest()
+
+
+async def _off_loop(work: Callable[[bytes], None], piece: bytes) -> None:
+    """Do it in a thread where it takes longer than handing it over does."""
+    if len(piece) < _HASH_OFF_LOOP:
+        work(piece)
+    else:
+        await asyncio.to_thread(work, piece)

@@ -1,0 +1,1 @@
+"""Live streams: who follows, what a model is saying, their tables."""

@@ -1,0 +1,33 @@
+"""What models are saying, as workers write it for those who follow a job live (`followers.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+from planq.shared.ports.streams import Epoch, TextPiece
+from planq.shared.store.database import Database
+
+
+class PostgresTexts:
+    """The port `TextSink`."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` is opened and closed by others."""
+        self._database = database
+
+    async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
+        return {row["job_id"] for row in await self._database.fetch_all("followed_jobs", job_ids=list(job_ids))}
+
+    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+        rows = await self._database.fetch_all(
+            "write_texts",
+            job_ids=[piece.epoch.job_id for piece in pieces],
+            tenant_ids=[piece.tenant_id for piece in pieces],
+            stages=[piece.stage for piece in pieces],
+            attempts=[piece.epoch.attempt for piece in pieces],
+            tries=[piece.epoch.number for piece in pieces],
+            starts=[piece.start for piece in pieces],
+            pieces=[piece.text for piece in pieces],
+        )
+        return {Epoch(row["job_id"], row["attempt"], row["try"]): row["written"] for row in rows}

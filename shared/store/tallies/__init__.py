@@ -1,0 +1,1 @@
+"""What `/metrics` counts for the whole installation."""

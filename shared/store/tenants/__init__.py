@@ -1,0 +1,1 @@
+"""Tenants: configuration, keys, secrets, rates, places, their tables."""

@@ -1,0 +1,172 @@
+"""API keys as an operator manages them, and as a process that is asked with one knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from planq.shared.domain.errors import DatabaseUnavailable, NotFound
+from planq.shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
+from planq.shared.store.batching import Batcher
+from planq.shared.store.database import Database, Row, shown_time
+from planq.shared.store.fresh import Fresh
+from planq.shared.store.ids import new_id
+from planq.shared.store.tenants.directory import no_tenant
+
+_log = logging.getLogger("planq.keys")
+
+_FRESH_SECONDS = 0.8
+"""A revoked key is refused by every process within a second."""
+
+
+_TIMES = ("expires_at", "revoked_at", "last_used_at", "created_at")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One row; of the key itself only its beginning is known."""
+
+    id: UUID
+    tenant_id: str
+    name: str
+    prefix: str
+    scopes: frozenset[KeyScope]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Row) -> StoredKey:
+        """Read a row."""
+        return cls(**{**row, "scopes": frozenset(map(KeyScope, row["scopes"]))})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is shown of it."""
+        times = {name: shown_time(getattr(self, name)) for name in _TIMES}
+        own = {"id": str(self.id), "tenant_id": self.tenant_id, "name": self.name, "prefix": self.prefix}
+        return {**own, "scopes": sorted(self.scopes), **times}
+
+
+class ApiKeyStore:
+    """The keys of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, tenant_id: str, name: str, scopes: frozenset[KeyScope], lifetime: timedelta | None
+    ) -> tuple[StoredKey, str]:
+        """Make a key of a tenant, and return it with its text, which nobody can be told again; raises `NotFound`.
+
+        With `lifetime` it expires so long after this moment.
+        """
+        text = new_key(os.urandom(ENTROPY_BYTES))
+        row = await self._database.fetch_one(
+            "create_api_key",
+            id=new_id(),
+            tenant_id=tenant_id,
+            name=name,
+            prefix=prefix_of(text),
+            digest=key_digest(text),
+            scopes=sorted(scopes),
+            seconds=None if lifetime is None else lifetime.total_seconds(),
+        )
+        if row is None:
+            raise no_tenant(tenant_id)
+        return StoredKey.of(row), text
+
+    async def page(self, tenant_id: str, *, after: UUID | None = None, limit: int) -> Sequence[StoredKey]:
+        """Return at most `limit` keys of a tenant, the oldest first, after the one named; revoked ones, too."""
+        rows = await self._database.fetch_all("list_api_keys", tenant_id=tenant_id, after=after, limit=limit)
+        return [StoredKey.of(row) for row in rows]
+
+    async def revoke(self, tenant_id: str, key_id: UUID) -> StoredKey:
+        """Revoke a key for ever; every process refuses it after a second at the latest. Idempotent.
+
+        Raises `NotFound`.
+        """
+        row = await self._database.fetch_one("revoke_api_key", tenant_id=tenant_id, id=key_id)
+        if row is None:
+            raise NotFound(f"there is no key {key_id} of the tenant {tenant_id!r}")
+        return StoredKey.of(row)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """A key as a request is checked by it; `ended` says why it is good no more, None for one that is good."""
+
+    id: UUID
+    tenant_id: str
+    name: str
+    scopes: frozenset[KeyScope]
+    ended: Literal["revoked", "expired"] | None
+    is_disabled: bool
+
+
+class KnownKeys:
+    """The keys that requests come with; lives on one event loop.
+
+    A key in use is looked for beside the requests that bring it, many keys in one statement, so that none of them
+    waits; and a flood of keys that nobody knows takes one connection.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._asked: Batcher[bytes, KnownKey | None] = Batcher(self._look_up)
+        self._known: Fresh[bytes, KnownKey | None] = Fresh(self._asked.do, _FRESH_SECONDS)
+        self._noting: set[asyncio.Task[None]] = set()
+
+    def at_hand(self, digest: bytes) -> KnownKey | None:
+        """Return the key of a digest if it is in use; None says nothing of it."""
+        return self._known.at_hand(digest)
+
+    async def find(self, digest: bytes) -> KnownKey | None:
+        """Return the key of a digest as it is, or was less than a second ago; None for one that nobody has stored.
+
+        Raises `DatabaseUnavailable` where it is not known from a moment ago.
+        """
+        return await self._known.of(digest)
+
+    async def look(self, digests: Sequence[bytes]) -> Sequence[KnownKey | None]:
+        """Return how the keys of digests stand at this moment, None for each that nobody has stored.
+
+        Raises `DatabaseUnavailable`.
+        """
+        return await self._look_up(digests)
+
+    async def flush(self) -> None:
+        """Wait until every use has been noted that is being noted."""
+        await asyncio.gather(*self._noting)
+
+    async def _look_up(self, digests: Sequence[bytes]) -> Sequence[KnownKey | None]:
+        rows = await self._database.fetch_all("look_up_api_keys", digests=list(digests))
+        found = {bytes(row["digest"]): row for row in rows}
+        return [self._known_key(found.get(digest)) for digest in digests]
+
+    def _known_key(self, row: Row | None) -> KnownKey | None:
+        if row is None:
+            return None
+        if row["is_use_due"] and row["ended"] is None and not row["is_disabled"]:
+            self._note_use(row["tenant_id"], row["id"])
+        scopes = frozenset(map(KeyScope, row["scopes"]))
+        return KnownKey(row["id"], row["tenant_id"], row["name"], scopes, row["ended"], row["is_disabled"])
+
+    def _note_use(self, tenant_id: str, key_id: UUID) -> None:
+        """Begin to note that a key is in use: a look at it is one at the request of whoever holds it."""
+        task = asyncio.get_running_loop().create_task(self._noted(tenant_id, key_id))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _noted(self, tenant_id: str, key_id: UUID) -> None:
+        try:
+            await self._database.execute("note_api_key_use", tenant_id=tenant_id, id=key_id)
+        except DatabaseUnavailable as error:
+            # It is due at the next look as well.
+            _log.debug("key_use_not_noted", extra={"key_id": str(key_id), "cause": str(error)})

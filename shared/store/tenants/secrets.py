@@ -1,0 +1,144 @@
+"""Secrets of tenants: stored sealed, opened where they are used, and sealed anew when the operator changes keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from planq.shared.domain.errors import Misconfigured, NotFound
+from planq.shared.domain.tenants.envelope import (
+    ENVELOPE_ENTROPY_BYTES,
+    Sealed,
+    Unopenable,
+    checked_secret,
+    seal,
+    unseal,
+)
+from planq.shared.domain.tenants.master_keys import MasterKey
+from planq.shared.store.database import Database, shown_time
+from planq.shared.store.fresh import Fresh
+from planq.shared.store.tenants.directory import no_tenant
+
+_FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSecret:
+    """That a tenant has a secret, and under which master key."""
+
+    name: str
+    key_id: str
+    created_at: datetime
+    updated_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is shown of it."""
+        times = {"created_at": shown_time(self.created_at), "updated_at": shown_time(self.updated_at)}
+        return {"name": self.name, "key_id": self.key_id, **times}
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """What became of secrets under older keys: how many were sealed anew, and which no key opens, with the reason."""
+
+    resealed: int
+    unopened: Sequence[str]
+
+
+class SecretStore:
+    """The secrets of a database, for whoever holds the master keys, newest first; lives on one event loop.
+
+    `learned` is told of each secret that is opened, before anybody else, so that it can be kept out of logs.
+    """
+
+    def __init__(
+        self, database: Database, masters: Sequence[MasterKey], learned: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._database = database
+        self._masters = masters
+        self._learned = learned
+        self._sealed: Fresh[str, Mapping[str, Sealed]] = Fresh(self._look, _FRESH_SECONDS)
+
+    async def put(self, tenant_id: str, name: str, text: str) -> None:
+        """Store a secret in the place of the one that the tenant had; workers use it after a second at the latest.
+
+        Raises `InvalidRequest`, `NotFound` for the tenant, and `Misconfigured` without a master key.
+        """
+        sealed = self._seal(tenant_id, name, checked_secret(name, text))
+        stored = await self._database.execute(
+            "put_secret", tenant_id=tenant_id, name=name, key_id=sealed.key_id, sealed=sealed.body
+        )
+        if not stored:
+            raise no_tenant(tenant_id)
+
+    async def list(self, tenant_id: str) -> Sequence[StoredSecret]:
+        """Return what a tenant keeps secret, without the secrets."""
+        rows = await self._database.fetch_all("list_secrets", tenant_id=tenant_id)
+        return [StoredSecret(**row) for row in rows]
+
+    async def keys_in_use(self) -> Mapping[str, int]:
+        """Return the ids of the master keys under which secrets lie, those that sign too, with how many there are."""
+        return {row["key_id"]: row["secrets"] for row in await self._database.fetch_all("secret_keys_in_use")}
+
+    async def get(self, tenant_id: str, name: str) -> str | None:
+        """Return a secret as it is, or was at most a second ago; None where the tenant has none of this name.
+
+        Without master keys nobody has secrets, and nothing is looked for. Raises `Misconfigured` for one that cannot
+        be opened: its tenant has said not to use the server's own.
+        """
+        if not self._masters:
+            return None
+        sealed = (await self._sealed.of(tenant_id)).get(name)
+        if sealed is None:
+            return None
+        try:
+            text = unseal(sealed, tenant_id, name, self._masters)
+        except Unopenable as error:
+            raise Misconfigured(f"the secret {name} of the tenant {tenant_id!r} cannot be opened: {error}") from None
+        self._learned(text)
+        return text
+
+    async def remove(self, tenant_id: str, name: str) -> None:
+        """Remove a secret: the server's own is used again; raises `NotFound` where there is none."""
+        if not await self._database.execute("remove_secret", tenant_id=tenant_id, name=name):
+            raise NotFound(f"the tenant {tenant_id!r} has no secret {name[:80]!r}")
+
+    async def rotate(self) -> Rotated:
+        """Seal anew, under the newest master key, every secret that is under another one; idempotent.
+
+        One that somebody replaces meanwhile is left as it is: it is under the newest key already. Raises
+        `Misconfigured` without a master key.
+        """
+        rows = await self._database.fetch_all("secrets_under_other_keys", key_id=newest_master(self._masters).id)
+        resealed, unopened = 0, []
+        for row in rows:
+            tenant_id, name, seen = row["tenant_id"], row["name"], bytes(row["sealed"])
+            try:
+                text = unseal(Sealed(row["key_id"], seen), tenant_id, name, self._masters)
+            except Unopenable as error:
+                unopened.append(f"{tenant_id}/{name}: {error}")
+                continue
+            sealed = self._seal(tenant_id, name, text)
+            resealed += await self._database.execute(
+                "reseal_secret", tenant_id=tenant_id, name=name, seen=seen, key_id=sealed.key_id, sealed=sealed.body
+            )
+        return Rotated(resealed, unopened)
+
+    async def _look(self, tenant_id: str) -> Mapping[str, Sealed]:
+        rows = await self._database.fetch_all("sealed_secrets", tenant_id=tenant_id)
+        return {row["name"]: Sealed(row["key_id"], bytes(row["sealed"])) for row in rows}
+
+    def _seal(self, tenant_id: str, name: str, text: str) -> Sealed:
+        return seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
+
+
+def newest_master(masters: Sequence[MasterKey]) -> MasterKey:
+    """Return the key under which secrets are sealed from now on; raises `Misconfigured` where there is none."""
+    if not masters:
+        raise Misconfigured(
+            "PLANQ_SECRET_KEYS is not set; set it for every process to a key that `openssl rand -base64 32` makes"
+        )
+    return masters[0]

@@ -1,0 +1,1 @@
+"""What leaves for a tenant's own address: endpoints, deliveries, signatures, their tables."""

@@ -1,0 +1,84 @@
+"""The secrets that deliveries are signed with: one of each endpoint, and one of each tenant for its callbacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, seal, unseal
+from planq.shared.domain.tenants.master_keys import MasterKey
+from planq.shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
+from planq.shared.store.database import Database, query
+from planq.shared.store.ids import new_id
+from planq.shared.store.tenants.secrets import newest_master
+
+_CALLBACKS = "webhook/callbacks/"
+
+
+class SigningSecrets:
+    """The signing secrets of a database, for whoever holds the master keys, newest first.
+
+    They lie among the secrets of tenants, sealed like those, and are sealed anew with them. `learned` is told of each
+    secret that is opened or made, before anybody else, so that it can be kept out of logs.
+    """
+
+    def __init__(
+        self, database: Database, masters: Sequence[MasterKey], learned: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._database = database
+        self._masters = masters
+        self._learned = learned
+
+    async def of(self, tenant_id: str, endpoint_id: UUID | None) -> Sequence[str]:
+        """Return what signs for an endpoint, or with None for the callbacks of a tenant, newest first.
+
+        Where there is none it is made. After a rotation it is two for a while. Raises `Misconfigured` without a
+        master key, or where none of them opens a secret.
+        """
+        newest_master(self._masters)
+        prefix = _prefix(endpoint_id)
+        rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
+        if not rows:
+            await self._add("add_signing_secret", tenant_id, f"{prefix}first", prefix)
+            rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
+        return [self._opened(tenant_id, row["name"], Sealed(row["key_id"], bytes(row["sealed"]))) for row in rows]
+
+    async def rotate(self, tenant_id: str, endpoint_id: UUID | None) -> str:
+        """Make another secret, and return it; the one before signs too for a day, older ones no more.
+
+        Raises `Misconfigured` without a master key.
+        """
+        prefix = _prefix(endpoint_id)
+        return await self._add("rotate_signing_secret", tenant_id, f"{prefix}{new_id()}", prefix, overlap=OVERLAP)
+
+    async def _add(self, statement: str, tenant_id: str, name: str, prefix: str, **more: timedelta) -> str:
+        text = signing_secret(os.urandom(SIGNING_ENTROPY_BYTES))
+        self._learned(text)
+        sealed = seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
+        given = {
+            "tenant_id": tenant_id,
+            "name": name,
+            "prefix": prefix,
+            "key_id": sealed.key_id,
+            "sealed": sealed.body,
+            **more,
+        }
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_signing_secrets"), given)  # apart: what others add counts after it
+            await connection.execute(query(statement), given)
+        return text
+
+    def _opened(self, tenant_id: str, name: str, sealed: Sealed) -> str:
+        try:
+            text = unseal(sealed, tenant_id, name, self._masters)
+        except Unopenable as error:
+            raise Misconfigured(f"the secret {name} of the tenant {tenant_id!r} cannot be opened: {error}") from None
+        self._learned(text)
+        return text
+
+
+def _prefix(endpoint_id: UUID | None) -> str:
+    return _CALLBACKS if endpoint_id is None else f"webhook/{endpoint_id}/"
