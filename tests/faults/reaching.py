@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from decimal import Decimal
 from uuid import UUID
 
 from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer
@@ -317,6 +318,16 @@ def overdue(scene: Scene, point: str) -> None:
     assert scene.steps(job_id) in ([], ["failed"], ["cancelled"])
 
 
+def paid(scene: Scene, point: str) -> None:
+    """The price of a call is counted before it begins, so also of one that its worker's death kept from it."""
+    job_id = scene.submit(("fault_paid", {"text": "a"}))
+    scene.died_at(point)
+    scene.worker()
+    scene.completes(job_id, "<a>")
+    attempts = 2 if point.endswith(":after") else 1
+    assert scene.read("SELECT cost_usd FROM jobs") == [{"cost_usd": attempts * Decimal("0.25")}]
+
+
 CHARGE = [("fault_charge", {"text": "a", "until": "never"}), ("fault_note", {"text": "$0.output.text"})]
 
 
@@ -472,6 +483,7 @@ REACH: dict[str, Recipe] = {
     "store.approvals": approved,
     "store.steps_to_ask_about": approved,
     "store.record_calls": cut_off_in_a_model_call,
+    "store.charge_step": paid,
     "store.holds_step": confirmed,
     "store.note_step": overridden,
     "store.keep_traceback": mixed,

@@ -55,6 +55,13 @@ async def note(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"<{text}>"}
 
 
+@tool(name="fault_paid", effect="pure", output_schema=OUTPUT, price_usd=0.25)
+async def paid(text: str, context: ToolContext) -> dict[str, str]:
+    """Put a text in brackets, for a quarter."""
+    entered(context)
+    return {"text": f"<{text}>"}
+
+
 @tool(name="fault_whose", effect="read", output_schema=OUTPUT, user_scoped=["whose"])
 async def whose(whose: str, text: str, context: ToolContext) -> dict[str, str]:
     """Say for whom, which nobody chooses."""

@@ -264,8 +264,8 @@ def test_jobs_reads_page_after_page_up_to_its_limit(planq: Planq, server: Record
     assert len(json.loads(result.stdout)["items"]) == 150
     assert json.loads(result.stdout)["next_cursor"] == "d"
     assert [path for _, path, _, _ in server.asked] == [
-        "/jobs?status=completed&roots=true&limit=100",
-        "/jobs?status=completed&roots=true&limit=50&cursor=c",
+        "/jobs?roots=true&status=completed&limit=100",
+        "/jobs?roots=true&status=completed&limit=50&cursor=c",
     ]
 
 
