@@ -102,6 +102,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "tenant_prompt": background.tenant_prompt,
         "history": background.history,
         "speaker": background.speaker,
+        "tells_people": background.tells_people,
         "fallback_models": background.fallback_models,
         "insights": background.insights,
         "stage": StageAttempt(claim.status, claim.attempt),

@@ -307,8 +307,8 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
 
 
 def _prompt_stack(ask: Ask) -> list[str]:
-    """Return what stands above all other instructions in jobs of a conversation, the strongest first."""
+    """Return what stands above all other instructions in jobs that see a conversation, the strongest first."""
+    people = [render_prompt("people")] if ask.speaker is not None or ask.tells_people else []
     if ask.tenant_prompt is None:
-        return []
-    people = [] if ask.speaker is None else [render_prompt("people")]
+        return people
     return [render_prompt("guardrails"), render_prompt("global"), *people, ask.tenant_prompt]

@@ -34,11 +34,11 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
     """Return the messages of `rows` (newest first) within `max_tokens`, oldest first; they may use it up.
 
     It ends before the first entry that does not fit: a message, or a call with its response. Blank texts, responses
-    without a call, and calls before the first words are left out. People are told apart where `present_speaker` does.
+    without a call, and calls before the first words are left out. People are told apart where `tells_people` says so.
     """
     kept: list[Sequence[ChatMessage]] = []
     left = max_tokens
-    for entry in _entries(rows, is_told=present_speaker(rows) is not None):
+    for entry in _entries(rows, is_told=tells_people(rows)):
         left -= sum(_tokens(message, left, count) for message in entry)
         if left < 0:
             break
@@ -47,11 +47,15 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
     return [message for entry in reversed(kept) for message in entry]
 
 
+def tells_people(rows: Sequence[HistoryMessage]) -> bool:
+    """Whether who sees `rows` has to be told who says what: the people in them, and whose turn sees them, if any."""
+    present = [row.present for row in rows[:1]]
+    return are_told(speaker for speaker in [*present, *(row.speaker for row in rows)] if speaker is not None)
+
+
 def present_speaker(rows: Sequence[HistoryMessage]) -> Speaker | None:
-    """Return whose the turn is that sees `rows`, None where nobody has to be told apart."""
-    speakers = [row.speaker for row in rows if row.speaker is not None]
-    present = rows[0].present if rows else None
-    return present if present is not None and are_told([present, *speakers]) else None
+    """Return whose the turn is that sees `rows`, None where nobody has to be told apart, or no turn sees them."""
+    return rows[0].present if rows and tells_people(rows) else None
 
 
 def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:

@@ -14,7 +14,8 @@ class Background:
     """`tenant_prompt` is a text, if only "", in jobs of a conversation, and None in all others.
 
     `history` are the turns before this one, oldest first; `speaker` is whose this one is, where people are told
-    apart. `planner_model` writes guides, None: the job's own model.
+    apart. `tells_people`: messages of the history say who has written them. `planner_model` writes guides, None: the
+    job's own model.
     `fallback_models` are asked in this order where the model of a question fails. In a turn `tools` are those
     that its tenant lists. `insights` is what a planner is told of earlier jobs.
     """
@@ -26,6 +27,7 @@ class Background:
     tools: Sequence[str] = ()
     insights: str = ""
     speaker: Speaker | None = None
+    tells_people: bool = False
 
 
 NO_BACKGROUND = Background()

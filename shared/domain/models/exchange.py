@@ -97,7 +97,7 @@ class Ask:
     `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
     shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
     shown the reply while it comes where a `stage` asks; None is a call beside it. In a turn `speaker` is who has
-    written `input`, where people are told apart.
+    written `input`, where people are told apart; `tells_people` says that messages of the history are shown so.
     """
 
     job_id: str
@@ -118,6 +118,7 @@ class Ask:
     call_id: UUID | None = None
     stage: StageAttempt | None = None
     speaker: Speaker | None = None
+    tells_people: bool = False
 
 
 @dataclass(frozen=True, slots=True)

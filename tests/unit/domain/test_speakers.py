@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.history import history_messages, present_speaker
+from planq.shared.domain.conversations.history import history_messages, present_speaker, tells_people
 from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.domain.conversations.speakers import Speaker, as_said
 
@@ -37,6 +37,15 @@ def test_where_several_write_each_is_named(present: Speaker) -> None:
     assert shown(rows) == [as_said("hello", ADA), "hi", as_said("and me", BOB)]
     assert present_speaker(rows) == present
     assert present_speaker(rows[2:]) == (BOB if present == BOB else None)
+
+
+def test_who_only_reads_a_thread_of_several_is_told_who_has_written() -> None:
+    """A job beside the conversation, or an agent that a turn has asked: none of the people is present there."""
+    rows = [row(3, "and me", BOB, None), row(2, "hi", None, None), row(1, "hello", ADA, None)]
+    assert shown(rows) == [as_said("hello", ADA), "hi", as_said("and me", BOB)]
+    assert present_speaker(rows) is None
+    assert tells_people(rows)
+    assert not tells_people(rows[1:])
 
 
 def test_a_reminder_is_told_as_one_in_a_chat_of_one() -> None:
