@@ -46,6 +46,7 @@ MEASUREMENTS = {
     "B20": "tests.bench.batch_intake",
     "B21": "tests.bench.timers",
     "B22": "tests.bench.poison",
+    "B23": "tests.bench.chats",
     "B24": "tests.bench.pages",
     "B25": "tests.bench.hostile",
     "B26": "tests.bench.shares",
