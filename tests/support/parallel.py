@@ -21,6 +21,8 @@ FIRST = (
     "tests/chaos",
     "tests/faults",
     "tests/e2e",
+    "tests/interleavings",
+    "tests/unit/test_patterns.py",
     "tests/integration/cli",
     "tests/integration/operations",
     "tests/integration/lease",
