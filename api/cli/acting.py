@@ -9,8 +9,22 @@ import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json
+from planq.api.cli.job_filters import (
+    MinCost,
+    NewerThan,
+    OlderThan,
+    OnlyAfter,
+    OnlyAgent,
+    OnlyBatch,
+    OnlyBefore,
+    OnlyMetadata,
+    OnlyPriority,
+    OnlyStatus,
+    OnlyStrategy,
+    OnlyWords,
+    job_filter,
+)
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.overview.selection import ActionStatus, JobAct
 
 _POLL_SECONDS = 0.5
@@ -23,30 +37,18 @@ def add_to(app: typer.Typer) -> None:
 
 def act(
     what: Annotated[JobAct, typer.Argument(metavar="cancel|pause|resume|retry", help="What is done to each job.")],
-    status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
-    strategy: Annotated[
-        Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)
-    ] = None,
-    priority: Annotated[
-        Priority | None, typer.Option(help="Only jobs with this priority.", show_default=False)
-    ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this agent.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this batch.")] = None,
-    words: Annotated[str | None, typer.Option(help="Only jobs in whose input this stands.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this in their metadata; repeatable.")
-    ] = None,
-    older_than: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted before then.")
-    ] = None,
-    newer_than: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted since then.")
-    ] = None,
-    before: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted before this.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted since this.")] = None,
-    min_cost: Annotated[
-        float | None, typer.Option(metavar="USD", min=0, help="Only jobs that have cost so much.")
-    ] = None,
+    status: OnlyStatus = None,
+    strategy: OnlyStrategy = None,
+    priority: OnlyPriority = None,
+    agent: OnlyAgent = None,
+    batch: OnlyBatch = None,
+    words: OnlyWords = None,
+    metadata: OnlyMetadata = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    before: OnlyBefore = None,
+    after: OnlyAfter = None,
+    min_cost: MinCost = None,
     repeat_unsafe: Annotated[
         bool, typer.Option("--repeat-unsafe", help="A retry repeats calls that may have taken effect, too.")
     ] = False,
@@ -62,26 +64,24 @@ def act(
     It says how many there are and asks first. Workers carry it out, also when this command is interrupted. Exit code
     1 where a job refused it, or nobody said yes.
     """
-    from planq.api.cli.inputs import pairs_of
-
-    given = {
-        "status": status and status.value,
-        "strategy": strategy and strategy.value,
-        "priority": priority and priority.value,
-        "agent": agent,
-        "batch_id": batch,
-        "words": words,
-        "metadata": dict(pairs_of(metadata, "--metadata")) if metadata else None,
-        "older_than_seconds": older_than,
-        "newer_than_seconds": newer_than,
-        "created_before": before,
-        "created_after": after,
-        "min_cost_usd": min_cost,
-    }
+    wanted = job_filter(
+        status=status,
+        strategy=strategy,
+        priority=priority,
+        agent=agent,
+        batch=batch,
+        words=words,
+        metadata=metadata,
+        older_than=older_than,
+        newer_than=newer_than,
+        before=before,
+        after=after,
+        min_cost=min_cost,
+    )
     with reported(as_json=as_json):
         body: dict[str, Any] = {
             "act": what.value,
-            "filter": {name: value for name, value in given.items() if value is not None},
+            "filter": wanted,
             "repeat_unsafe": repeat_unsafe,
         }
         with connect(url, api_key) as client:

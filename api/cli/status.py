@@ -20,9 +20,24 @@ from planq.api.cli.console import (
     tell_of_more,
     write_pieces,
 )
+from planq.api.cli.job_filters import (
+    MinCost,
+    NewerThan,
+    OlderThan,
+    OnlyAfter,
+    OnlyAgent,
+    OnlyBatch,
+    OnlyBefore,
+    OnlyMetadata,
+    OnlyPriority,
+    OnlyStatus,
+    OnlyStrategy,
+    OnlyWords,
+    job_filter,
+)
 from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
 from planq.api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
-from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
+from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -222,30 +237,18 @@ def traceback(
 
 
 def jobs(
-    status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
-    strategy: Annotated[
-        Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)
-    ] = None,
-    priority: Annotated[
-        Priority | None, typer.Option(help="Only jobs with this priority.", show_default=False)
-    ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this agent.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this batch.")] = None,
-    words: Annotated[str | None, typer.Option(help="Only jobs in whose input this stands.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this in their metadata; repeatable.")
-    ] = None,
-    older_than: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted before then.")
-    ] = None,
-    newer_than: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted since then.")
-    ] = None,
-    before: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted before this.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="TIME", help="Only jobs submitted since this.")] = None,
-    min_cost: Annotated[
-        float | None, typer.Option(metavar="USD", min=0, help="Only jobs that have cost so much.")
-    ] = None,
+    status: OnlyStatus = None,
+    strategy: OnlyStrategy = None,
+    priority: OnlyPriority = None,
+    agent: OnlyAgent = None,
+    batch: OnlyBatch = None,
+    words: OnlyWords = None,
+    metadata: OnlyMetadata = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    before: OnlyBefore = None,
+    after: OnlyAfter = None,
+    min_cost: MinCost = None,
     tenant: Annotated[str | None, typer.Option(metavar="ID", help="Another tenant's, for the scope admin.")] = None,
     limit: AtMost = 20,
     children: Annotated[
@@ -256,25 +259,25 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first: those for which all that is given holds."""
-    from planq.api.cli.inputs import pairs_of
-
-    given = {
-        "status": status and status.value,
-        "strategy": strategy and strategy.value,
-        "priority": priority and priority.value,
-        "agent": agent,
-        "batch_id": batch,
-        "words": words,
-        "metadata": json.dumps(dict(pairs_of(metadata, "--metadata"))) if metadata else None,
-        "older_than_seconds": older_than,
-        "newer_than_seconds": newer_than,
-        "created_before": before,
-        "created_after": after,
-        "min_cost_usd": min_cost,
-        "tenant": tenant,
-    }
-    is_filtered = any(value is not None for value in given.values())
-    shown = {name: None if value is None else str(value) for name, value in given.items()}
+    given = job_filter(
+        status=status,
+        strategy=strategy,
+        priority=priority,
+        agent=agent,
+        batch=batch,
+        words=words,
+        metadata=metadata,
+        older_than=older_than,
+        newer_than=newer_than,
+        before=before,
+        after=after,
+        min_cost=min_cost,
+    )
+    if "metadata" in given:
+        given["metadata"] = json.dumps(given["metadata"])
+    if tenant is not None:
+        given["tenant"] = tenant
+    shown = {name: str(value) for name, value in given.items()}
     with reported(as_json=as_json), connect(url, api_key) as client:
         page = client.jobs(limit, roots=None if children else "true", **shown)
     if as_json:
@@ -283,7 +286,7 @@ def jobs(
         print_columns([_job_row(job) for job in page.items])
         tell_of_more(page)
     else:
-        err.print("no jobs fit" if is_filtered else "no jobs yet; `planq submit` makes one")
+        err.print("no jobs fit" if given else "no jobs yet; `planq submit` makes one")
 
 
 def _job_row(job: dict[str, Any]) -> list[str]:
