@@ -9,11 +9,12 @@ from uuid import UUID
 from fastapi.responses import Response
 from pydantic import Field
 
-from planq.api.access.callers import Who
-from planq.api.deps import Use, job_id_of, strict_router
+from planq.api.access.callers import Caller, Who
+from planq.api.deps import Services, Use, job_id_of, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.jobs import JobPath
 from planq.api.schemas import Answer, Id, Time
+from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
 from planq.shared.domain.overview.waiting import WaitKind, wait_of
 from planq.shared.store.database import Row, shown_time
@@ -107,11 +108,24 @@ class WorkersDocument(Answer):
 async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
     found = job_id_of(job_id)
-    job = await services.overview.reading(who.tenant_id, found)
-    wait = wait_of(job)
-    return JsonResponse(
-        {"job_id": str(found), "status": job["status"], "waits_for": wait.kind, "sentence": wait.sentence}
-    )
+    told = await whys_of(services, who, [found])
+    if found not in told:
+        raise NotFound(f"there is no job {found}")
+    return JsonResponse(told[found])
+
+
+async def whys_of(services: Services, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
+    told = {}
+    for id, job in (await services.overview.readings(who.tenant_id, job_ids)).items():
+        wait = wait_of(job)
+        told[id] = {
+            "job_id": str(id),
+            "status": job["status"],
+            "waits_for": wait.kind,
+            "sentence": wait.sentence,
+        }
+    return told
 
 
 @overview_routes.get("/jobs/{job_id}/model-calls", response_model=ModelCallPage, responses=error_responses(404))

@@ -41,22 +41,10 @@ class JobOverview:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def reading(self, tenant_id: str, job_id: UUID) -> Mapping[str, Any]:
-        """Return what `wait_of` decides by, read in one statement; raises `NotFound`."""
-        row = await self._database.fetch_one("job_wait", tenant_id=tenant_id, job_id=job_id)
-        if row is None:
-            raise NotFound(f"there is no job {job_id}")
-        error = row["stage_error"]
-        steps = parsed(row["open_steps"])
-        for step in steps:
-            for name in ("run_at", "wake_at", "started_at", "tool_away_since"):
-                step[name] = None if step[name] is None else datetime.fromisoformat(step[name])
-        return {
-            **row,
-            "stage_error": None if error is None else parsed(error),
-            "open_steps": steps,
-            "question": _question(row),
-        }
+    async def readings(self, tenant_id: str, job_ids: Sequence[UUID]) -> Mapping[UUID, Mapping[str, Any]]:
+        """Return what `wait_of` decides by of each of these jobs that there is, read in one statement."""
+        rows = await self._database.fetch_all("job_waits", tenant_id=tenant_id, job_ids=list(job_ids))
+        return {row["id"]: _reading(row) for row in rows}
 
     async def model_calls(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:
         """Return the first `MOST_CALLS` calls of a job to its models; raises `NotFound`."""
@@ -105,6 +93,20 @@ class JobOverview:
     async def waiting(self, tenant_id: str) -> Sequence[Row]:
         """Return how much waits for a worker (lane, priority, n, oldest_at), without what is held or paused."""
         return await self._database.fetch_all("waiting_work", tenant_id=tenant_id, most=MOST_WAITING)
+
+
+def _reading(row: Row) -> Mapping[str, Any]:
+    error = row["stage_error"]
+    steps = parsed(row["open_steps"])
+    for step in steps:
+        for name in ("run_at", "wake_at", "started_at", "tool_away_since"):
+            step[name] = None if step[name] is None else datetime.fromisoformat(step[name])
+    return {
+        **row,
+        "stage_error": None if error is None else parsed(error),
+        "open_steps": steps,
+        "question": _question(row),
+    }
 
 
 def _question(row: Mapping[str, Any]) -> dict[str, Any] | None:

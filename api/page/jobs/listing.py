@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import Query
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from planq.api.page.frame.words import status_state
 from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.api.routes.events import get_events
 from planq.api.routes.jobs import get_jobs, post_job
-from planq.api.routes.overview import get_job_counts, get_why
+from planq.api.routes.overview import get_job_counts, whys_of
 from planq.api.routes.search import get_search
 from planq.api.sample import SAMPLE_INPUT
 from planq.api.schemas import JobRequest
@@ -63,7 +64,7 @@ async def show_jobs(
         )
     )
     counted = {} if is_foreign else values_of(await get_job_counts(services, who))
-    jobs = [{**job, "why": None if is_foreign else await _why(services, who, job)} for job in listed["items"]]
+    jobs = listed["items"] if is_foreign else await _with_whys(services, who, listed["items"])
     following = listed["next_cursor"]
     chips = chips_of("/jobs", _in_address(chosen))
     return page(
@@ -113,14 +114,14 @@ async def submitted(request: Request, services: Services, sent: dict[str, Any]) 
     return values_of(await post_job(json_request(request, sent), body, services, caller_of(request.scope)))
 
 
-async def _why(services: Services, who: Caller, job: dict[str, Any]) -> str | None:
-    """Return the sentence that stands below a job in the list: why it waits, or its error."""
-    if job["status"] in TERMINAL_JOB:
-        return None if job["error"] is None else str(job["error"].get("message") or job["error"]["code"])
-    try:
-        return str(values_of(await get_why(job["id"], services, who))["sentence"])
-    except NotFound:  # it was removed since
-        return None
+async def _with_whys(services: Services, who: Caller, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return jobs with the sentence that stands below each in the list: why it waits, or its error."""
+    told = await whys_of(services, who, [UUID(job["id"]) for job in jobs if job["status"] not in TERMINAL_JOB])
+    return [{**job, "why": _error_of(job) or told.get(UUID(job["id"]), {}).get("sentence")} for job in jobs]
+
+
+def _error_of(job: dict[str, Any]) -> str | None:
+    return None if job["error"] is None else str(job["error"].get("message") or job["error"]["code"])
 
 
 def _counts(counted: dict[str, Any], chosen: dict[str, str]) -> list[dict[str, Any]]:

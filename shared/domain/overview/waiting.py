@@ -44,7 +44,7 @@ class JobWait(NamedTuple):
 
 
 def wait_of(job: Mapping[str, Any]) -> JobWait:
-    """Return why a job stands where it does; `job` is the row of the query `job_wait`.
+    """Return why a job stands where it does; `job` is a row of the query `job_waits`.
 
     What a person can change is told first: a pause, a question, a missing worker; then what only time changes.
     """

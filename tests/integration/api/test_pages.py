@@ -200,8 +200,15 @@ def test_jobs_are_counted_searched_and_explained(make_api: MakeApi) -> None:
     assert api.http.get(f"/jobs/{other}/why").json()["sentence"] == "It has completed."
     api.jobs.register_worker("io", "cpu")
     assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "slot"
+    queued = api.submit({"input": "Count the cranes"})["id"]
     api.http.post(f"/jobs/{found}/pause")
     assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "pause"
+    with visit(api) as browser:
+        page = browser.get("/ui/jobs").text
+        sentence = api.http.get(f"/jobs/{queued}/why").json()["sentence"]
+        assert f'<span class="why">{sentence}</span>' in page
+        assert page.count('<span class="why">It has been paused for') == 1, "each has its own"
+        assert page.count('<span class="why">') == 2
 
 
 def test_workers_and_what_waits_for_them_are_told(make_api: MakeApi) -> None:

@@ -17,7 +17,7 @@ IDLE = {"io": {"in_flight": 0, "capacity": 10}}
 
 
 def job(status: str = "queued", **changed: Any) -> dict[str, Any]:
-    """A row of the query `job_wait`."""
+    """A row of the query `job_waits`."""
     nothing = ("error", "paused_at", "question", "stage_worker_name", "stage_error", "turn_before")
     own = {"id": JOB_ID, "status": status, "now": NOW, "run_at": NOW, "is_claimed": False, "lanes": IDLE}
     return {**dict.fromkeys(nothing), **own, "open_steps": [], **changed}

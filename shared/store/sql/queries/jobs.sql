@@ -190,8 +190,8 @@ CROSS JOIN LATERAL (
 ) c
 GROUP BY c.parent_job_id
 
--- name: job_wait
--- One reading of all that says why a job waits (shared/domain/overview/waiting.py): where it stands, the oldest question of it or of
+-- name: job_waits
+-- One reading of all that says why jobs wait (shared/domain/overview/waiting.py): where each stands, the oldest question of it or of
 -- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
 SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
     j.stage_worker IS NOT NULL AS is_claimed, (SELECT w.name FROM workers w WHERE w.id = j.stage_worker) AS stage_worker_name,
@@ -204,7 +204,8 @@ SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.pau
         ORDER BY t.id DESC LIMIT 1
     ) END AS turn_before, q.questions AS questions,
     o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.lanes
-FROM (SELECT * FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s) j
+FROM unnest(%(job_ids)s::uuid[]) AS g (id)
+CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = g.id AND tenant_id = %(tenant_id)s OFFSET 0) j
 CROSS JOIN LATERAL (
     SELECT CASE WHEN j.status IN ('executing', 'input_required')
         THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
