@@ -18,6 +18,7 @@ import pytest
 from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
 from tests.support.lacking import require
+from tests.support.long_tests import long_tests
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import OTHER_SERVER, TestPostgres, server_folder
 from tests.support.stack import Stack
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole", action="store_true", help="run the cells, examples and points that a quick run leaves out"
     )
+    parser.addoption("--long", action="store_true", help="run the tests of tests/data/long_tests.txt as well")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,10 +60,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Sch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a whole run runs, or is for the server that planq brings, and put long tests first."""
+    """Leave out what only a whole run runs, or is for the server that planq brings, and put long tests first.
+
+    A long test runs where it was asked for by its file or its name.
+    """
     unwanted = {"whole": not config.getoption("whole"), "newest_server": OTHER_SERVER is not None}
     markers = [name for name, is_unwanted in unwanted.items() if is_unwanted]
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in markers)]
+    everything = config.getoption("whole") or config.getoption("long")
+    is_few = parallel.is_narrowed(config.args, config.option.keyword)
+    long: frozenset[str] = frozenset() if everything or is_few else long_tests()
+    left_out = [
+        item for item in items if item.nodeid in long or any(item.get_closest_marker(name) for name in markers)
+    ]
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]

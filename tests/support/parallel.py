@@ -35,13 +35,17 @@ FIRST = (
 APART: frozenset[str] = frozenset()
 
 
+def is_narrowed(args: Iterable[str], keyword: str) -> bool:
+    """Return whether only few tests were asked for: by a word of their names, or by their files."""
+    return bool(keyword) or all("::" in arg or arg.endswith(".py") for arg in args)
+
+
 def workers(cores: int, args: Iterable[str], keyword: str) -> int:
     """Return how many processes to use; 0, this one alone, where only few tests were asked for.
 
     Every process imports every test that was asked for, which takes longer than a few tests.
     """
-    narrowed = bool(keyword) or all("::" in arg or arg.endswith(".py") for arg in args)
-    return 0 if narrowed else max(2, cores * WORKERS_PER_CORE)
+    return 0 if is_narrowed(args, keyword) else max(2, cores * WORKERS_PER_CORE)
 
 
 def scope_of(nodeid: str) -> str:
