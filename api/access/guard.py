@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planq.api.access.callers import CALLER
-from planq.api.access.scopes import Access
+from planq.api.access.scopes import Access, admitted
 from planq.api.access.sessions import SESSION, UI, Sessions, cookie_of, is_page
 from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
 from planq.api.http.prefix import Prefix
@@ -100,7 +100,10 @@ class Guard:
         if is_page(path):
             session = scope[SESSION] = self._sessions.read(cookie_of(fields), time())
             if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
-                scope[CALLER] = await self._access.visitor(scope["method"], path, session)
+                scope[CALLER] = visitor = await self._access.visitor(session)
+                admitted(
+                    visitor, scope["method"], path.removeprefix(UI)
+                )  # its refusal leads to what the key does open
         elif not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
             text = None if given is None else given.decode("latin-1")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from planq.api.access.callers import CALLER, LOCAL, Caller
-from planq.api.access.sessions import SESSION, UI, PageSession
+from planq.api.access.sessions import SESSION, PageSession
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.errors import Unauthorized
 from planq.shared.domain.jobs.ids import TENANT
@@ -101,10 +101,10 @@ class Access:
         caller = self._fixed.get(digest) or await self._caller_of(key, digest)
         return admitted(caller, method, path)
 
-    async def visitor(self, method: str, path: str, session: PageSession | None) -> Caller:
-        """Return who asks for a page, by a session; raises as `caller` does.
+    async def visitor(self, session: PageSession | None) -> Caller:
+        """Return whose session it is, whatever the key opens; raises otherwise as `caller` does.
 
-        A page is opened by what opens the path of the API that it shows: the one below `/ui`.
+        A page is opened by what opens the path of the API that it shows: the one below `/ui` (`admitted`).
         """
         if not self.is_required:
             return LOCAL
@@ -114,7 +114,7 @@ class Access:
         if caller is None:
             found = self._known.at_hand(session.digest) or await self._known.find(session.digest)
             caller = caller_by(found)
-        return admitted(caller, method, path.removeprefix(UI))
+        return caller
 
     async def digest_of(self, key: str) -> bytes:
         """Return the digest of a key that is good, for a session; raises as `caller` does."""

@@ -165,11 +165,15 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && document.querySelector("[data-live]")) soon();
 });
 
-// What moves without an event is looked at from time to time.
+// What moves without an event is looked at from time to time; as long as there is a stream, where there was one.
 function keepLooking() {
   const seconds = Number(main && main.dataset.poll);
   if (!seconds) return;
-  const timer = setInterval(() => (main.dataset.stream ? soon() : clearInterval(timer)), seconds * 1000);
+  const isFollowed = Boolean(main.dataset.stream);
+  const timer = setInterval(() => {
+    if (isFollowed && !main.dataset.stream) clearInterval(timer);
+    else if (!document.hidden) soon();
+  }, seconds * 1000);
 }
 
 // A link to a step opens it, also from the picture of the plan.

@@ -29,6 +29,9 @@ SECTIONS = (
 )
 """The pages that have a place in the navigation."""
 
+_HOMES = ("/jobs", "/chat", "/tenants", "/elicitations")
+"""Where a visit begins: on the first that the key opens; each key opens the last."""
+
 
 _PACKED_FROM_BYTES = 4 * 1024
 """Longer pages are sent packed, one of 500 steps to an eighth: it is loaded anew each second.
@@ -102,6 +105,7 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
             who=who,
             has_session=session.digest is not None,
             sections=[] if who is None else [one for one in SECTIONS if is_open(who, one[1])],
+            home=None if who is None else home_of(who),
             path=request.scope["path"].removeprefix(UI),
             version=VERSION,
             **shown,
@@ -122,6 +126,11 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
 def is_open(who: Caller, path: str) -> bool:
     """Return whether a key may see a page."""
     return not opening_of("GET", path).scopes.isdisjoint(who.scopes)
+
+
+def home_of(who: Caller) -> str:
+    """Return the page on which the visit of a key begins."""
+    return next(path for path in _HOMES if is_open(who, path))
 
 
 def keep(request: Request, response: Response, session: PageSession | None) -> None:

@@ -1,4 +1,4 @@
-"""The way in: `/` leads to the jobs, `/ui/login` makes a session of a key, `/ui/logout` ends it."""
+"""The way in: `/` leads to the first page that a key opens, `/ui/login` begins a session, `/ui/logout` ends it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from planq.api.access.callers import LOCAL, Caller
 from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
 from planq.api.deps import Use
 from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.assets import assets
-from planq.api.page.frame.rendering import keep, page
+from planq.api.page.frame.rendering import home_of, is_open, keep, page, session_of
 from planq.api.page.frame.route import fields_of, page_router, seen
 from planq.shared.domain.errors import NotFound, Unauthorized
 
@@ -25,9 +26,9 @@ _KEPT = "public, max-age=31536000, immutable"
 
 @visit_routes.get("/")
 @visit_routes.get(UI)
-async def get_start() -> Response:
-    """Lead to the jobs."""
-    return seen("/jobs")
+async def get_start(request: Request, services: Use) -> Response:
+    """Lead to the first page that the visitor's key opens."""
+    return seen(home_of(await services.access.visitor(session_of(request))))
 
 
 @visit_routes.get(f"{UI}/assets/{{name}}")
@@ -43,7 +44,7 @@ async def get_asset(name: str) -> Response:
 async def get_login(request: Request, services: Use, next: Annotated[str, Query()] = "") -> Response:
     """Show the form that asks for a key."""
     if not services.access.is_required:
-        return seen("/jobs")
+        return seen(home_of(LOCAL))
     return page(request, "login.html", next=next, refused=None)
 
 
@@ -56,8 +57,9 @@ async def post_login(request: Request, services: Use) -> Response:
     except (Unauthorized, HttpRefusal) as error:
         told = error.message if isinstance(error, Unauthorized) else str(error.detail)
         return page(request, "login.html", status=403, next=fields.get("next", ""), refused=told)
-    response = RedirectResponse(_way_on(fields.get("next", "")), 303)
-    keep(request, response, services.sessions.begin(digest, time()))
+    session = services.sessions.begin(digest, time())
+    response = RedirectResponse(_way_on(fields.get("next", ""), await services.access.visitor(session)), 303)
+    keep(request, response, session)
     return response
 
 
@@ -69,7 +71,8 @@ async def post_logout(request: Request) -> Response:
     return response
 
 
-def _way_on(wanted: str) -> str:
-    """Return where to go after the login: only to one of our own pages."""
+def _way_on(wanted: str, who: Caller) -> str:
+    """Return where to go after the login: only to one of our own pages, and to one that the key opens."""
     is_ours = wanted.startswith(f"{UI}/") and "\\" not in wanted and "//" not in wanted
-    return wanted if is_ours else f"{UI}/jobs"
+    path = wanted.partition("?")[0].partition("#")[0].removeprefix(UI)
+    return wanted if is_ours and is_open(who, path) else f"{UI}{home_of(who)}"
