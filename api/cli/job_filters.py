@@ -15,7 +15,11 @@ OnlyAgent = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs o
 OnlyBatch = Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this batch.")]
 OnlyWords = Annotated[str | None, typer.Option(help="Only jobs in whose input this stands.")]
 OnlyMetadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this in their metadata; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Only jobs with this in their metadata, as a text, number, true, false or null; repeatable.",
+    ),
 ]
 OlderThan = Annotated[
     float | None, typer.Option(metavar="SECONDS", min=0, help="Only jobs that were submitted before then.")

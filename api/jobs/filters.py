@@ -43,7 +43,11 @@ class JobFilterRequest(RequestBody):
     agent: FilterAgent | None = None
     batch_id: FilterBatch | None = None
     words: FilterWords | None = None
-    metadata: Metadata = Field(None, description="Each of these keys stands in its metadata with this value.")
+    metadata: Metadata = Field(
+        None,
+        description="Each of these keys stands in its metadata with this value; a text also fits the number, true, "
+        "false or null that is written so.",
+    )
     older_than_seconds: FilterSeconds | None = None
     newer_than_seconds: FilterSeconds | None = None
     created_before: FilterTime | None = None

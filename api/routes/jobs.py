@@ -59,7 +59,10 @@ CursorQuery = Annotated[
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
-_METADATA = "A JSON object: each of these keys stands in its metadata with this value."
+_METADATA = (
+    "A JSON object: each of these keys stands in its metadata with this value; "
+    "a text also fits the number, true, false or null that is written so."
+)
 _TENANT = "Whose jobs; another tenant's for the scope `admin`, together with `jobs`."
 
 KeyHeader = Annotated[

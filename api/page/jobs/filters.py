@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -59,7 +60,17 @@ def filter_given(fields: Mapping[str, str]) -> dict[str, Any]:
                 wanted[field] = float(text) * unit
             except ValueError:
                 raise InvalidRequest(f"{name}: expected a number, found something else") from None
+    if text := wanted.get("metadata"):
+        wanted["metadata"] = _metadata_in(text)
     return wanted
+
+
+def _metadata_in(text: str) -> str:
+    """Return metadata as JSON, from JSON or from `name=value, …`; what is neither stays, and the API refuses it."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if text.startswith("{") or not all(name.strip() and mark for name, mark, _ in pairs):
+        return text
+    return json.dumps({name.strip(): value.strip() for name, _, value in pairs})
 
 
 def address_of(path: str, fields: Mapping[str, str], **more: str) -> str:

@@ -5,6 +5,7 @@ action  running → completed | cancelled
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -48,7 +49,7 @@ _USUAL = {**_STATUSES, JobAct.RETRY: (JobStatus.FAILED,)}
 class JobFilter:
     """Which jobs are meant, all conditions at once: never child jobs, which end and go on with those above them.
 
-    `metadata` has to stand in a job's own; `words` in its input, whatever their case.
+    `metadata` has to stand in a job's own (`has_metadata`); `words` in its input, whatever their case.
     """
 
     status: JobStatus | None = None
@@ -87,12 +88,44 @@ class JobFilter:
         return cls(**{name: kinds.get(name, _same)(one) for name, one in value.items() if name in known})
 
     def has_metadata(self, metadata: Any) -> bool:
-        """Return whether all that is wanted stands in a job's metadata."""
+        """Return whether all that is wanted stands in a job's metadata.
+
+        Values fit as those of JSON do: 5 is 5.0, and no truth is a number. A text also fits the number, truth or null
+        that is written so, since terminals and forms know texts alone.
+        """
         if not self.metadata:
             return True
         return isinstance(metadata, Mapping) and all(
-            name in metadata and metadata[name] == value for name, value in self.metadata.items()
+            name in metadata and _fits(metadata[name], value) for name, value in self.metadata.items()
         )
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str) and not isinstance(value, str | list | dict):
+        wanted = _written(wanted)
+    return _is_same(value, wanted)
+
+
+def _written(text: str) -> Any:
+    """Return the number, truth or null that a text writes in JSON; the text itself where it writes none."""
+    if text[:1] not in _BEGINNINGS:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_BEGINNINGS = frozenset("-0123456789tfn")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values of JSON are the same; for Python, True is 1."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _same(value: Any) -> Any:

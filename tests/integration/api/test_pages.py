@@ -145,15 +145,35 @@ def test_a_stream_of_a_session_ends_with_its_key(locked_api: Api) -> None:
         eventually(lambda: browser.get("/ui/events", headers=headers).status_code == 401, what="the key has ended")
 
 
-def test_a_page_outside_of_a_keys_scopes_says_so(locked_api: Api) -> None:
+@pytest.mark.parametrize(
+    ("scope", "home", "led_to"),
+    [
+        ("messages", "/ui/chat", {"/elicitations", "/chat", "/conversations", "/manual"}),
+        ("approve", "/ui/elicitations", {"/elicitations", "/manual"}),
+        ("admin", "/ui/tenants", {"/elicitations", "/costs", "/tenants", "/manual"}),
+    ],
+)
+def test_a_key_begins_on_what_its_scopes_open_and_is_led_nowhere_else(
+    locked_api: Api, scope: str, home: str, led_to: set[str]
+) -> None:
     locked_api.jobs.execute("INSERT INTO tenants (id, name) VALUES ('acme', '') ON CONFLICT DO NOTHING")
     made = locked_api.http.post(
-        "/tenants/acme/keys", json={"name": "m", "scopes": ["messages"]}, headers={"Authorization": f"Bearer {KEY}"}
+        "/tenants/acme/keys", json={"name": "m", "scopes": [scope]}, headers={"Authorization": f"Bearer {KEY}"}
     )
     with log_in(locked_api, made.json()["key"]) as browser:
-        page = browser.get("/ui/jobs")
-        assert page.status_code == 403
-        assert "needs a key with the scope jobs" in page.text
+        for path in ("/", "/ui", "/ui/login"):
+            page = browser.get(path)
+            assert (page.status_code, page.url.path) == (200, home if path != "/ui/login" else path)
+        for path in (home, *(f"/ui{one}" for one in led_to)):
+            page = browser.get(path)
+            assert page.status_code == 200, path
+            links = set(re.findall(r'<a href="/ui(/[a-z]+)"', page.text))
+            assert links <= led_to, path
+        assert led_to <= links
+        assert "/ui/events" not in browser.get("/ui/elicitations").text, "the key opens no stream of all jobs"
+        refused = browser.get("/ui/jobs")
+        assert (refused.status_code, f'href="{home}"' in refused.text) == (403, True)
+        assert "needs a key with the scope jobs" in refused.text
 
 
 def test_a_chat_client_sees_its_talks_and_no_agents_or_jobs(locked_api: Api) -> None:
@@ -200,7 +220,7 @@ def test_jobs_are_counted_searched_and_explained(make_api: MakeApi) -> None:
     assert api.http.get(f"/jobs/{other}/why").json()["sentence"] == "It has completed."
     api.jobs.register_worker("io", "cpu")
     assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "slot"
-    queued = api.submit({"input": "Count the cranes"})["id"]
+    queued = api.submit({"input": "Count the cranes", "metadata": {"n": 5, "team": "blue"}})["id"]
     api.http.post(f"/jobs/{found}/pause")
     assert api.http.get(f"/jobs/{found}/why").json()["waits_for"] == "pause"
     with visit(api) as browser:
@@ -209,6 +229,11 @@ def test_jobs_are_counted_searched_and_explained(make_api: MakeApi) -> None:
         assert f'<span class="why">{sentence}</span>' in page
         assert page.count('<span class="why">It has been paused for') == 1, "each has its own"
         assert page.count('<span class="why">') == 2
+        for given in ("n=5", "team=blue, n=5.0", '{"n": 5}'):
+            page = browser.get("/ui/jobs", params={"metadata": given}).text
+            assert page.count('<tr id="job-') == 1, given
+            assert f'id="job-{queued}"' in page
+        assert browser.get("/ui/jobs?metadata=n").status_code == 422
 
 
 def test_workers_and_what_waits_for_them_are_told(make_api: MakeApi) -> None:
