@@ -282,6 +282,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         "tool_away_since": shown_time(row["tool_away_since"]),
         "progress": row["progress"],
         "cost_usd": None if row["cost_usd"] is None else float(row["cost_usd"]),
+        "worker_id": row["worker_id"],
         "started_at": shown_time(row["started_at"]),
         "finished_at": shown_time(row["finished_at"]),
     }

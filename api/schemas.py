@@ -356,6 +356,9 @@ class StepDocument(Answer):
     )
     progress: ProgressDocument | None = Field(description="What the step says of itself while it runs.")
     cost_usd: float | None = Field(description="What its calls have cost; null for a tool without a price.")
+    worker_id: Id | None = Field(
+        description="The worker of `GET /workers` that runs its attempt, or ran the last one; null where none does."
+    )
     started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
 

@@ -186,11 +186,12 @@ def _step_row(step: dict[str, Any]) -> list[str]:
     cost = f"{step['cost_usd']:.4f} USD" if step.get("cost_usd") else ""
     attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
+    ran = f"attempt {attempt}" + (f", worker {step['worker_id']}" if step.get("worker_id") else "")
     return [
         f"${step['index']}",
         as_line(step["tool_name"]),
         step["status"],
-        f"as in {origin['job_id']} ${origin['index']}" if origin else f"attempt {attempt}" if attempt > 1 else "",
+        f"as in {origin['job_id']} ${origin['index']}" if origin else ran if attempt > 1 else "",
         f"after {after}" if after else "",
         " ".join(part for part in (cost, note) if part),
     ]

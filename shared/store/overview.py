@@ -12,6 +12,7 @@ from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.store.actions.store import FoundJobs, found_jobs
 from planq.shared.store.database import Database, Row
+from planq.shared.store.jobs.codec import array_text
 from planq.shared.store.views import parsed
 
 COUNTED_UP_TO = 1_000
@@ -89,6 +90,11 @@ class JobOverview:
         return await self._database.fetch_all(
             "running_work", tenant_id=tenant_id, lease_seconds=lease_seconds, most=MOST_RUNNING
         )
+
+    async def workers_named(self, ids: Sequence[str], lease_seconds: float) -> Sequence[Row]:
+        """Return workers that are known by their ids (id, name, is_alive); one that was stopped is forgotten."""
+        given = {"ids": array_text(ids), "lease_seconds": lease_seconds}
+        return await self._database.fetch_all("workers_named", **given) if ids else ()
 
     async def waiting(self, tenant_id: str) -> Sequence[Row]:
         """Return how much waits for a worker (lane, priority, n, oldest_at), without what is held or paused."""

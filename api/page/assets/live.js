@@ -176,9 +176,9 @@ function keepLooking() {
   }, seconds * 1000);
 }
 
-// A link to a step opens it, also from the picture of the plan.
+// A link to a step or to a worker opens it, also from the picture of the plan.
 function open() {
-  const step = location.hash.startsWith("#step-") && document.getElementById(location.hash.slice(1));
+  const step = /^#(step|worker)-/.test(location.hash) && document.getElementById(location.hash.slice(1));
   if (step) {
     for (let one = step; one; one = one.parentElement.closest("details")) if ("open" in one) one.open = true;
     step.scrollIntoView({ block: "nearest" });

@@ -50,6 +50,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
     why = values_of(await get_why(job_id, services, who))
     steps = _shown(job["steps"])
     is_long = len(steps) > _FEW_STEPS
+    whole = _whole(steps)
     moments = await moments_of(request, services, who, job_id)
     own = moments_by_step(job["steps"], moments)
     called = values_of(await get_model_calls(job_id, services, who))["items"] if job["model_calls"] else []
@@ -65,11 +66,11 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         most=SHOWN_NODES // 10 if is_long else SHOWN_NODES,
         steps=[step for step in steps if not is_long or step["status"] != StepStatus.SUCCEEDED],
         picture=picture_of(job["steps"], is_folded=_is_folded(request, job)),
-        whole=_whole(steps),
+        whole=whole,
         finished=[step for step in steps if step["status"] == StepStatus.SUCCEEDED] if is_long else [],
         is_long=is_long,
         timeline=timeline_of(job, moments, own, datetime.now(UTC).timestamp()),
-        attempts=attempts_of(own),
+        attempts=await attempts_of(services, who, {index: own[index] for index in whole}),
         left_out=len(job["steps"]) - len(steps),
         planned=_planned(job),
         called=called[:_MOST_CALLS],
@@ -113,7 +114,7 @@ async def step_page(request: Request, job_id: str, index: StepPath, services: Us
         job=job,
         step=step,
         planned=_planned(job),
-        attempts=attempts_of(moments)[number],
+        attempts=(await attempts_of(services, who, moments))[number],
         most=SHOWN_NODES,
         is_live=step["finished_at"] is None and not JobStatus(job["status"]).is_terminal,
     )

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from planq.api.access.callers import Caller
 from planq.api.deps import Services
+from planq.api.page.frame.rendering import is_open, page_url
 from planq.api.page.frame.route import values_of
 from planq.api.page.frame.words import step_state
 from planq.api.routes.events import MAX_EVENTS, get_job_events
@@ -27,6 +28,7 @@ from planq.shared.domain.overview.timeline import (
     step_phases,
 )
 from planq.shared.domain.overview.waiting import shown_seconds
+from planq.shared.store.database import Row
 
 _MOST_PAGES = 4
 _MOST_ROWS = 100
@@ -70,6 +72,7 @@ def _moment(event: Mapping[str, Any]) -> JobMoment:
         data.get("attempt") or 0,
         str(data.get("stage") or ""),
         error.get("code") if isinstance(error, dict) else None,
+        data.get("worker_id"),
     )
 
 
@@ -93,9 +96,31 @@ def moments_by_step(steps: Sequence[Mapping[str, Any]], moments: Sequence[JobMom
     return found
 
 
-def attempts_of(moments: Mapping[int, Sequence[JobMoment]]) -> dict[int, list[dict[str, Any]]]:
-    """Return the attempts at each step, as its page shows them."""
-    return {index: [_shown_attempt(one) for one in step_attempts(own)] for index, own in moments.items()}
+async def attempts_of(
+    services: Services, who: Caller, moments: Mapping[int, Sequence[JobMoment]]
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the attempts at each step, as its page shows them, each with the worker that ran it."""
+    spans = {index: step_attempts(own) for index, own in moments.items()}
+    ids = sorted({one.worker for own in spans.values() for one in own if one.worker is not None})
+    known = {
+        str(row["id"]): row for row in await services.overview.workers_named(ids, services.settings.lease_seconds)
+    }
+    place = page_url("/workers") if is_open(who, "/workers") else None
+    workers = {id: _shown_worker(id, known.get(id), place) for id in ids}
+    return {
+        index: [_shown_attempt(one) | {"worker": workers.get(one.worker or "")} for one in own]
+        for index, own in spans.items()
+    }
+
+
+def _shown_worker(id: str, row: Row | None, place: str | None) -> dict[str, Any]:
+    """Return a worker as an attempt names it; one that is alive leads to its row on the page of workers."""
+    is_alive = row is not None and row["is_alive"]
+    return {
+        "name": id if row is None else row["name"],
+        "is_alive": is_alive,
+        "href": f"{place}#worker-{id}" if is_alive and place else None,
+    }
 
 
 def _shown_attempt(one: AttemptSpan) -> dict[str, Any]:

@@ -37,7 +37,10 @@ class PhaseKind(StrEnum):
 
 
 class JobMoment(NamedTuple):
-    """An event of a job: of one of its steps, None for the job itself; `stage` where a stage began."""
+    """An event of a job: of one of its steps, None for the job itself; `stage` where a stage began.
+
+    `worker` is the id of who took an attempt over.
+    """
 
     kind: str
     at: float
@@ -45,6 +48,7 @@ class JobMoment(NamedTuple):
     attempt: int = 0
     stage: str = ""
     error: str | None = None
+    worker: str | None = None
 
 
 class AttemptPhase(NamedTuple):
@@ -57,13 +61,14 @@ class AttemptPhase(NamedTuple):
 
 
 class AttemptSpan(NamedTuple):
-    """One try at a step: when, what kind of event it came to (None while it runs), and the code of its error."""
+    """One try at a step: when, what it came to (None while it runs), its error's code, and the id of its worker."""
 
     number: int
     begin: float
     end: float | None
     came_to: str | None
     error: str | None
+    worker: str | None = None
 
 
 class Scale(NamedTuple):
@@ -129,9 +134,9 @@ def step_attempts(moments: Iterable[JobMoment]) -> list[AttemptSpan]:
     for moment in moments:
         if moment.kind == "step_started":
             if found and found[-1].number == moment.attempt:
-                found[-1] = found[-1]._replace(end=None, came_to=None)
+                found[-1] = found[-1]._replace(end=None, came_to=None, worker=moment.worker)
             else:
-                found.append(AttemptSpan(moment.attempt, moment.at, None, None, None))
+                found.append(AttemptSpan(moment.attempt, moment.at, None, None, None, moment.worker))
         elif found and moment.kind in _CUTS:
             found[-1] = found[-1]._replace(end=moment.at, came_to=moment.kind, error=moment.error)
     return found

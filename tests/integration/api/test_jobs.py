@@ -74,7 +74,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     assert list(first) == [
         *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "content"),
         *("error", "depends_on", "reused_from", "recovery", "question", "tool_away_since", "progress", "cost_usd"),
-        *("started_at", "finished_at"),
+        *("worker_id", "started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)
     assert second["arguments"] == {"title": "About $0.output.text"}

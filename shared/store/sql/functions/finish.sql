@@ -376,7 +376,8 @@ BEGIN
             FROM unnest(p_done) d
             UNION ALL
             SELECT 2, f.index, f.tenant, f.job, 'step_started', json_build_object(
-                'round', f.round, 'index', f.index, 'attempt', f.attempt, 'tool_name', f.tool_name)
+                'round', f.round, 'index', f.index, 'attempt', f.attempt, 'tool_name', f.tool_name,
+                'worker_id', p_worker)
             FROM unnest(p_freed) f WHERE f.is_taken
             UNION ALL
             SELECT 3, 0, c.tenant_id, c.id, 'stage_started',

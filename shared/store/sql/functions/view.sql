@@ -70,7 +70,7 @@ BEGIN
                    reused_index, effect, recovery, CASE WHEN elicitation_id IS NOT NULL
                        THEN (SELECT planq_question(e, wake_at) FROM elicitations e WHERE e.id = elicitation_id) END AS question,
                    started_at, finished_at, CASE WHEN status = 'ready' THEN tool_away_since END AS tool_away_since,
-                   CASE WHEN status = 'running' THEN progress END AS progress, cost_usd
+                   CASE WHEN status = 'running' THEN progress END AS progress, cost_usd, worker_id
             FROM steps WHERE j.is_whole AND job_id = j.id ORDER BY index LIMIT p_steps
         ) s
     ) s;

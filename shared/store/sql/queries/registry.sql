@@ -43,6 +43,11 @@ SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
 
+-- name: workers_named
+-- The workers of these ids that are known, also those that have died within a day.
+SELECT id, name, heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AS is_alive
+FROM workers WHERE id = ANY (%(ids)s::uuid[])
+
 -- name: live_planners
 -- The planners of each worker whose lease is alive and that says which it has.
 SELECT planners FROM workers
