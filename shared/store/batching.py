@@ -93,8 +93,7 @@ class Batcher(Generic[Item, Result]):
             self._may_pass = True
         else:
             self._free += 1
-        batch = self._next(passes=passes)
-        if not batch:
+        if not self._waiting or not (batch := self._next(passes=passes)):
             return
         self._begin([item for item, _ in batch], passes=passes)
         task = asyncio.get_running_loop().create_task(self._carry_batch(batch, passes=passes))

@@ -1,4 +1,4 @@
-"""The door to PostgreSQL: one connection pool a process, named SQL, foreign errors turned into ours.
+"""One pool of connections to PostgreSQL a process, statements by name, foreign errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
 Statements have names and live in `sql/queries/`, a file for each subject; a test holds the names that Python asks for
@@ -210,7 +210,9 @@ class Database:
         After a restart all of them are dead. The pool would try one after the other, with pauses of 1, 2, 4 s between
         (psycopg_pool 3.3), and give up although the database is back: so the first dead one makes all of them new.
         """
-        if not _has_word(connection):
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        if not poll.poll(0):
             return
         try:
             await AsyncConnectionPool.check_connection(connection)
@@ -227,26 +229,39 @@ class Database:
     async def _run(
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
     ) -> tuple[list[DictRow], int]:
-        """Run a statement as `connection` would; return its rows, and how many it touched."""
-        with _OURS:
-            return await self._run_on_one(statement, params, prepare)
+        """Run a statement in a transaction of its own; return its rows, and how many it touched.
 
-    async def _run_on_one(
-        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], prepare: bool | None
-    ) -> tuple[list[DictRow], int]:
-        since = monotonic()
-        connection = await self._pool.getconn()
-        watch = self._watch(connection, since, self._silent_seconds)
+        It is run again where the server says that nothing of it happened. Failures come out as `connection` says.
+        """
+        since, tries = monotonic(), 1
         try:
-            cursor = await _execute(connection, statement, params, prepare)
-            return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
-        except _LOST as error:
-            await self._let_go_of(connection, error)
+            connection = await self._pool.getconn()
+            watch = self._watch(connection, since, self._silent_seconds)
+            try:
+                while True:
+                    try:
+                        cursor = await connection.execute(statement, params, prepare=prepare)
+                        return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
+                    except (*_UNDONE, psycopg.errors.FeatureNotSupported) as error:
+                        if tries == _TRIES:
+                            raise
+                        tries += 1
+                        if isinstance(error, psycopg.errors.FeatureNotSupported):
+                            # "cached plan must not change result type": a migration added a column, and psycopg had
+                            # prepared the statement. It notices this command and forgets its prepared statements
+                            # (psycopg 3.3, `_preparing.py`).
+                            await connection.execute("DEALLOCATE ALL")
+            except _LOST as error:
+                await self._let_go_of(connection, error)
+                raise
+            finally:
+                if watch is not None:
+                    watch.cancel()
+                await self._pool.putconn(connection)
+        except psycopg.errors.ProgramLimitExceeded:  # a defect of ours, though psycopg calls it operational
             raise
-        finally:
-            if watch is not None:
-                watch.cancel()
-            await self._pool.putconn(connection)
+        except _AWAY as error:
+            raise DatabaseUnavailable(_away(error)) from error
 
     def _watch(
         self, connection: psycopg.AsyncConnection[DictRow], since: float, silent_seconds: float | None = None
@@ -255,7 +270,7 @@ class Database:
         bounds = [] if silent_seconds is None else [silent_seconds]
         if self._statement_seconds is not None:
             bounds.append(max(self._statement_seconds - (monotonic() - since), 0.0))
-        return asyncio.get_running_loop().call_later(min(bounds), _hang_up, connection) if bounds else None
+        return asyncio.get_running_loop().call_later(min(bounds), _shut_down, connection) if bounds else None
 
     async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
         """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary.
@@ -307,8 +322,8 @@ class Database:
         When one turns out to be dead or read-only all are replaced: they lead to a server that has gone, or is no
         longer the primary.
         """
-        with _OURS:
-            since = monotonic()
+        since = monotonic()
+        try:
             async with self._pool.connection() as connection:
                 watch = self._watch(connection, since)
                 try:
@@ -319,6 +334,10 @@ class Database:
                 finally:
                     if watch is not None:
                         watch.cancel()
+        except psycopg.errors.ProgramLimitExceeded:
+            raise
+        except _AWAY as error:
+            raise DatabaseUnavailable(_away(error)) from error
 
     async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
         """Run a named query and return its rows."""
@@ -358,28 +377,7 @@ class Database:
         return (await self._run(_call(function, len(arguments)), arguments))[0]
 
 
-class _Ours:
-    """Turns what says that the database cannot serve now into `DatabaseUnavailable`."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _AWAY) and not isinstance(error, psycopg.errors.ProgramLimitExceeded):
-            raise DatabaseUnavailable(_away(error)) from error
-
-
-_OURS = _Ours()
-
-
-def _has_word(connection: psycopg.AsyncConnection[DictRow]) -> bool:
-    """Return whether the server has sent something to a connection at rest, or has gone."""
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _hang_up(connection: psycopg.AsyncConnection[DictRow]) -> None:
+def _shut_down(connection: psycopg.AsyncConnection[DictRow]) -> None:
     """End a connection whose answer is awaited; the waiting call then fails as one that lost its connection.
 
     To cancel the waiting would take longer: psycopg then asks the server to cancel the statement, and waits for 5 s.
@@ -387,25 +385,6 @@ def _hang_up(connection: psycopg.AsyncConnection[DictRow]) -> None:
     # It may be lost by now, and its file closed.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
-
-
-async def _execute(
-    connection: psycopg.AsyncConnection[DictRow],
-    statement: bytes,
-    params: Mapping[str, Any] | tuple[Any, ...],
-    prepare: bool | None = None,
-) -> psycopg.AsyncCursor[DictRow]:
-    """Run one statement of its own transaction, again where the server says that nothing of it happened."""
-    for _ in range(_TRIES - 1):
-        try:
-            return await connection.execute(statement, params, prepare=prepare)
-        except _UNDONE:
-            continue
-        except psycopg.errors.FeatureNotSupported:
-            # "cached plan must not change result type": a migration added a column, and psycopg had prepared the
-            # statement. It notices this command and forgets its prepared statements (psycopg 3.3, `_preparing.py`).
-            await connection.execute("DEALLOCATE ALL")
-    return await connection.execute(statement, params, prepare=prepare)
 
 
 def _away(error: BaseException) -> str:

@@ -33,8 +33,8 @@ class OpenTransaction(Database):
         await self._held.execute(b"COMMIT")
         await self._pool.putconn(self._held)
 
-    async def _run_on_one(
-        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], prepare: bool | None
+    async def _run(
+        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
     ) -> tuple[list[DictRow], int]:
         cursor = await self._held.execute(statement, params, prepare=prepare)
         return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount

@@ -43,7 +43,7 @@ from planq.shared.ports.jobs.store import (
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher
 from planq.shared.store.conversations.turns import history, settle_turn
-from planq.shared.store.database import Database, Row, as_json, json_text, query, stored_text
+from planq.shared.store.database import Database, as_json, json_text, query, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import children_text, notify_parent, outcomes
 from planq.shared.store.jobs.codec import (
@@ -497,21 +497,19 @@ class PostgresJobStore:
         return [n in applied for n in range(len(items))]
 
     async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        return in_order(items, await self._finish("planq_fail_steps", items))
+        given = array(items), str(items[0].take.lane), self._worker_id, self._seconds
+        return in_order(items, await self._database.call_table("planq_fail_steps", *given))
 
     async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
+        given = array(items), str(items[0].take.lane), self._worker_id, self._seconds
         has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
         if has_unit or max(Counter(item.job for item in items).values()) < _SET_FROM:
-            return in_order(items, await self._finish("planq_succeed_steps", items))
+            return in_order(items, await self._database.call_table("planq_succeed_steps", *given))
         outcomes = [LATE] * len(items)
-        for row in await self._finish("planq_succeed_many", items):
+        for row in await self._database.call_table("planq_succeed_many", *given):
             for n, outcome in shared_out(items, row):
                 outcomes[n] = outcome
         return outcomes
-
-    async def _finish(self, function: str, items: Sequence[BatchItem]) -> Sequence[Row]:
-        lane = str(items[0].take.lane)
-        return await self._database.call_table(function, array(items), lane, self._worker_id, self._seconds)
 
 
 @dataclass(frozen=True, slots=True)

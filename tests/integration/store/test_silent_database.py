@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.database import Database, _hang_up
+from planq.shared.store.database import Database, _shut_down
 from tests.support.proxy import TcpProxy
 
 PATIENCE = 120.0
@@ -87,6 +87,6 @@ def test_a_connection_that_was_lost_by_itself_need_not_be_ended(database_url: st
     async def scenario() -> None:
         connection = await psycopg.AsyncConnection.connect(database_url, row_factory=dict_row)
         await connection.close()
-        _hang_up(connection)
+        _shut_down(connection)
 
     asyncio.run(scenario())
