@@ -206,7 +206,7 @@ async def check_job_is_open_to(who: Caller, services: Services, job_id: UUID, *,
         raise NotFound(f"there is no job {job_id}")
 
 
-def answer_to_nobody() -> Response:
+def client_closed_response() -> Response:
     """Return the answer to a client that has gone: only our metrics read it, under nginx' number for it."""
     return Response(status_code=499)
 

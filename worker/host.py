@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from planq.shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
+from planq.shared.domain.jobs.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
 
 _DEAD = frozenset("ZXx")
 """States of a thread that runs no more (proc_pid_stat(5))."""
@@ -59,36 +59,36 @@ class Host:
             return None
         return Process(boot, pids, times, os.getpid(), started, group)
 
-    def _look(self, pid: int) -> Sight | Unseen:
+    def _look(self, pid: int) -> ProcessStatus | NoStatus:
         try:
             os.kill(pid, 0)  # this answers for every process, whatever /proc hides
         except ProcessLookupError:
-            return Unseen.ABSENT
+            return NoStatus.ABSENT
         except OSError:
             pass
         try:
             state, _, started = self._read(pid)
             return self._sight(pid, state, started)
         except (OSError, ValueError):
-            return Unseen.HIDDEN
+            return NoStatus.HIDDEN
 
-    def _look_at_group(self, group: int) -> list[Sight] | Unseen:
+    def _look_at_group(self, group: int) -> list[ProcessStatus] | NoStatus:
         """Look at everybody in a process group: what a worker has forked is there, as long as it does not leave."""
         try:
             if group > 1:  # kill(2) understands -1 as everybody
                 os.killpg(group, 0)
         except ProcessLookupError:
-            return Unseen.ABSENT
+            return NoStatus.ABSENT
         except OSError:
             pass
         try:
             self._read(1)  # else /proc shows only what belongs to this user (hidepid)
             seen = [self._member(int(name), group) for name in os.listdir(self._proc) if name.isdigit()]
         except (OSError, ValueError):
-            return Unseen.HIDDEN
+            return NoStatus.HIDDEN
         return [member for member in seen if member is not None]
 
-    def _member(self, pid: int, group: int) -> Sight | None:
+    def _member(self, pid: int, group: int) -> ProcessStatus | None:
         try:
             state, its_group, started = self._read(pid)
             if its_group != group:
@@ -97,9 +97,9 @@ class Host:
         except (FileNotFoundError, ProcessLookupError):
             return None  # it has ended meanwhile
 
-    def _sight(self, pid: int, state: str, started: int) -> Sight:
+    def _sight(self, pid: int, state: str, started: int) -> ProcessStatus:
         # Others than the first thread may be left: that one may end before them.
-        return Sight(started, state not in _DEAD or len(os.listdir(self._proc / str(pid) / "task")) > 1)
+        return ProcessStatus(started, state not in _DEAD or len(os.listdir(self._proc / str(pid) / "task")) > 1)
 
     def _read(self, pid: int) -> tuple[str, int, int]:
         """Return state, process group and start; the name before them may contain anything. Raises OSError."""

@@ -206,7 +206,7 @@ def _composed(
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease)
-    in_flight = InFlightWork(lease, fence.hear if processes is None else processes.notify)
+    in_flight = InFlightWork(lease, fence.note_change if processes is None else processes.notify)
     runtime = LaneRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )
@@ -278,9 +278,9 @@ def _connect_signals(
         runtime.wind_down()
         lifecycle.wind_down()
 
-    def tie(**_: Any) -> None:
+    def bind_to_parent(**_: Any) -> None:
         if processes is not None:
-            processes.tie()
+            processes.bind_to_parent()
 
     def close_resources(**_: Any) -> None:
         if app.planq_runner is not None:
@@ -290,7 +290,7 @@ def _connect_signals(
         """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
 
     setup_logging.connect(keep_logging, weak=False)
-    worker_process_init.connect(tie, weak=False)
+    worker_process_init.connect(bind_to_parent, weak=False)
     worker_process_shutdown.connect(close_resources, weak=False)
     worker_ready.connect(attach, weak=False)
     worker_ready.connect(tell_of_start, weak=False)

@@ -20,7 +20,7 @@ from planq.shared.broker.celery_config import is_redis
 from planq.shared.broker.rates import ValkeyWindows
 from planq.shared.domain.errors import Misconfigured, Unavailable
 from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates, RateVerdict
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates, RateVerdict
 from planq.shared.settings import Settings
 from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database
@@ -43,7 +43,7 @@ class Windows(Protocol):
     at_once: int
     """How many calls of `check` may be under way."""
 
-    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; in their order."""
         ...
 
@@ -80,16 +80,16 @@ class RateLimits:
         self._pause_seconds = pause_seconds
         self._patience_seconds = patience_seconds
         self._local = LocalWindows()
-        self._refused: dict[Knock, tuple[float, RateVerdict]] = {}
+        self._refused: dict[RateRequest, tuple[float, RateVerdict]] = {}
         self._asking = Batcher(self._ask, at_once=windows.at_once)
         self._away: str | None = None
         self._rests_until = 0.0
 
     async def check(self, tenant_id: str, channel: str, config: TenantConfig) -> RateVerdict:
         """Let a message in and count it, or refuse it; never fails, and never waits long."""
-        return await self._check(Knock(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
+        return await self._check(RateRequest(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
 
-    async def _check(self, knock: Knock) -> RateVerdict:
+    async def _check(self, knock: RateRequest) -> RateVerdict:
         verdict = self._still_refused(knock)
         if verdict is None and not self._is_resting:
             verdict = await self._asking.do(knock)
@@ -98,7 +98,7 @@ class RateLimits:
     async def check_job(self, tenant_id: str, config: TenantConfig) -> RateVerdict:
         """Let a job in and count it, or refuse it, as `check` does with messages."""
         return await self._check(
-            Knock(f"{tenant_id}/jobs", "api", Rates(config.job_rate_limit, config.job_rate_limit))
+            RateRequest(f"{tenant_id}/jobs", "api", Rates(config.job_rate_limit, config.job_rate_limit))
         )
 
     async def describe(self) -> str:
@@ -122,7 +122,7 @@ class RateLimits:
     def _is_resting(self) -> bool:
         return self._away is not None and monotonic() < self._rests_until
 
-    async def _ask(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict | None]:
+    async def _ask(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict | None]:
         """Return what the server says, None where it does not answer; while it is away one call at a time asks."""
         if self._away is not None:
             if self._is_resting:
@@ -140,7 +140,7 @@ class RateLimits:
         self._find()
         return [told[knock] or self._noted(knock, next(verdicts)) for knock in knocks]
 
-    def _noted(self, knock: Knock, verdict: RateVerdict) -> RateVerdict:
+    def _noted(self, knock: RateRequest, verdict: RateVerdict) -> RateVerdict:
         """Keep what is known here of a verdict from now on."""
         if verdict.is_allowed:
             self._local.note(knock, time())
@@ -150,7 +150,7 @@ class RateLimits:
         self._refused[knock] = monotonic(), verdict
         return verdict
 
-    def _still_refused(self, knock: Knock) -> RateVerdict | None:
+    def _still_refused(self, knock: RateRequest) -> RateVerdict | None:
         """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
 
         So whoever sends far too much costs next to nothing.

@@ -69,7 +69,7 @@ _HOW = "expected the header Authorization: Bearer <key>"
 class FindsKeys(Protocol):
     """What knows the keys of the database (`KnownKeys`)."""
 
-    def at_hand(self, digest: bytes) -> KnownKey | None:
+    def peek(self, digest: bytes) -> KnownKey | None:
         """Return the key of a digest if it is in use; None says nothing of it."""
         ...
 
@@ -112,7 +112,7 @@ class Access:
             raise Unauthorized("expected a session, found none, or one that has ended; log in with a key")
         caller = self._fixed.get(session.digest)
         if caller is None:
-            found = self._known.at_hand(session.digest) or await self._known.find(session.digest)
+            found = self._known.peek(session.digest) or await self._known.find(session.digest)
             caller = caller_by(found)
         return caller
 
@@ -124,7 +124,7 @@ class Access:
         return digest
 
     async def _caller_of(self, key: str, digest: bytes) -> Caller:
-        found = self._known.at_hand(digest)
+        found = self._known.peek(digest)
         if found is None:
             if not is_key(key):
                 raise _malformed(key)

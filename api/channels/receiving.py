@@ -17,7 +17,7 @@ from planq.shared.domain.conversations.inbound import CanonicalMessage
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.ports.tenants import Tenant
-from planq.shared.store.conversations.store import Received
+from planq.shared.store.conversations.store import InboundResult
 from planq.shared.store.database import Row
 
 
@@ -52,7 +52,7 @@ def message_of(post: Post, document: Any) -> CanonicalMessage:
         raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in named[:10]), errors=errors) from None
 
 
-async def receive(services: Services, post: Post, message: CanonicalMessage, delay_ms: int = 0) -> Received:
+async def receive(services: Services, post: Post, message: CanonicalMessage, delay_ms: int = 0) -> InboundResult:
     """Store a message; with a delay its job begins so much later, and takes in what comes meanwhile.
 
     Raises as `checked_message` and `receive_message` do.

@@ -40,18 +40,18 @@ def follow_job(
 
     After `timeout` seconds the job is returned as it stands, unfinished. Raises as `CommandClient.job` does.
     """
-    story = Story(console)
+    printer = ProgressPrinter(console)
     begun = clock()
     while True:
         job = client.job(job_id)
-        story.tell(job)
+        printer.update(job)
         if JobStatus(job["status"]).is_terminal or (timeout is not None and clock() - begun >= timeout):
             return job
         pause(POLL_SECONDS)
 
 
-class Story:
-    """What has been printed of a job; `tell` prints only what is new, in the order in which it happened."""
+class ProgressPrinter:
+    """What has been printed of a job; `update` prints only what is new, in the order in which it happened."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,13 +61,13 @@ class Story:
         self._ended: set[int] = set()
         self._asked: list[str] = []
 
-    def tell(self, job: Json) -> None:
+    def update(self, job: Json) -> None:
         """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
         zero = datetime.fromisoformat(job["created_at"])
         for one in job.get("rounds") or []:
             if (one["steps"] or one["source"] == "guide") and one["round"] not in self._rounds:
                 self._rounds.add(one["round"])
-                self._tell_plan(job, one)
+                self._print_plan(job, one)
         news = [event for step in job.get("steps") or [] for event in self._news(step)]
         # Steps that ran side by side between two looks are printed as they ran, not in the order of the plan.
         for at, text, style in sorted(news, key=lambda event: event[0]):
@@ -82,7 +82,7 @@ class Story:
                 self._console.print(question, style="yellow")
         self._asked = asked
 
-    def _tell_plan(self, job: Json, round_: Json) -> None:
+    def _print_plan(self, job: Json, round_: Json) -> None:
         self._console.print(round_heading(round_), style="bold")
         plan = round_.get("plan") or {}
         for advised in plan.get("steps") or []:

@@ -19,7 +19,7 @@ from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
 from planq.shared.domain.values.describe import excerpt
 from planq.shared.store.agents.documents import pin_agent
-from planq.shared.store.conversations.store import Inbound, OtherAgent, Received
+from planq.shared.store.conversations.store import Inbound, InboundResult, OtherAgent
 
 AGENT_HEADER = "X-Agent-Schema-Name"
 
@@ -50,7 +50,7 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
     return read_named_agent(found)
 
 
-async def received_for_agent(services: Services, inbound: Inbound) -> Received:
+async def received_for_agent(services: Services, inbound: Inbound) -> InboundResult:
     """Store a message with a job of the agent that it is for; one that was sent as a job has it already.
 
     Raises as `ConversationStore.receive` does, `NotFound` for an agent that is not there, and `InvalidRequest` for

@@ -18,7 +18,7 @@ from pydantic import Field
 from planq.api.documents import shown_id
 from planq.api.http.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
-from planq.shared.domain.conversations.failure import told_of_call
+from planq.shared.domain.conversations.failure import user_message_for_step
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
 from planq.shared.domain.plan.document import WHOLE
@@ -298,7 +298,7 @@ def _result(view: JobView, step: Mapping[str, Any]) -> dict[str, Any]:
         large = below_prefix(f"/jobs/{view.row['id']}/steps/{step['index']}/output")
         reference = {} if step["payload_hash"] is None else {"result_ref": large}
         return {**shown, "status": "success", "result": step["output"], **reference}
-    return {**shown, "status": "failure", "error": told_of_call(step["error"]["code"])}
+    return {**shown, "status": "failure", "error": user_message_for_step(step["error"]["code"])}
 
 
 def _times(view: JobView) -> Iterable[datetime]:

@@ -29,7 +29,7 @@ from planq.api.conversations.message_flow import task_document
 from planq.api.deps import (
     Services,
     announce_ended,
-    answer_to_nobody,
+    client_closed_response,
     conversation_id_of,
     job_when_ended,
     place_to_wait,
@@ -39,7 +39,7 @@ from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal,
 from planq.api.jobs.submission import check_key, check_object, trace_id
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
 from planq.shared.domain import errors
-from planq.shared.domain.conversations.failure import told
+from planq.shared.domain.conversations.failure import user_message
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
 from planq.shared.domain.conversations.wording import injection_kinds
@@ -49,7 +49,7 @@ from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus,
 from planq.shared.domain.questions.answering import ACTIONS
 from planq.shared.ports.tenants import Tenant
 from planq.shared.settings import Settings
-from planq.shared.store.conversations.store import Arrival, Inbound, Received, erased
+from planq.shared.store.conversations.store import Arrival, Inbound, InboundResult, erased
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
@@ -212,7 +212,7 @@ async def in_conversation(services: Services, inbound: Inbound, conversation_id:
     return replace(inbound, thread=found["thread"])
 
 
-async def receive_message(services: Services, inbound: Inbound) -> Received:
+async def receive_message(services: Services, inbound: Inbound) -> InboundResult:
     """Store a message; publish what has to begin, announce what has ended.
 
     Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for a
@@ -231,7 +231,7 @@ async def receive_message(services: Services, inbound: Inbound) -> Received:
     return received
 
 
-def _rejected(received: Received) -> Conflict:
+def _rejected(received: InboundResult) -> Conflict:
     conversation = received.conversation_id
     if received.is_closed:
         return Conflict(f"conversation {conversation} is closed; open it, or name another thread")
@@ -241,7 +241,7 @@ def _rejected(received: Received) -> Conflict:
     )
 
 
-async def stored_message(services: Services, who: Caller, received: Received) -> Response:
+async def stored_message(services: Services, who: Caller, received: InboundResult) -> Response:
     """Answer that a message is stored and will be worked on, or what has to be answered first."""
     assert received.job_id is not None  # only a rejected message has none
     if received.missed is not None:
@@ -257,14 +257,14 @@ async def stored_message(services: Services, who: Caller, received: Received) ->
     return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
 
 
-def _taken(received: Received) -> dict[str, Any]:
+def _taken(received: InboundResult) -> dict[str, Any]:
     """Return the field of an answer that says which question the message answered, if it did."""
     if (answered := received.answered) is None:
         return {}
     return {"answered": {"id": str(answered.id), "action": ACTIONS[answered.status]}}
 
 
-async def answer_message(services: Services, who: Caller, received: Received, request: Request) -> Response:
+async def answer_message(services: Services, who: Caller, received: InboundResult, request: Request) -> Response:
     """Answer with what a message came to, at the latest after the longest wait with where it stands.
 
     A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or over
@@ -276,7 +276,7 @@ async def answer_message(services: Services, who: Caller, received: Received, re
 
 
 async def _answer_within(
-    services: Services, who: Caller, received: Received, request: Request, seconds: float
+    services: Services, who: Caller, received: InboundResult, request: Request, seconds: float
 ) -> Response:
     job_id = received.job_id
     message_id = received.message_id
@@ -291,7 +291,7 @@ async def _answer_within(
         except NotFound:
             return await _answer_from_conversation(services, who, job_id)
         if view is None:
-            return answer_to_nobody()
+            return client_closed_response()
         if view.has_ended:
             await _settle(services, job_id)
             answering = await services.conversations.job_of(who.tenant_id, message_id)
@@ -309,7 +309,7 @@ async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds:
     except NotFound:
         return await _answer_from_conversation(services, who, job_id)
     if view is None:
-        return answer_to_nobody()
+        return client_closed_response()
     if view.row["conversation_id"] is None:
         raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
     if not view.has_ended:
@@ -384,7 +384,7 @@ def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
     return HttpRefusal(
         status,
         code,
-        f"{what} Error ID: {job_id}. {told(code)}",
+        f"{what} Error ID: {job_id}. {user_message(code)}",
         headers=None if wait is None else {"Retry-After": str(wait)},
         instance=f"urn:uuid:{job_id}",
         job_id=str(job_id),

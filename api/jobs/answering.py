@@ -15,13 +15,13 @@ from planq.shared.domain.questions.answering import checked_action, content_defe
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.domain.values.encoding import encode
 from planq.shared.store.database import Row
-from planq.shared.store.requests import AnsweredBy, Asked, Verdict
+from planq.shared.store.requests import AnsweredBy, ControlResult, Verdict
 
 MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""
 
 
-async def answer_elicitation(services: Services, row: Row, request: AnswerRequest, who: Caller) -> Asked:
+async def answer_elicitation(services: Services, row: Row, request: AnswerRequest, who: Caller) -> ControlResult:
     """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
 
     Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action that
@@ -71,7 +71,7 @@ def _content(schema: Any, given: Any) -> Any:
 
 async def _settle(
     services: Services, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
-) -> Asked:
+) -> ControlResult:
     """Answer what became of a call; whoever does not accept the question does not know."""
     tenant_id = row["tenant_id"]
     verdict = Verdict(Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect")))

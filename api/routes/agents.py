@@ -23,9 +23,9 @@ from planq.shared.computing import off_loop
 from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
 from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
 from planq.shared.domain.agents.source import MAX_CHARS
-from planq.shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
+from planq.shared.domain.agents.warnings import NameWarning, document_warnings, named_agents, prompt_skills
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.store.agents.documents import Kept
+from planq.shared.store.agents.documents import PutResult
 from planq.shared.store.database import json_text
 
 agent_routes = strict_router("agents")
@@ -231,7 +231,7 @@ async def delete_skill(skill_id: NamePath, services: Use, who: Who) -> Response:
     return Response(status_code=204)
 
 
-async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[Warned]:
+async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[NameWarning]:
     """Return what the document names in vain, by what is published and stored now."""
     known: dict[str, Any] = {
         "skills": await services.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
@@ -247,7 +247,7 @@ async def _warnings(services: Services, tenant_id: str, document: AgentDocument)
 _OF_TOOLS = ("tool_missing", "chained_tool_missing", "arguments_invalid")
 
 
-def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:
+def _kept(kept: PutResult, document: dict[str, Any], kind: str) -> Response:
     if not kept.is_new:
         return JsonResponse(document)
     place = f"/{kind}/{document['name']}?version={kept.version}"

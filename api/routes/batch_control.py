@@ -19,7 +19,7 @@ from planq.api.http.exchange import error_responses
 from planq.api.routes.batches import JSON_LINES, LINES, BatchPath, answer_with_batch, batch_id_of
 from planq.shared.domain.batches.states import LineStatus
 from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.store.batches.control import Moved
+from planq.shared.store.batches.control import BatchControlResult
 from planq.shared.store.database import Row
 from planq.shared.store.views import JobView
 
@@ -153,5 +153,5 @@ async def retry_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
     return await answer_with_batch(services, who, found)
 
 
-def _refused(batch_id: UUID, moved: Moved, expected: str) -> Conflict:
+def _refused(batch_id: UUID, moved: BatchControlResult, expected: str) -> Conflict:
     return Conflict(f"batch {batch_id} is {moved.status}; only {expected}", batch_status=moved.status)

@@ -18,7 +18,7 @@ from planq.api.batches.validation import defects_of
 from planq.api.deps import (
     Services,
     Use,
-    answer_to_nobody,
+    client_closed_response,
     cursor_bytes,
     cursor_of,
     no_cursor,
@@ -130,7 +130,7 @@ async def post_batch(
     try:
         batch_id, is_new = await upload(services, new, request.stream(), parameters)
     except ClientDisconnect:
-        return answer_to_nobody()
+        return client_closed_response()
     headers = {"Location": f"/batches/{batch_id}"} | ({} if is_new else {"Idempotency-Replayed": "true"})
     return JsonResponse(await _document(services, who.tenant_id, batch_id), status_code=202, headers=headers)
 

@@ -16,7 +16,7 @@ from planq.api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, acc
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
-from planq.shared.domain.overview.again import doubts_about, seconds_again
+from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
 
 control_routes = strict_router("jobs")
 
@@ -85,7 +85,7 @@ async def resume_job(job_id: JobPath, services: Use, who: Who, body: ResumeReque
     for _ in range(_LOOKS):
         job, steps = await services.requests.planned(who.tenant_id, found)
         if JobStatus(job["status"]).is_terminal:
-            in_doubt = doubts_about(job, steps, repeat_unsafe=repeat_unsafe)
+            in_doubt = steps_with_unknown_outcome(job, steps, repeat_unsafe=repeat_unsafe)
             asked = await services.requests.resume(
                 who.tenant_id, found, after=job["resumes"], in_doubt=in_doubt, seconds=seconds_again(job)
             )

@@ -29,7 +29,7 @@ from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.routes.jobs import CursorQuery, JobPath
 from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
-from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.inbound import unknown_channel
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
 from planq.shared.domain.errors import Conflict, InvalidRequest, capped
@@ -335,7 +335,7 @@ def _message(row: Row) -> dict[str, Any]:
     return {
         **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
         **{name: row[name] for name in (*copied, "metadata")},
-        "text": said(row["text"], row["metadata"]),
+        "text": outbound_text(row["text"], row["metadata"]),
         "tokens": count_tokens(row["text"]),
         "created_at": shown_time(row["created_at"]),
         "answered_question_id": shown_id(row["answered_question_id"]),

@@ -15,7 +15,15 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who, caller_of
 from planq.api.conversations.jobs import submitted_turn_or_job
-from planq.api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, place_to_wait, strict_router
+from planq.api.deps import (
+    Services,
+    Use,
+    client_closed_response,
+    job_id_of,
+    job_when_ended,
+    place_to_wait,
+    strict_router,
+)
 from planq.api.documents import execution_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.jobs.submission import Submitted
@@ -155,7 +163,7 @@ async def post_execution(
     async with place_to_wait(services, request) as may_wait:
         seconds = services.settings.max_wait_seconds if may_wait else 0.0
         view = await job_when_ended(services, made.job_id, seconds, request, has_place=True)
-    return answer_to_nobody() if view is None else _shown(view, 200 if view.has_ended else 202, made)
+    return client_closed_response() if view is None else _shown(view, 200 if view.has_ended else 202, made)
 
 
 @execution_routes.post(
@@ -194,7 +202,7 @@ async def get_execution(
     found = job_id_of(exec_id)
     view = await job_when_ended(services, found, wait, request)
     if view is None:
-        return answer_to_nobody()
+        return client_closed_response()
     if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
         raise NotFound(f"job {found} is no execution of an agent; look at /jobs/{found}")
     return JsonResponse(execution_document(view))

@@ -20,7 +20,7 @@ from planq.api.deps import (
     StrictRequest,
     Use,
     announce_ended,
-    answer_to_nobody,
+    client_closed_response,
     cursor_bytes,
     cursor_of,
     job_id_of,
@@ -154,7 +154,7 @@ async def ended_of(
         if isinstance(error, HttpRefusal) and error.status_code != 429:
             raise
         return None
-    return answer_to_nobody() if view is None else view
+    return client_closed_response() if view is None else view
 
 
 def located(made: Submitted) -> dict[str, str]:
@@ -189,7 +189,7 @@ async def answer_with(services: Services, who: Caller, job_id: UUID) -> Response
 
 async def _answer(services: Services, job_id: UUID, seconds: float, request: Request) -> Response:
     view = await job_when_ended(services, job_id, seconds, request)
-    return answer_to_nobody() if view is None else JsonResponse(job_document(view))
+    return client_closed_response() if view is None else JsonResponse(job_document(view))
 
 
 class _Submit(DirectRoute):

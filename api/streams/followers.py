@@ -26,7 +26,7 @@ from planq.shared.domain.errors import DatabaseUnavailable, NotFound
 from planq.shared.domain.jobs.states import TERMINAL_JOB
 from planq.shared.domain.streams.position import BEGINNING, Position
 from planq.shared.ports.streams import TextPiece
-from planq.shared.store.events.log import EventLog, FreshEvents, Horizon, LoggedEvent
+from planq.shared.store.events.log import EventLog, FreshEvents, LoggedEvent, LogHorizon
 from planq.shared.store.ids import new_id
 from planq.shared.store.streams.followers import StreamStore
 
@@ -191,7 +191,7 @@ class Streams:
         self._count = 0
         self._of_tenants: dict[str, dict[Stream, None]] = {}
         self._joining: list[tuple[Stream, asyncio.Future[None]]] = []
-        self._reached: tuple[Horizon, Position] | None = None
+        self._reached: tuple[LogHorizon, Position] | None = None
         self._ending: dict[UUID, int | None] = {}
         self._telling = asyncio.Semaphore(_TELLING)
         self._concluding: set[asyncio.Task[None]] = set()

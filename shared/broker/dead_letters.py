@@ -37,7 +37,7 @@ _LENGTH = {"x-max-length": MOST_LETTERS, "x-overflow": "drop-head"}
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A message that was no wake-up: when it was taken (ISO 8601, UTC), from which queue, why, and how it began."""
 
     at: str
@@ -46,14 +46,14 @@ class Letter:
     message: str
 
     @classmethod
-    def of(cls, queue: str, message: Any, reason: str) -> Letter:
+    def of(cls, queue: str, message: Any, reason: str) -> DeadLetter:
         """Return the letter of a message that was taken just now."""
         kept = message[:LONGEST_CHARS] if isinstance(message, (bytes, bytearray, str)) else message
         text = kept.decode("utf-8", "replace") if isinstance(kept, (bytes, bytearray)) else str(kept)
         return cls(datetime.now(UTC).isoformat(), queue, reason[:_REASON_CHARS], text[:LONGEST_CHARS])
 
     @classmethod
-    def read(cls, text: str | bytes) -> Letter:
+    def read(cls, text: str | bytes) -> DeadLetter:
         """Return a letter as it was kept; what else stands in the list is shown as not written by planq."""
         try:
             document = json.loads(text)
@@ -71,7 +71,7 @@ class DeadLetters:
         self._patience_seconds = patience_seconds
         self._connection: Connection = patient_connection(app, patience_seconds)
 
-    def add(self, letters: Sequence[Letter]) -> None:
+    def add(self, letters: Sequence[DeadLetter]) -> None:
         """Append letters; the oldest ones beyond `MOST_LETTERS` go."""
         texts = [json.dumps(asdict(letter)) for letter in letters[-MOST_LETTERS:]]
         with self._opened() as channel:
@@ -90,17 +90,17 @@ class DeadLetters:
                     confirm_timeout=self._patience_seconds,
                 )
 
-    def list(self, limit: int) -> list[Letter]:
+    def list(self, limit: int) -> list[DeadLetter]:
         """Return the newest letters, the newest first; they stay where they are."""
         with self._opened() as channel:
             if isinstance(channel, Channel):
                 with channel.conn_or_acquire() as client:
-                    return [Letter.read(text) for text in client.lrange(names.DEAD_LETTERS, 0, limit - 1)]
+                    return [DeadLetter.read(text) for text in client.lrange(names.DEAD_LETTERS, 0, limit - 1)]
             self._declare(channel)
-            found: list[Letter] = []
+            found: list[DeadLetter] = []
             # Not acknowledged: they go back to their places when the channel is closed.
             while len(found) < MOST_LETTERS and (message := channel.basic_get(names.DEAD_LETTERS)) is not None:
-                found.append(Letter.read(message.body))
+                found.append(DeadLetter.read(message.body))
             return found[: -limit - 1 : -1]
 
     def count(self) -> int:
@@ -135,7 +135,7 @@ class DeadLetterWriter:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._inbox: queue.Queue[Letter] = queue.Queue(_MOST_WAITING)
+        self._inbox: queue.Queue[DeadLetter] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
         self.counts = Counter[tuple[str, ...]]()
         """How many messages were no wake-ups since the start, as a heartbeat reports it."""
@@ -144,7 +144,7 @@ class DeadLetterWriter:
         """Count a message, and keep it with the reason; call it from one thread."""
         self.counts["dead_letter",] += 1
         try:
-            self._inbox.put_nowait(Letter.of(queue_name, message, reason))
+            self._inbox.put_nowait(DeadLetter.of(queue_name, message, reason))
         except queue.Full:
             return  # the list would not keep it either
         if self._thread is None:

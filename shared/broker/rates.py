@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from planq.shared.broker.celery_config import is_redis
 from planq.shared.broker.depth import reply_of
 from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
 
 _MICROSECONDS = 1_000_000
 
@@ -61,7 +61,7 @@ class ValkeyWindows:
         self._client = Redis.from_pool(pool)
         self._admit = self._client.register_script(_SCRIPT)
 
-    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; raises `BrokerUnavailable` for no answer."""
         keys: list[str] = []
         arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]

@@ -256,7 +256,7 @@ class BytesArtifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Accompanied:
+class RichOutput:
     """An output with what is not for references: a text for models, and artifacts for people.
 
     The output is what references see and what its schema describes. `content` is shown to models beside it. Each

@@ -10,7 +10,7 @@ from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicit
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.store.database import Database, Row, stored_text
 from planq.shared.store.jobs.codec import after_answer_fields
-from planq.shared.store.requests import AnsweredBy, Asked, close_question
+from planq.shared.store.requests import AnsweredBy, ControlResult, close_question
 
 
 class ElicitationStore:
@@ -53,7 +53,7 @@ class ElicitationStore:
 
     async def answer(
         self, tenant_id: str, id: UUID, answer: ElicitationAnswer, after: AfterAnswer, by: AnsweredBy
-    ) -> Asked:
+    ) -> ControlResult:
         """Answer an open question, and do to its step what `after` says; only the first answer applies.
 
         Raises `NotFound`.

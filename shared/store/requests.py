@@ -91,7 +91,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ControlResult:
     """The result of a request to pause or resume, or of an answer: `applied` says whether it changed anything.
 
     `status` is the job's. The caller publishes the wake-ups `wakes`.
@@ -154,7 +154,7 @@ async def close_question(
     *,
     again: bool,
     item: Mapping[str, Any],
-) -> Asked:
+) -> ControlResult:
     """Close an open question; only the first answer applies. The arguments are those of `planq_answer_question`.
 
     Raises `NotFound` when the tenant has no such question, and `NotAsked` where it is asked of others.
@@ -166,15 +166,15 @@ async def close_question(
         raise NotFound(f"there is no elicitation {id}")
     if (whom := value.get("asked_of")) is not None:
         raise NotAsked(f"elicitation {id} is asked of {_ASKED_OF[AskedOf(whom)]}", asked_of=whom)
-    return asked_of(value)
+    return control_result(value)
 
 
-def asked_of(value: Mapping[str, Any]) -> Asked:
+def control_result(value: Mapping[str, Any]) -> ControlResult:
     """Return what `planq_answer_question` says of a question that there is."""
     status = JobStatus(value["job_status"])
     if not value["applied"]:
-        return Asked(False, status)
-    return Asked(True, status, requested_wakes(UUID(value["job_id"]), status, value))
+        return ControlResult(False, status)
+    return ControlResult(True, status, requested_wakes(UUID(value["job_id"]), status, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +327,10 @@ class RequestStore:
             raise NotFound(f"there is no job {job_id}")
         return value
 
-    async def pause(self, tenant_id: str, job_id: UUID) -> Asked:
+    async def pause(self, tenant_id: str, job_id: UUID) -> ControlResult:
         """Begin nothing more of a job; what runs goes on to its end. Raises `NotFound`."""
         value = await self._change("planq_pause_job", job_id, tenant_id)
-        return Asked(value["applied"], JobStatus(value["status"]))
+        return ControlResult(value["applied"], JobStatus(value["status"]))
 
     async def resume(
         self,
@@ -340,7 +340,7 @@ class RequestStore:
         after: int | None = None,
         in_doubt: Collection[int] = (),
         seconds: float | None = None,
-    ) -> Asked:
+    ) -> ControlResult:
         """Let a paused job go on, or, with `after`, one with failures try again what has not succeeded.
 
         `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
@@ -356,8 +356,8 @@ class RequestStore:
             raise Conflict(f"the line of job {job_id} was retried, and has another job by now; look at its batch")
         status = JobStatus(value["status"])
         if not value["applied"]:
-            return Asked(False, status)
-        return Asked(True, status, requested_wakes(job_id, status, value))
+            return ControlResult(False, status)
+        return ControlResult(True, status, requested_wakes(job_id, status, value))
 
     async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:
         """Return whether the last answer about a step was this outcome, with the output whose JSON is `body`.
@@ -382,7 +382,7 @@ class RequestStore:
         verdict: Verdict,
         by: AnsweredBy = AnsweredBy(),
         status: ElicitationStatus = ElicitationStatus.ACCEPTED,
-    ) -> Asked:
+    ) -> ControlResult:
         """Answer the question of a waiting step whose call was cut off; who declines it does not know.
 
         Raises `NotFound` when there is no such step.
@@ -391,7 +391,7 @@ class RequestStore:
         if found is None or found["index"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
         if found["id"] is None:
-            return Asked(False, JobStatus(found["status"]))
+            return ControlResult(False, JobStatus(found["status"]))
         error = None if verdict.error is None else json_text(verdict.error.to_json())
         item = {"error": error, **outcome_fields(verdict.output, verdict.artifact, verdict.payload)}
         said = {"status": str(status), "content": json_text({"outcome": str(verdict.outcome)}), **by.fields()}

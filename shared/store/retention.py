@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
-from planq.shared.ports import Removed
+from planq.shared.ports import RemovalBatch
 from planq.shared.store.database import Database, Row, query
 
 PAYLOADS = "payloads"
@@ -92,26 +92,26 @@ class Retention:
         ]
         self._payloads = payloads
 
-    async def remove(self) -> AsyncIterator[Removed]:
+    async def remove(self) -> AsyncIterator[RemovalBatch]:
         for status in self._statuses:
             while await self._database.execute(
                 "delete_purgeable_batch", status=status.value, seconds=self._seconds(status)
             ):
-                yield Removed(BATCHES, 1)
+                yield RemovalBatch(BATCHES, 1)
         for status in self._statuses:
             for tenant in await self._database.fetch_all("tenants_with_purgeable_jobs", **self._asked(status)):
                 async for count in self._delete_all(status, tenant["id"]):
-                    yield Removed(status.value, count)
+                    yield RemovalBatch(status.value, count)
         async for removed in self._remove_conversations():
             yield removed
         while count := await self._database.execute(
             "delete_old_deliveries", seconds=self._seconds(DELIVERIES), limit=_DELIVERIES
         ):
-            yield Removed(DELIVERIES, count)
+            yield RemovalBatch(DELIVERIES, count)
         async for removed in self._remove_versions():
             yield removed
         while count := await self._payloads.collect(_PAYLOADS):
-            yield Removed(PAYLOADS, count)
+            yield RemovalBatch(PAYLOADS, count)
 
     async def _delete_all(self, status: JobStatus, tenant_id: str) -> AsyncIterator[int]:
         """Delete what is due of a tenant, from the oldest to the newest; yield how many went with each batch.
@@ -127,7 +127,7 @@ class Retention:
                     is_over = False
                     yield count
 
-    async def _remove_conversations(self) -> AsyncIterator[Removed]:
+    async def _remove_conversations(self) -> AsyncIterator[RemovalBatch]:
         """Delete messages that came long enough ago, then conversations without any."""
         seconds = self._seconds(CONVERSATIONS)
         for tenant in await self._database.fetch_all("tenants_of_conversations", seconds=seconds):
@@ -137,15 +137,15 @@ class Retention:
                 while (row := await self._database.fetch_one(statement, **given, after=last)) is not None:
                     last = row["id"]
                     if row["removed"]:
-                        yield Removed(kind, row["removed"])
+                        yield RemovalBatch(kind, row["removed"])
 
-    async def _remove_versions(self) -> AsyncIterator[Removed]:
+    async def _remove_versions(self) -> AsyncIterator[RemovalBatch]:
         """Delete versions of agents and skills that others replaced long enough ago, and that nobody needs."""
         seconds = self._seconds(VERSIONS)
         for tenant in await self._database.fetch_all("tenants_of_versions", seconds=seconds):
             given = {"tenant_id": tenant["id"], "seconds": seconds, "limit": _VERSIONS}
             while (row := await self._database.fetch_one("delete_old_versions", **given)) and row["removed"]:
-                yield Removed(VERSIONS, row["removed"])
+                yield RemovalBatch(VERSIONS, row["removed"])
 
     async def due(self) -> Mapping[str, Purgeable]:
         """Return what `remove` would delete now, of each kind that it names, but for what hangs on something else.

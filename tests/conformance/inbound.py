@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from planq.api.http.exchange import STATUS_OF
-from planq.shared.domain.conversations.failure import told_of_call
+from planq.shared.domain.conversations.failure import user_message_for_step
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.domain.conversations.wording import injection_kinds, sanitized, suspicious_arguments
 from planq.shared.domain.errors import ErrorRecord, PlanqError, ToolFailed
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.prompt import tenant_prompt_defects
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates
 from planq.shared.domain.tools.scoping import unscoped
 from tests.conformance.guiding import GUIDING
 
@@ -83,13 +83,13 @@ def override_params(given: Mapping[str, Any]) -> Answer:
 
 
 def sanitize_error(given: Mapping[str, Any]) -> Answer:
-    return {"user_text": told_of_call(ErrorRecord.of(ToolFailed(given["error"])).code)}
+    return {"user_text": user_message_for_step(ErrorRecord.of(ToolFailed(given["error"])).code)}
 
 
 def rate_limit(given: Mapping[str, Any]) -> Answer:
     assert given["window_s"] == WINDOW_SECONDS, "planq knows no other window"
     windows, rates = LocalWindows(), Rates(given["tenant_limit"], given["channel_limit"])
-    knocks = [(Knock(TENANT_ID, asked["channel"], rates), float(asked["t"])) for asked in given["requests"]]
+    knocks = [(RateRequest(TENANT_ID, asked["channel"], rates), float(asked["t"])) for asked in given["requests"]]
     return {"allowed": [windows.check(knock, at).is_allowed for knock, at in knocks]}
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import httpx
 
 from planq.shared.domain.conversations.messages import Policy
-from planq.shared.store.conversations.store import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, InboundResult
 from planq.shared.store.jobs.signals import CANCELLED
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.conversations import message
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 Recipe = Callable[[Scene, str], None]
 
 
-def says(scene: Scene, text: str, *, publish: bool = True, **fields: Any) -> Received:
+def says(scene: Scene, text: str, *, publish: bool = True, **fields: Any) -> InboundResult:
     """Receive a message on the one thread of the scene, as the API does."""
     received = scene.caller.do(ConversationStore(scene.caller.database).receive(message(text, **fields)))
     if publish:

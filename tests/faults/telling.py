@@ -14,7 +14,7 @@ from planq.shared.domain.channels.telegram import BOT_SECRET, PROOF_HEADER
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, InboundResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -77,7 +77,7 @@ def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7", ends: st
         return [given["text"] for given in server.sent]
 
 
-async def _answered(database: Database, said: Received, text: str) -> None:
+async def _answered(database: Database, said: InboundResult, text: str) -> None:
     """Answer a message as a worker does, and settle its turn."""
     assert said.job_id is not None
     store = PostgresJobStore(database, new_id())

@@ -13,7 +13,7 @@ import redis
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
-from planq.shared.broker.dead_letters import DeadLetters, Letter
+from planq.shared.broker.dead_letters import DeadLetter, DeadLetters
 from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -109,7 +109,7 @@ def poisoned(stage: Stage, broker_url: str, poison: Callable[[WakeQueue], list[s
         kinds = [kind for queue in OWN_QUEUES for kind in poison(queue)]
         dead_letters = DeadLetters(create_celery(broker_url))
 
-        def all_are_kept() -> list[Letter]:
+        def all_are_kept() -> list[DeadLetter]:
             kept = dead_letters.list(1_000)
             assert len(kept) == len(kinds)
             return kept

@@ -10,7 +10,7 @@ from uuid import UUID
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ExpiredJob, FollowUp, StageClaim, StepClaim, Take
+from planq.shared.ports import ClaimRequest, ExpiredJob, FollowUp, StageClaim, StepClaim
 from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.requests import Verdict
 from tests.interleavings.arena import Operation, Session
@@ -57,7 +57,7 @@ async def asks(session: Session, scene: Conversation) -> None:
     """Let the active turn ask whether a call took effect, with a further round after it, unless it has gone on."""
     follow = FollowUp(AfterSteps.PLANNING)
     moved = await session.store.accept_plan(
-        scene.active, "model", {}, compiled(UNSAFE), [], follow=follow, take=Take(Lane.IO)
+        scene.active, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Lane.IO)
     )
     for step in moved.taken:
         assert isinstance(step, StepClaim)
@@ -94,7 +94,13 @@ OPERATIONS: tuple[Operation[Conversation], ...] = (
     Operation(
         "further round",
         lambda s, c: s.store.accept_plan(
-            c.active, "model", {}, compiled(UNSAFE), [CALL], follow=FollowUp(AfterSteps.PLANNING), take=Take(Lane.IO)
+            c.active,
+            "model",
+            {},
+            compiled(UNSAFE),
+            [CALL],
+            follow=FollowUp(AfterSteps.PLANNING),
+            take=ClaimRequest(Lane.IO),
         ),
     ),
     Operation("complete turn", lambda s, c: s.store.end_job(c.active, JobStatus.COMPLETED, "done", None, [CALL])),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.jobs.budget import Holder, Wanted
+from planq.shared.domain.jobs.budget import Holder, ReservationRequest
 from planq.shared.domain.jobs.elicitations import Fails
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
@@ -17,6 +17,7 @@ from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import (
     ChildRequest,
+    ClaimRequest,
     Delegated,
     DueTimer,
     ExpiredJob,
@@ -26,7 +27,6 @@ from planq.shared.ports import (
     LostStep,
     StageClaim,
     StepClaim,
-    Take,
 )
 from planq.shared.ports.jobs.sweep import Attempt
 from planq.shared.store.requests import Verdict
@@ -147,7 +147,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation("succeed the other", lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None)),
     Operation(
         "succeed and take over",
-        lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None, take=Take(Lane.IO, 2, True)),
+        lambda s, j: s.store.succeed_step(j.steps[RUNS_TOO], OUTPUT, None, take=ClaimRequest(Lane.IO, 2, True)),
     ),
     Operation("fail step", lambda s, j: s.store.fail_step(j.steps[RUNS], BOOM, None)),
     Operation("fail the other", lambda s, j: s.store.fail_step(j.steps[RUNS_TOO], BOOM, None)),
@@ -192,7 +192,8 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation(
         "reserve",
         lambda s, j: s.store.reserve(
-            Holder(j.parent, 1, 0, RUNS), Wanted(400, 600, 600, model_calls=1, may_ask=False, call_id=uuid4())
+            Holder(j.parent, 1, 0, RUNS),
+            ReservationRequest(400, 600, 600, model_calls=1, may_ask=False, call_id=uuid4()),
         ),
     ),
     # The parent
@@ -219,7 +220,12 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation(
         "accept plan",
         lambda s, j: s.store.accept_plan(
-            j.planned, "model", {}, compiled(Plan.model_validate({"calls": [READ]})), [CALL], take=Take(Lane.IO, 1)
+            j.planned,
+            "model",
+            {},
+            compiled(Plan.model_validate({"calls": [READ]})),
+            [CALL],
+            take=ClaimRequest(Lane.IO, 1),
         ),
     ),
     Operation("refuse plan", lambda s, j: s.store.refuse_plan(j.planned, "model", {}, [{"error": "bad"}], [CALL])),

@@ -102,7 +102,10 @@ FAULTS = (
     ),
     # Worker
     Fault(
-        "worker/engine/chain.py", "min(ready, free, max(part, FEW))", "min(ready, free, part)", "tests/unit/engine"
+        "worker/engine/chain.py",
+        "min(ready, free, max(part, LOCAL_FAN_OUT))",
+        "min(ready, free, part)",
+        "tests/unit/engine",
     ),
     Fault(
         "worker/engine/fence.py",

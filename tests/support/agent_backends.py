@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
@@ -30,7 +30,7 @@ class Surroundings:
     was_planning: list[bool] = field(default_factory=list)
     recorded: list[ModelCall] = field(default_factory=list)
     refused: list[tuple[int, list[Mapping[str, Any]]]] = field(default_factory=list)
-    reserved: Reserved = field(default_factory=Reserved)
+    reserved: Reservation = field(default_factory=Reservation)
 
     def backends(self) -> AgentBackends:
         """Return it as the tools see it."""
@@ -48,7 +48,7 @@ class Surroundings:
             raise ModelFailed(self.reply, failed)
         return ModelReply(self.reply, (), call)
 
-    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+    async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
         return self.reserved
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:

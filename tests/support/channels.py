@@ -10,7 +10,7 @@ from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import Received
+from planq.shared.store.conversations.store import InboundResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -41,11 +41,11 @@ class ChannelPost:
         """Connect the channel of the kind's name."""
         await self.channels.connect("default", str(kind), kind, config)
 
-    async def says(self, text: str, channel: str, **fields: Any) -> Received:
+    async def says(self, text: str, channel: str, **fields: Any) -> InboundResult:
         """Let a person say something."""
         return await self.thread.says(text, channel=channel, **fields)
 
-    async def reply(self, said: Received, text: str = "done") -> None:
+    async def reply(self, said: InboundResult, text: str = "done") -> None:
         """Answer a message, and settle its turn."""
         assert said.job_id is not None
         claim = await self.jobs.claim_stage(said.job_id, [JobStatus.QUEUED])

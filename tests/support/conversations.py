@@ -7,7 +7,7 @@ from uuid import UUID
 
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
-from planq.shared.store.conversations.store import ConversationStore, Inbound, Received
+from planq.shared.store.conversations.store import ConversationStore, Inbound, InboundResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
@@ -34,7 +34,7 @@ class Thread:
         self.database = database
         self.store = ConversationStore(database)
 
-    async def says(self, text: str, **fields: Any) -> Received:
+    async def says(self, text: str, **fields: Any) -> InboundResult:
         """Receive a message."""
         return await self.store.receive(message(text, **fields))
 

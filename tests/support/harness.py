@@ -63,7 +63,7 @@ from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.container import sweep_duties
-from planq.worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
+from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSettings, WakeOutcome
 from planq.worker.engine.in_flight import InFlightWork, attempt_of
 from planq.worker.engine.persist import persist
 from planq.worker.llm.gateway import ModelGateway
@@ -341,13 +341,13 @@ class Harness:
         await self.drain()
         return await self.requests.job("default", job_id)
 
-    async def carry_out(self, claim: StageClaim | StepClaim) -> Carried:
+    async def carry_out(self, claim: StageClaim | StepClaim) -> WakeOutcome:
         """Carry out what is claimed, and nothing that follows from it."""
         in_flight = self.dispatcher.in_flight
         with in_flight.claiming([attempt_of(claim).place]) as asked:
             in_flight.hold([claim], asked)
         return await self.dispatcher._carry_out(self.dispatcher._chain(lambda: False), claim, tracked=False)
 
-    async def run_one(self, wake: AnyWake) -> Carried:
+    async def run_one(self, wake: AnyWake) -> WakeOutcome:
         """Carry out a single wake-up."""
         return await self.dispatcher.run(wake)

@@ -31,6 +31,7 @@ from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import (
     ChildRequest,
+    ClaimRequest,
     Delegated,
     DueTimer,
     ExpiredJob,
@@ -39,7 +40,6 @@ from planq.shared.ports import (
     MissedTool,
     StageClaim,
     StepClaim,
-    Take,
     TransitionResult,
 )
 from planq.shared.ports.jobs.store import ONE_ROUND
@@ -85,7 +85,7 @@ class StoredJob:
         self.id = new_id()
         self.joined: set[int] = set()  # steps whose claims are such
         self.most = 4  # child jobs of a step that are begun at once
-        self.take: Take | None = None  # what the next transition takes over
+        self.take: ClaimRequest | None = None  # what the next transition takes over
         self.taken: list[StepClaim | StageClaim] = []
         self._stage: StageClaim | None = None
         self._rounds: list[int] = []  # the round of each step

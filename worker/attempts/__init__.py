@@ -37,7 +37,7 @@ from planq.worker.attempts.rounds import RoundStage
 from planq.worker.attempts.secrets import SecretsOf, no_secrets
 from planq.worker.attempts.step import StepRunner
 from planq.worker.attempts.values import OutputLimits, Values
-from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.in_flight import Claim, InFlightWork
 
 __all__ = ["AttemptSettings", "Attempts"]
@@ -131,7 +131,7 @@ class Attempts:
             alarms=alarms,
         )
 
-    async def carry_out(self, claim: Claim, chain: Chain) -> Carried:
+    async def carry_out(self, claim: Claim, chain: Chain) -> WakeOutcome:
         """See `Executor`."""
         if isinstance(claim, StepClaim):
             return await self._steps.carry_out(claim, chain)
@@ -141,7 +141,7 @@ class Attempts:
         stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
         return await stage.carry_out(claim, chain)
 
-    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Carried:
+    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
         """See `Executor`."""
         if isinstance(claim, StepClaim):
             return await self._steps.break_off(claim, failure, chain)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, RateLimited
-from planq.shared.domain.jobs.budget import Holder, Wanted, check_reserved
+from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_reserved
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
 from planq.shared.domain.jobs.states import JobStatus, StopReason
 from planq.shared.domain.jobs.usage import ModelCall
@@ -32,7 +32,7 @@ from planq.shared.domain.plan.errors import plan_refused
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import CutOff, JobEnd, JobStore, Message, Prices, StageClaim, TransitionResult
 from planq.worker.attempts.alarms import Alarms
-from planq.worker.engine.chain import Carried
+from planq.worker.engine.chain import WakeOutcome
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -81,9 +81,9 @@ class Budget:
         """Reserve the steps of a plan that is about to be accepted; raises as `reserved`."""
         if claim.budgeted:
             last = made[-1].id if made else None
-            await self._granted(claim, Wanted(steps=count, made=made, may_ask=False, call_id=last))
+            await self._granted(claim, ReservationRequest(steps=count, made=made, may_ask=False, call_id=last))
 
-    async def put_back(self, claim: StageClaim, made: list[ModelCall]) -> Carried:
+    async def put_back(self, claim: StageClaim, made: list[ModelCall]) -> WakeOutcome:
         """Give a stage back that goes no further here, and keep its calls: those that are recorded leave `made`.
 
         Where its tree was paused it is claimed again when somebody resumes the tree.
@@ -93,9 +93,9 @@ class Budget:
                 await persist(lambda: self._store.record_calls(claim.job_id, made))
             made.clear()
         applied = await persist(lambda: self._store.release_stage(claim))
-        return Carried(claim.attempt, is_late=not applied)
+        return WakeOutcome(claim.attempt, is_late=not applied)
 
-    async def _granted(self, claim: StageClaim, wanted: Wanted) -> int | None:
+    async def _granted(self, claim: StageClaim, wanted: ReservationRequest) -> int | None:
         holder = Holder(claim.job_id, claim.attempt, claim.round)
         reserved = await persist(lambda: self._store.reserve(holder, wanted))
         if reserved.is_paused or reserved.is_late:
@@ -187,7 +187,7 @@ class ModelCallRecorder:
         chained: Any = None,
         messages: Sequence[Message] = (),
         stop_reason: StopReason | None = None,
-    ) -> Carried:
+    ) -> WakeOutcome:
         """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost.
 
         What answers from the defects of a plan keeps them as its error.
@@ -207,9 +207,9 @@ class ModelCallRecorder:
         except Exception as refused:
             return await self._keep(claim, end if claim.kept is None else None, refused, calls)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "applied": applied})
-        return Carried.by(claim, TransitionResult(applied), error=error)
+        return WakeOutcome.by(claim, TransitionResult(applied), error=error)
 
-    async def end_kept(self, claim: StageClaim) -> Carried:
+    async def end_kept(self, claim: StageClaim) -> WakeOutcome:
         """End the job as it was to end before, when the database refused that; no model is asked."""
         try:
             applied = await self.unbroken(persist(lambda: self._store.end_kept(claim)))
@@ -220,11 +220,11 @@ class ModelCallRecorder:
                 raise
             return await self._keep(claim, None, refused, [])
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": "kept", "applied": applied})
-        return Carried.by(claim, TransitionResult(applied))
+        return WakeOutcome.by(claim, TransitionResult(applied))
 
     async def _keep(
         self, claim: StageClaim, end: JobEnd | None, refused: Exception, calls: Sequence[ModelCall]
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Keep what a stage came to whose end the database refuses, so that nothing but the end is tried again."""
         error = ErrorRecord.of(refused)
         tried = replace(claim.tried, tries=claim.tried.tries + 1)
@@ -235,7 +235,7 @@ class ModelCallRecorder:
             extra={"job": str(claim.job_id), "tries": tried.tries, "applied": applied},
             exc_info=refused,
         )
-        return Carried.by(claim, TransitionResult(applied), error=error)
+        return WakeOutcome.by(claim, TransitionResult(applied), error=error)
 
     async def end_or_retry(
         self,
@@ -243,7 +243,7 @@ class ModelCallRecorder:
         failure: ModelFailed,
         calls: Sequence[ModelCall],
         job_error: Callable[[ErrorRecord], ErrorRecord] = lambda error: error,
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Let a stage whose model has failed be tried again later, or end its job.
 
         `calls` are those of this try, `job_error` makes the job's error from the model's. Like `unbroken`. A stage of
@@ -278,7 +278,7 @@ class ModelCallRecorder:
         )
         if applied and self._alarms is not None:
             self._alarms.after_retry(claim, delay)
-        return Carried.by(claim, TransitionResult(applied), error=error)
+        return WakeOutcome.by(claim, TransitionResult(applied), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(write)

@@ -45,7 +45,7 @@ from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudg
 from planq.worker.attempts.insights import Insights
 from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.rounds import Offered, RoundStage, further_round
-from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -109,14 +109,14 @@ class PlanStage:
         self._backgrounds = backgrounds
         self._insights = insights
 
-    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         """Plan, and store the plan or its defects, taking over what `chain` may."""
         try:
             return await self._carry_out(claim, chain)
         except PausedByBudget:
             return await self._budget.put_back(claim, chain.calls)
 
-    async def _carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+    async def _carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         if (reason := abort_reason(claim.rounds)) is not None:
             return await self._rounds.abort(claim, reason, chain)
         known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
@@ -149,7 +149,7 @@ class PlanStage:
             job = replace(job, ask=replace(job.ask, insights=text))
         return replace(background, insights=text), job
 
-    async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
+    async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> WakeOutcome:
         """Ask the model, and store what it decided."""
         claim, job, calls = planning.claim, planning.agent, planning.chain.calls
         offered = [tools[name] for name in sorted(tools)]
@@ -176,7 +176,7 @@ class PlanStage:
         planning = replace(planning, ignored=draft.ignored)
         return await self._take(planning, draft.plan, tools, most_steps(claim, job))
 
-    async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
+    async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> WakeOutcome:
         # The API refused defective plans; what is left are tools that have changed since.
         body = planning.claim.plan_body
         try:
@@ -187,7 +187,7 @@ class PlanStage:
 
     async def _take(
         self, planning: _Planning, plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int
-    ) -> Carried:
+    ) -> WakeOutcome:
         claim, chain = planning.claim, planning.chain
         work = (plan, tools, max_steps, claim.limits.step_timeout_seconds, planning.guard)
         is_short = len(plan.calls) <= _INLINE_STEPS
@@ -205,7 +205,7 @@ class PlanStage:
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), chain.calls)
 
-    async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
+    async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> WakeOutcome:
         claim, chain = planning.claim, planning.chain
         error = ErrorRecord.of(plan_refused(errors))
 
@@ -217,7 +217,7 @@ class PlanStage:
 
         result = await self._recorder.unbroken(persist(refuse))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "applied": result.applied})
-        return Carried.by(claim, result)
+        return WakeOutcome.by(claim, result)
 
 
 def _follow_up(planning: _Planning, plan: Plan) -> FollowUp:

@@ -41,7 +41,7 @@ from planq.shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
 
 
@@ -62,7 +62,7 @@ class RespondStage:
         self._backgrounds = backgrounds
         self._orchestrations = OrchestrationStage(self._recorder, conclusions)
 
-    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results.
 
         After the round of a chained tool, or of what follows the last round, nothing is left to answer.
@@ -84,7 +84,7 @@ class RespondStage:
 
     async def _respond(
         self, claim: StageClaim, job: AgentJob | None, background: Background, chain: Chain
-    ) -> Carried:
+    ) -> WakeOutcome:
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
             findings = Findings(results=claim.results or ())
@@ -140,7 +140,7 @@ class Answering:
         self._recorder = recorder
         self._budget = budget
 
-    async def ask(self, claim: StageClaim, job: AgentJob, chain: Chain) -> Carried:
+    async def ask(self, claim: StageClaim, job: AgentJob, chain: Chain) -> WakeOutcome:
         """Carry out the job of an agent that has no tools: one call, and its text is the answer."""
         findings = Findings(is_direct=True)
         try:
@@ -152,13 +152,13 @@ class Answering:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
         return await self.finish(claim, job, chain, AgentReply(reply.text, findings))
 
-    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply) -> Carried:
+    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply) -> WakeOutcome:
         """End the job with what its agent said, or open the round of its chained tool with it.
 
         What that took are the calls of the `chain`, to which a repair adds its own.
         """
         found = await self.checked(claim, job, chain, said)
-        if isinstance(found, Carried):
+        if isinstance(found, WakeOutcome):
             return found
         if isinstance(found, str):
             return await self._recorder.end(claim, found, None, chain.calls, stop_reason=said.stop_reason)
@@ -166,7 +166,7 @@ class Answering:
 
     async def checked(
         self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply
-    ) -> Answered | str | Carried:
+    ) -> Answered | str | WakeOutcome:
         """Return what an agent said as its answer: a text, or with a schema an object, put right once if need be.
 
         Returns how the job has ended where nothing was left but that.
@@ -186,7 +186,7 @@ class Answering:
             return await self._recorder.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
         return found
 
-    async def conclude_after(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
+    async def conclude_after(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> WakeOutcome:
         """End the job after the calls that followed its last round: the answer stands, whatever came of them."""
         if job is None or job.ask.answer_schema is None:
             return await self._recorder.end(claim, claim.answer, None, [])
@@ -217,7 +217,7 @@ class Answering:
 
     async def _conclude(
         self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, stop: StopReason | None
-    ) -> Carried:
+    ) -> WakeOutcome:
         async with self._recorder.kept(claim.job_id, chain.calls):
             known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
             follows = chained_call(job.document, answered.value, known)
@@ -242,7 +242,7 @@ class Answering:
         call: ChainedCall,
         known: Mapping[str, ToolDefinition],
         stop: StopReason | None,
-    ) -> Carried:
+    ) -> WakeOutcome:
         step = _step(claim, call, known[call.tool_name])
         try:
             async with self._recorder.kept(claim.job_id, chain.calls):
@@ -259,11 +259,11 @@ class Answering:
         result = await self._recorder.unbroken(persist(open_round))
         shown = {"job": str(claim.job_id), "tool": call.tool_name, "applied": result.applied}
         _log.info("chained_tool_called", extra=shown)
-        return Carried.by(claim, result, round=claim.round + 1)
+        return WakeOutcome.by(claim, result, round=claim.round + 1)
 
     async def _end_unchained(
         self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord
-    ) -> Carried:
+    ) -> WakeOutcome:
         """End the job with its answer although its chained tool may not be called: its error does not touch it."""
         _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": tool_name, "code": error.code})
         chained, messages = _chained_record(claim, claim.round + 1, tool_name, answered.value, None, error)
@@ -271,7 +271,7 @@ class Answering:
             claim, answered.text, None, chain.calls, output=answered.value, chained=chained, messages=messages
         )
 
-    async def conclude_chained(self, claim: StageClaim) -> Carried:
+    async def conclude_chained(self, claim: StageClaim) -> WakeOutcome:
         """End the job after the round of its chained tool, without a model turn: the answer stands, whatever came."""
         result = next(iter(claim.results or ()), None)
         error: ErrorRecord | None = None
@@ -344,7 +344,7 @@ class OrchestrationStage:
         """True when the claimed job is an orchestration's own."""
         return claim.plan_source == PLAN_SOURCE
 
-    async def carry_out(self, claim: StageClaim) -> Carried:
+    async def carry_out(self, claim: StageClaim) -> WakeOutcome:
         """End the job with its rendered output, as JSON and as text; completed, also where the plan failed."""
         conclusions = self._conclusions
         if conclusions is None:

@@ -84,7 +84,7 @@ from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
 from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.unit import units_of
-from planq.worker.engine.chain import Carried, Chain
+from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -184,7 +184,7 @@ class RoundStage:
 
     async def carry_out(
         self, claim: StageClaim, job: AgentJob | None, background: Background, offered: Offered, chain: Chain
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Plan the next round, or end the job."""
         try:
             return await self._carry_out(_begun(claim, job, background, offered, chain, self._guard))
@@ -193,7 +193,7 @@ class RoundStage:
         except InvalidArguments as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
 
-    async def _carry_out(self, work: _Round) -> Carried:
+    async def _carry_out(self, work: _Round) -> WakeOutcome:
         claim = work.claim
         try:
             if _needs_guide(work):
@@ -221,11 +221,11 @@ class RoundStage:
         """Return what the guard allows the model of a job; raises `InvalidArguments` for a block that is none."""
         return _narrowed(_block_of(claim), self._guard)
 
-    async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> Carried:
+    async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> WakeOutcome:
         """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
         return await self._recorder.end(claim, None, ErrorRecord.of(Aborted(reason)), chain.calls)
 
-    async def _guide(self, work: _Round) -> Carried:
+    async def _guide(self, work: _Round) -> WakeOutcome:
         """Let the model write the job's guide; where it cannot, the turns go on without (docs/decisions.md, D8)."""
         found = await self._written(work)
         body, errors = (None, found.errors) if isinstance(found, Malformed) else (found.to_json(), ())
@@ -249,7 +249,7 @@ class RoundStage:
             return Malformed((invalid_plan(told).to_json(),))
         return read_guide(reply.text, work.tools)
 
-    async def _next(self, work: _Round) -> Carried:
+    async def _next(self, work: _Round) -> WakeOutcome:
         said = await self._decided(work)
         if isinstance(said.turn, Malformed) and work.form is TurnForm.LOOP and work.block.planner is None:
             work = replace(work, form=TurnForm.REACT)
@@ -325,14 +325,14 @@ class RoundStage:
             claim.job_id, work.chain.calls, lambda cut_off: own.decide(name, request, cut_off=cut_off)
         )
 
-    async def _answer(self, work: _Round, stop: StopReason) -> Carried:
+    async def _answer(self, work: _Round, stop: StopReason) -> WakeOutcome:
         """Let the model answer from what there is, without tools."""
         work = replace(work, form=TurnForm.ANSWER)
         told = self._told(work)
         reply = await self._asked(work, told)
         return await self._finish(work, reply.text, stop)
 
-    async def _finish(self, work: _Round, text: str, stop: StopReason) -> Carried:
+    async def _finish(self, work: _Round, text: str, stop: StopReason) -> WakeOutcome:
         """End the job with its answer, or open the round of the calls that follow the last one."""
         claim, chain = work.claim, work.chain
         calls = await off_loop(lambda: after_steps(work.block, work.variables)) if work.block.after else ()
@@ -345,13 +345,13 @@ class RoundStage:
         if not calls:
             return await self._answering.finish(claim, work.agent, chain, said)
         found = await self._answering.checked(claim, work.agent, chain, said)
-        if isinstance(found, Carried):
+        if isinstance(found, WakeOutcome):
             return found
         answer, output = (found, None) if isinstance(found, str) else (found.text, found.value)
         follow = FollowUp(stop_reason=stop, answer=answer, output=output)
         return await self._call(work, AFTER_SOURCE, calls, follow)
 
-    async def _call(self, work: _Round, source: str, calls: Sequence[RuleCall], follow: FollowUp) -> Carried:
+    async def _call(self, work: _Round, source: str, calls: Sequence[RuleCall], follow: FollowUp) -> WakeOutcome:
         """Open a round of calls that rules make: values in them are data, and no guard concerns them."""
         plan = Plan(calls=[Call(tool_name=call.tool, arguments=dict(call.arguments)) for call in calls])
         compiled = compile_round(
@@ -366,7 +366,7 @@ class RoundStage:
         )
         return await self._accept(work, source, compiled, replace(follow, on_failure=OnFailure.RECORD))
 
-    async def _end_unasked(self, work: _Round, refused: BudgetExceeded) -> Carried:
+    async def _end_unasked(self, work: _Round, refused: BudgetExceeded) -> WakeOutcome:
         """End a job whose budget allows no further call: from results that there are, in planq's own words."""
         claim, results = work.claim, _results(work.claim)
         if not results or work.agent is not None:
@@ -374,7 +374,7 @@ class RoundStage:
         text = f"No model could answer: {refused.message}. These are the results.\n\n{format_summary(results)}"
         return await self._recorder.end(claim, storable(text), None, work.chain.calls, stop_reason=StopReason.BUDGET)
 
-    async def _accept(self, work: _Round, source: str, compiled: CompiledRound, follow: FollowUp) -> Carried:
+    async def _accept(self, work: _Round, source: str, compiled: CompiledRound, follow: FollowUp) -> WakeOutcome:
         body = compiled.plan.model_dump(mode="json", exclude_none=True)
         if compiled.dropped:
             body["dropped"] = compiled.dropped
@@ -390,7 +390,7 @@ class RoundStage:
         body: Mapping[str, Any] | None,
         steps: Sequence[PlannedStep],
         follow: FollowUp,
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Store the plan of a round, be it the only one, and take over what `chain` may.
 
         Raises `BudgetExceeded` and `PausedByBudget`.
@@ -408,7 +408,7 @@ class RoundStage:
         result = await self._recorder.unbroken(persist(accept))
         shown = {"job": str(claim.job_id), "round": claim.round, "steps": len(steps), "applied": result.applied}
         _log.info("plan_accepted", extra=shown)
-        return Carried.by(claim, result)
+        return WakeOutcome.by(claim, result)
 
     async def _note_fallback(self, work: _Round, malformed: Malformed) -> None:
         claim = work.claim

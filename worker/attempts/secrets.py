@@ -11,7 +11,7 @@ from typing import Any
 from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.redact import without
-from planq.shared.ports import Accompanied, BytesArtifact, Suspended
+from planq.shared.ports import BytesArtifact, RichOutput, Suspended
 from planq.worker.engine.persist import persist
 
 SecretsOf = Callable[[str, str], Awaitable[str | None]]
@@ -59,9 +59,9 @@ class CallSecrets:
         match answer:
             case Suspended(output=output):
                 return replace(answer, output=self.hidden_in(output))
-            case Accompanied(output, artifacts, content):
+            case RichOutput(output, artifacts, content):
                 hidden = self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content)
-                return Accompanied(*hidden, answer.cost_usd)
+                return RichOutput(*hidden, answer.cost_usd)
             case BytesArtifact(data=data):
                 for text in self._given:
                     data = data.replace(text.encode(), "…".encode())

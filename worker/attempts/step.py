@@ -31,7 +31,7 @@ from planq.shared.domain.errors import (
     UnknownTool,
 )
 from planq.shared.domain.frames import under_name
-from planq.shared.domain.jobs.budget import Wanted, check_reserved
+from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import ElicitationKind, StepKind, StepStatus
@@ -41,13 +41,13 @@ from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import (
-    Accompanied,
     Delegated,
     FindsOut,
     Gathers,
     JobStore,
     NotHappened,
     Ownership,
+    RichOutput,
     StepClaim,
     Suspended,
     Tool,
@@ -64,10 +64,10 @@ from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
-from planq.worker.attempts.unit import MOST, SECONDS, next_claim
+from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, output_to_store
-from planq.worker.engine.chain import Carried, Chain, after_release
-from planq.worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
+from planq.worker.engine.chain import Chain, WakeOutcome, after_release
+from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
 from planq.worker.engine.writes import Owner, is_looked_into
 
@@ -109,7 +109,7 @@ class StepRunner:
         self._draw = draw
         self._in_flight = in_flight
 
-    async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
+    async def carry_out(self, claim: StepClaim, chain: Chain) -> WakeOutcome:
         """Run the attempt, and the rest of the unit that it begins; store what that came to.
 
         Takes over what `chain` may; returns what it led to.
@@ -124,12 +124,12 @@ class StepRunner:
             applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
             if applied and self._alarms is not None:
                 self._alarms.after_wait(claim, waiting.delay)
-            return Carried.by(claim, TransitionResult(applied))
+            return WakeOutcome.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
             result = await persist(lambda: self._store.delegate_step(claim, delegated))
             _log_transition("step_delegated", claim, result.applied)
-            return Carried.by(claim, result)
+            return WakeOutcome.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
             ahead = await self._ask_ahead(claim) if question.kind is ElicitationKind.APPROVAL else ()
@@ -138,7 +138,7 @@ class StepRunner:
             except TooManyQuestions as error:
                 return await self.break_off(claim, error, chain, phase=Phase.PREPARING, since=since)
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
-            return Carried.by(claim, TransitionResult(applied, status=StepStatus.WAITING))
+            return WakeOutcome.by(claim, TransitionResult(applied, status=StepStatus.WAITING))
         if outcome.output is None:
             failure = outcome.failure or InternalFault("the attempt ended without an outcome")
             return await self.break_off(
@@ -152,10 +152,10 @@ class StepRunner:
             return await self.break_off(claim, error, chain, since=since)
         _log_transition("step_succeeded", claim, result.applied)
         if not result.applied:
-            return await self._tell_late(Carried.by(claim, result), claim, output)
-        return Carried.by(claim, result, unit=unit[: result.steps - 1])
+            return await self._record_late_outcome(WakeOutcome.by(claim, result), claim, output)
+        return WakeOutcome.by(claim, result, unit=unit[: result.steps - 1])
 
-    async def _leave(self, claim: StepClaim) -> Carried:
+    async def _leave(self, claim: StepClaim) -> WakeOutcome:
         """Give a step back whose tool has gone from this worker just now, before others could know.
 
         The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
@@ -164,7 +164,7 @@ class StepRunner:
         _log_transition("tool_has_gone", claim, result.applied, code=UnknownTool.code)
         wakes = after_release(claim, result)
         others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
-        return Carried(claim.attempt, others)
+        return WakeOutcome(claim.attempt, others)
 
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
@@ -175,7 +175,7 @@ class StepRunner:
         """
         unit: list[UnitStep] = []
         following = next_claim(chain.units, head, output)
-        while following is not None and len(unit) < MOST and monotonic() - since < SECONDS and chain.goes_on:
+        while following and len(unit) < MAX_FUSED_STEPS and monotonic() - since < FUSED_SECONDS and chain.goes_on:
             if not self._has_tool_of(chain.units[unit[-1].claim.ref if unit else head.ref]):
                 break  # who may run it, its own claim decides
             began = monotonic()
@@ -203,7 +203,7 @@ class StepRunner:
         phase: Phase = Phase.CALLING,
         poisoned: bool = False,
         since: float | None = None,
-    ) -> Carried:
+    ) -> WakeOutcome:
         """End an attempt that came to nothing: decide what becomes of the step, and store that.
 
         `since` is when the attempt began (`time.monotonic`), None when that was long ago.
@@ -222,12 +222,14 @@ class StepRunner:
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
         if isinstance(next_, RunAgain) and result.status is StepStatus.READY and self._alarms is not None:
             self._alarms.after_retry(claim, next_.delay)
-        carried = Carried.by(claim, result, error=next_.error, poisoned=poisoned)
-        return carried if result.applied else await self._tell_late(carried, claim, next_.error)
+        carried = WakeOutcome.by(claim, result, error=next_.error, poisoned=poisoned)
+        return carried if result.applied else await self._record_late_outcome(carried, claim, next_.error)
 
-    async def _tell_late(self, carried: Carried, claim: StepClaim, came_to: ReadyOutput | ErrorRecord) -> Carried:
+    async def _record_late_outcome(
+        self, carried: WakeOutcome, claim: StepClaim, came_to: ReadyOutput | ErrorRecord
+    ) -> WakeOutcome:
         """Tell the conversation of a turn that was cancelled what its call came to; returns what that led to, too."""
-        if not is_told_of(claim):
+        if not reports_late_outcome(claim):
             return carried
         error = came_to if isinstance(came_to, ErrorRecord) else None
         output = None if isinstance(came_to, ErrorRecord) else JsonText(came_to.preview or came_to.body)
@@ -285,7 +287,7 @@ class StepRunner:
                 delegated = _checked(answer, claim, tool)
                 calling.count(self._counts, "delegated")
                 return AttemptOutcome(delegated=delegated)
-            if isinstance(answer, Accompanied) and answer.cost_usd is not None:
+            if isinstance(answer, RichOutput) and answer.cost_usd is not None:
                 await self._charge(claim, answer.cost_usd)
                 answer = answer if answer.artifacts or answer.content else answer.output
             output = await self._values.ready(claim, tool, answer)
@@ -352,7 +354,7 @@ class StepRunner:
     async def _charge(self, claim: StepClaim, usd: float, *, is_ahead: bool = False) -> None:
         """Count what a call costs; raises `BudgetExceeded` where it `is_ahead` and the budget does not suffice."""
         charged = await persist(lambda: self._store.charge_step(claim, usd, is_ahead=is_ahead))
-        check_reserved(Wanted(), charged)
+        check_reserved(ReservationRequest(), charged)
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
@@ -481,8 +483,8 @@ class Calling:
     __slots__ = (
         "_asked_at",
         "_claim",
+        "_done_or_timeout",
         "_is_reporting",
-        "_news",
         "_timer",
         "is_abandoned",
         "owner",
@@ -496,7 +498,7 @@ class Calling:
         self._claim = claim
         self.owner = owner
         self.secrets = secrets
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done_or_timeout: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.phase = Phase.PREPARING
         self.is_abandoned = False
         self.seconds = claim.timeout_seconds
@@ -526,7 +528,7 @@ class Calling:
         task = asyncio.create_task(attempt)
         task.add_done_callback(self._wake)
         try:
-            await self._news
+            await self._done_or_timeout
         except asyncio.CancelledError:
             self._end()
             await _abandon(task)
@@ -572,8 +574,8 @@ class Calling:
         self.owner.is_over = True
 
     def _wake(self, _: object = None) -> None:
-        if not self._news.done():
-            self._news.set_result(None)
+        if not self._done_or_timeout.done():
+            self._done_or_timeout.set_result(None)
 
 
 _MOST_TOOLS = 200

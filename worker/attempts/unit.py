@@ -22,10 +22,10 @@ from planq.shared.ports import StageClaim, StepClaim
 from planq.worker.attempts.values import ReadyOutput
 from planq.worker.engine.chain import Units
 
-MOST = 50
+MAX_FUSED_STEPS = 50
 """Steps in a unit; its commit holds the job's row for about 0.1 ms for each."""
 
-SECONDS = 0.1
+FUSED_SECONDS = 0.1
 """No step of a unit is begun later than this: what takes as long gains nothing by saving a commit of 1 ms."""
 
 

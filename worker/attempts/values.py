@@ -27,12 +27,12 @@ from planq.shared.domain.values.encoding import JsonText, encode, is_larger
 from planq.shared.domain.values.pointers import Path
 from planq.shared.domain.values.preview import preview_json
 from planq.shared.ports import (
-    Accompanied,
     ArtifactRecord,
     BytesArtifact,
     Delegated,
     PayloadRecord,
     Payloads,
+    RichOutput,
     StepClaim,
     Suspended,
     Tool,
@@ -105,7 +105,7 @@ class Values:
 
     async def ready(self, claim: StepClaim, tool: Tool, answer: Any) -> ReadyOutput:
         """Check and encode an answer; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
-        if isinstance(answer, Accompanied):
+        if isinstance(answer, RichOutput):
             ready = await self.ready(claim, tool, answer.output)
             return await off_loop(_accompanied, ready, tool.definition, answer, claim, self._limits)
         if not is_larger(answer, min(INLINE_CHARS, self._limits.inline)):
@@ -168,7 +168,7 @@ def _resolved(
 
 
 def _accompanied(
-    ready: ReadyOutput, definition: ToolDefinition, answer: Accompanied, claim: StepClaim, limits: OutputLimits
+    ready: ReadyOutput, definition: ToolDefinition, answer: RichOutput, claim: StepClaim, limits: OutputLimits
 ) -> ReadyOutput:
     """Return an output with the artifacts and the text that came beside it."""
     records: list[ArtifactRecord] = []

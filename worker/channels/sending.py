@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from planq.shared.domain.channels.kinds import DoubtPolicy
-from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
@@ -72,5 +72,5 @@ def outgoing(delivery: Delivery) -> Outgoing:
     document = orjson.loads(delivery.body)
     question = document["question"]
     is_open = question is not None and question["status"] == ElicitationStatus.OPEN
-    text = said(document["text"] or "", document["metadata"])
+    text = outbound_text(document["text"] or "", document["metadata"])
     return Outgoing(delivery, document, text, document["thread"], question if is_open else None)

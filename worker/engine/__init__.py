@@ -4,8 +4,8 @@
 `planq.worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
 """
 
-from planq.worker.engine.chain import Carried, Shares
+from planq.worker.engine.chain import Shares, WakeOutcome
 from planq.worker.engine.dispatcher import Dispatcher, DispatcherSettings
 from planq.worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
-__all__ = ["Carried", "Dispatcher", "DispatcherSettings", "Retainer", "Shares", "SweepSettings", "Sweeper"]
+__all__ = ["Dispatcher", "DispatcherSettings", "Retainer", "Shares", "SweepSettings", "Sweeper", "WakeOutcome"]

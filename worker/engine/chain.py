@@ -26,7 +26,7 @@ from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Priority
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import Take, TransitionResult, UnitStep
+from planq.shared.ports.jobs.store import ClaimRequest, TransitionResult, UnitStep
 from planq.shared.ports.jobs.sweep import Place
 from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
 from planq.worker.engine.in_flight import Claim, RunningAttempt
@@ -42,7 +42,7 @@ are fenced, so only one of them lands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class WakeOutcome:
     """The outcome of carrying out one wake-up.
 
     `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
@@ -84,7 +84,7 @@ class Carried:
         error: ErrorRecord | None = None,
         poisoned: bool = False,
         unit: Sequence[UnitStep] = (),
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Return the outcome of an attempt from its last transition; one that did not land led to nothing.
 
         What it made ready is in `round`, None for its own; `unit` are the further steps of its unit.
@@ -200,7 +200,7 @@ class Chain:
     known: tuple[StepClaim, Any] | None = None
     calls: list[ModelCall] = field(default_factory=list)
 
-    def take(self, ready: int | None = None) -> Take | None:
+    def take(self, ready: int | None = None) -> ClaimRequest | None:
         """Return what the next conclusion takes over, None for nothing; may be asked again for the same one.
 
         `ready` is how many steps of this lane it makes ready, None where that is not known. A slot is kept for each.
@@ -208,9 +208,9 @@ class Chain:
         self.keep(1)
         if not self.goes_on:
             return None
-        most = FEW if ready is None else own_share(ready, 1 + self.slots.free(self.party), self.workers())
+        most = LOCAL_FAN_OUT if ready is None else own_share(ready, 1 + self.slots.free(self.party), self.workers())
         self.held += self.slots.reserve(most - 1, self.party)
-        return Take(self.lane, steps=self.held)
+        return ClaimRequest(self.lane, steps=self.held)
 
     @property
     def goes_on(self) -> bool:
@@ -487,7 +487,7 @@ def bulk_slots(slots: int, share: float) -> int:
     return max(1, int(slots * share))
 
 
-FEW = 8
+LOCAL_FAN_OUT = 8
 """So many steps stay together: a message more costs as much as carrying out several that only wait."""
 
 _MOST = 100
@@ -497,7 +497,7 @@ _MOST = 100
 def own_share(ready: int, free: int, workers: int) -> int:
     """Return how many of `ready` steps this process takes: its part as one of `workers`, as far as it has slots."""
     part = -(-ready // max(workers, 1))
-    return max(0, min(ready, free, max(part, FEW)))
+    return max(0, min(ready, free, max(part, LOCAL_FAN_OUT)))
 
 
 def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
@@ -528,7 +528,7 @@ def together(wakes: Sequence[StepWake]) -> StepsWake:
 
 
 def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:
-    size = min(_MOST, max(FEW, -(-len(steps) // others)))
+    size = min(_MOST, max(LOCAL_FAN_OUT, -(-len(steps) // others)))
     for start in range(0, len(steps), size):
         part = steps[start : start + size]
         yield part[0] if len(part) == 1 else together(part)

@@ -37,11 +37,11 @@ from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.engine.chain import (
     ANYBODY,
     EQUAL_SHARES,
-    Carried,
     Chain,
     Party,
     Shares,
     Slots,
+    WakeOutcome,
     Work,
     after_release,
     after_step,
@@ -79,11 +79,11 @@ class Executor(Protocol):
     The dispatcher knows nothing else of plans, tools and models.
     """
 
-    async def carry_out(self, claim: Claim, chain: Chain) -> Carried:
+    async def carry_out(self, claim: Claim, chain: Chain) -> WakeOutcome:
         """Carry out the attempt and store its outcome, taking over what `chain` may."""
         ...
 
-    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Carried:
+    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
         """End an attempt that failed in planq: what becomes of it is decided as after any other failure."""
         ...
 
@@ -137,7 +137,7 @@ class Dispatcher:
         self._is_winding_down = False
         self._hops = OrderedDict[StepRef, int]()
 
-    async def run(self, wake: AnyWake) -> Carried:
+    async def run(self, wake: AnyWake) -> WakeOutcome:
         """Carry out a wake-up and what follows from it here; returns the outcome of the wake-up itself.
 
         A wake-up that has nothing to claim is harmless; one that cannot be claimed because the database does not
@@ -158,7 +158,7 @@ class Dispatcher:
             raise
         return first.result()
 
-    async def run_suspects(self, group: UUID | None) -> Carried:
+    async def run_suspects(self, group: UUID | None) -> WakeOutcome:
         """Carry out a group of suspects, or with None any that waits, and nothing that follows from it.
 
         `steps` of the outcome is 0 where there was nothing to do. Raises and is cancelled as `run`.
@@ -173,7 +173,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             await work.stop(_STOP_SECONDS)
             raise
-        return Carried(steps=len(claims), poisoned=any(one.result().poisoned for one in running))
+        return WakeOutcome(steps=len(claims), poisoned=any(one.result().poisoned for one in running))
 
     def interrupt(self, job_id: UUID) -> None:
         """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""
@@ -202,18 +202,18 @@ class Dispatcher:
         is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
         return Party(claim.tenant_id, claim.priority, is_slow)
 
-    async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> Carried:
+    async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> WakeOutcome:
         """Carry out a wake-up, and what follows; it is `tracked` where it came as no message."""
         if chain.is_stopped:  # before it began
             await self._publish([wake])
-            return Carried()
+            return WakeOutcome()
         claims = await self._claim(chain, [wake])
         if not claims:
             work.spawn(self._hand_on([wake], claims))
-            return Carried()
+            return WakeOutcome()
         return await self._follow(work, chain, claims[0], tracked=tracked, links=wake.links)
 
-    async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
+    async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> WakeOutcome:
         """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
         links = {place_of(wake): wake.links for wake in wakes}
@@ -228,11 +228,11 @@ class Dispatcher:
             begun += len(claims)
         if rest:
             await self._publish(rest)
-        return Carried(steps=begun)
+        return WakeOutcome(steps=begun)
 
     def _branch(
         self, work: Work, chain: Chain, claim: Claim, links: TaskLinks | None = None
-    ) -> asyncio.Task[Carried]:
+    ) -> asyncio.Task[WakeOutcome]:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, chain.party, held=1)
@@ -241,12 +241,12 @@ class Dispatcher:
 
     async def _follow(
         self, work: Work, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
 
         What is `tracked`, and everything that follows, has no Celery task of its own; `links` are those of the claim.
         """
-        outcome: Carried | None = None
+        outcome: WakeOutcome | None = None
         following: Claim | None = claim
         if chain.is_stopped:  # before it began
             await self._release_all(chain, [claim])
@@ -255,13 +255,13 @@ class Dispatcher:
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
             if isinstance(following, StageClaim) and (following.parent or following.conversation_id):
-                carried = await self._tell_of_end(following, carried)
+                carried = await self._notify_parent_or_conversation(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
             links = carried.links and carried.links.at(0)
-        return outcome or Carried()
+        return outcome or WakeOutcome()
 
-    async def _tell_of_end(self, claim: StageClaim, carried: Carried) -> Carried:
+    async def _notify_parent_or_conversation(self, claim: StageClaim, carried: WakeOutcome) -> WakeOutcome:
         """Notify the parent of a child job, or settle a turn, if the job has ended; returns what that led to, too.
 
         Where the database does not answer, the sweeper does it.
@@ -281,7 +281,7 @@ class Dispatcher:
         notified = await self._store.child_ended(claim.job_id)
         return () if notified is None else after_step(notified.step, notified.result, claim)
 
-    async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
+    async def _go_on(self, work: Work, chain: Chain, carried: WakeOutcome) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
         taken, wakes = carried.taken, carried.wakes
         if chain.is_stopped or self._is_winding_down:
@@ -321,15 +321,15 @@ class Dispatcher:
 
     async def _carry_out(
         self, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None = None
-    ) -> Carried:
+    ) -> WakeOutcome:
         """Do what was claimed; what is `tracked` is shown to monitors from here."""
         running = self.in_flight.begin(claim)
         if running is None:
-            return Carried()
+            return WakeOutcome()
         chain.running = running
         chain.become(self._owner(claim))
         started = self._clock()
-        carried = Carried(attempt=claim.attempt)
+        carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
         try:
             if tracked:
@@ -376,14 +376,14 @@ class Dispatcher:
             raise
         asked = wakes[: chain.asked]
         with self.in_flight.claiming([place_of(wake) for wake in asked]) as places:
-            claims = await self._claim_or_hand_on(chain, asked)
+            claims = await self._claim_or_republish(chain, asked)
             self.in_flight.hold(claims, places)
         if chain.is_stopped:
             await self._release_all(chain, claims)
             return ()
         return claims
 
-    async def _claim_or_hand_on(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
+    async def _claim_or_republish(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
         """Claim, or publish the wake-ups again: perhaps it is only this process that does not reach the database.
 
         Kept here, they would wait for this process while others stand idle, for the broker goes on sending them.
@@ -444,7 +444,7 @@ class Dispatcher:
     async def _publish(self, wakes: Sequence[Wake]) -> bool:
         return await self._publisher.publish(in_messages(wakes, self._workers()))
 
-    async def _work(self, chain: Chain, claim: Claim) -> Carried:
+    async def _work(self, chain: Chain, claim: Claim) -> WakeOutcome:
         """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
         if isinstance(claim, StageClaim):
             told = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
@@ -477,7 +477,7 @@ class Dispatcher:
             return False
         return True
 
-    async def _stand_back(self, chain: Chain, claim: Claim, running: RunningAttempt) -> Carried:
+    async def _stand_back(self, chain: Chain, claim: Claim, running: RunningAttempt) -> WakeOutcome:
         """The call was stopped, for the lease was over: say so as soon as the database answers.
 
         What others have taken over by then is theirs.
@@ -487,7 +487,7 @@ class Dispatcher:
             await self.in_flight.until_held()
             if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
                 await persist(lambda: self._release(claim))
-                return Carried(claim.attempt)
+                return WakeOutcome(claim.attempt)
             if is_looked_into(claim):
                 await self.in_flight.writes.until_stopped(attempt_of(claim))
             stopped = _unknown(claim, "the worker could not renew its lease and stopped the call")
@@ -496,7 +496,7 @@ class Dispatcher:
             if not running.is_cut_off:
                 raise  # this process stops, and the database is still away: the lease decides
             running.uncancel()
-            return Carried(claim.attempt)
+            return WakeOutcome(claim.attempt)
 
     async def _release(self, claim: Claim) -> None:
         """Let another worker take the claimed work at once."""

@@ -44,7 +44,7 @@ _SIGEV_SIGNAL = 0
 
 
 class Fence:
-    """One for a worker, in the process whose end ends its calls; `hear` and `is_acting` are for any thread."""
+    """One for a worker, in the process whose end ends its calls; `note_change` and `is_acting` are for any thread."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -59,7 +59,7 @@ class Fence:
         self._stop = stop
         threading.Thread(target=self._watch, name="planq-fence", daemon=True).start()
 
-    def hear(self, kind: str, place: Place, number: int) -> None:
+    def note_change(self, kind: str, place: Place, number: int) -> None:
         """Take note of a change of `InFlightWork` of this process."""
         if kind in ("acting", "still"):
             self.is_acting(kind == "acting")

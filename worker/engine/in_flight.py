@@ -190,7 +190,7 @@ class InFlightWork:
         self.end(self._running[attempt_of(claim)], is_settled=True)
 
     def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
-        is_unsafe_turn = isinstance(claim, StepClaim) and is_told_of(claim)
+        is_unsafe_turn = isinstance(claim, StepClaim) and reports_late_outcome(claim)
         running = RunningAttempt(
             attempt_of(claim), held_at=self._clock(), is_cut_off=is_cut_off, is_seen_through=is_unsafe_turn
         )
@@ -402,7 +402,7 @@ def attempt_of(claim: Claim) -> Attempt:
     return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
 
 
-def is_told_of(claim: StepClaim) -> bool:
+def reports_late_outcome(claim: StepClaim) -> bool:
     """Return whether a conversation is told the outcome of a call also where its turn was cancelled meanwhile."""
     return claim.effect is Effect.UNSAFE and claim.conversation_id is not None
 

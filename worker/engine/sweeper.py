@@ -411,7 +411,7 @@ class Retainer:
         self._clock = clock
 
     async def retain(self) -> Mapping[str, int]:
-        """Remove all that is due; return how much of each kind (`Removed.kind`) was removed.
+        """Remove all that is due; return how much of each kind (`RemovalBatch.kind`) was removed.
 
         It rests after every batch for as long as the batch took, so that half of one connection's time is the most
         it costs. Raises `DatabaseUnavailable`; the next pass then goes on, as it does after an object store that did

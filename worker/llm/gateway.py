@@ -43,7 +43,7 @@ from planq.shared.ports.models import CutOff, MayName, ProviderKeys
 from planq.shared.prices import price_of
 from planq.worker.llm.cassette import Recorder, replay
 from planq.worker.llm.circuits import CircuitOpen, Circuits
-from planq.worker.llm.completion import Completion, Spent, Usage
+from planq.worker.llm.completion import BrokenAttempts, Completion, Usage
 from planq.worker.llm.live import LiveCall, LiveTexts
 from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
 from planq.worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
@@ -181,7 +181,7 @@ class ModelGateway:
         models = dict.fromkeys([name, *ask.fallback_models])
         call_id = ask.call_id or uuid4()
         started = self._clock()
-        spent = Spent()
+        spent = BrokenAttempts()
         completion: Completion | None = None
         failed: ExecutionFailed | None = None
 
@@ -217,7 +217,7 @@ class ModelGateway:
         name: str,
         question: _Question,
         latency_ms: int,
-        spent: Spent,
+        spent: BrokenAttempts,
         completion: Completion | None,
         error: ExecutionFailed | None,
     ) -> ModelCall:
@@ -240,7 +240,7 @@ class ModelGateway:
         )
 
     async def _answered(
-        self, ask: Ask, name: str, question: _Question, spent: Spent, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: BrokenAttempts, live: LiveCall | None
     ) -> Completion:
         """Return what one model says, tried as often as the settings allow."""
         completion = await self._patience.insist(lambda: self._complete(ask, name, question, spent, live))
@@ -252,7 +252,7 @@ class ModelGateway:
         return completion
 
     async def _complete(
-        self, ask: Ask, name: str, question: _Question, spent: Spent, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: BrokenAttempts, live: LiveCall | None
     ) -> Completion:
         parsed = self._parsed(name)
         if parsed.provider is None:
@@ -267,7 +267,7 @@ class ModelGateway:
             spent.attempts += 1
             return await (await self._loaded(parsed.provider)).complete(parsed, question.request, spent, key, live)
 
-    async def _without_provider(self, parsed: ModelName, question: _Question, spent: Spent) -> Completion:
+    async def _without_provider(self, parsed: ModelName, question: _Question, spent: BrokenAttempts) -> Completion:
         spent.attempts += 1
         if parsed.is_offline:
             return question.offline()

@@ -46,7 +46,7 @@ from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.models.names import ModelName, Provider
 from planq.shared.domain.plan.interpret import decoded
 from planq.worker.llm.circuits import UnreadableReply
-from planq.worker.llm.completion import Completion, Spent
+from planq.worker.llm.completion import BrokenAttempts, Completion
 from planq.worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
 from planq.worker.llm.http_client import closing_replies, model_client
 from planq.worker.llm.identity_cache import IdentityCache
@@ -129,7 +129,7 @@ class Providers:
         self,
         name: ModelName,
         request: ModelRequest,
-        spent: Spent,
+        spent: BrokenAttempts,
         key: str | None = None,
         live: LiveCall | None = None,
     ) -> Completion:
@@ -161,7 +161,7 @@ class Providers:
         provider: Provider,
         name: ModelName,
         request: ModelRequest,
-        spent: Spent,
+        spent: BrokenAttempts,
         key: str | None,
         live: LiveCall | None,
     ) -> Completion:
@@ -182,7 +182,7 @@ class Providers:
         provider: Provider,
         name: ModelName,
         request: ModelRequest,
-        spent: Spent,
+        spent: BrokenAttempts,
         key: str | None,
         live: LiveCall | None,
     ) -> Completion:

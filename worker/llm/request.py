@@ -26,8 +26,8 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import indented
 from planq.shared.domain.values.preview import fair_share
 from planq.worker.llm.identity_cache import IdentityCache
+from planq.worker.llm.prompt_variables import tool_lines, turn_prompt
 from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
-from planq.worker.llm.words import tool_lines, turn_prompt
 
 _MAX_UNKNOWN_CHARS = 2_000
 

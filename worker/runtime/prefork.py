@@ -56,8 +56,8 @@ class _Process:
 class PreforkProcesses:
     """Make it before the processes are forked.
 
-    `notify` and `tie` are for the processes; all else is for the parent's heartbeat thread. Whatever asks what runs
-    here first reads what they have written, and ends those that turn out to work for a cancelled job.
+    `notify` and `bind_to_parent` are for the processes; all else is for the parent's heartbeat thread. Whatever asks
+    what runs here first reads what they have written, and ends those that turn out to work for a cancelled job.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class PreforkProcesses:
         """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
         self._consumer = consumer
 
-    def tie(self) -> None:
+    def bind_to_parent(self) -> None:
         """In a process, before it takes work: let the kernel kill it with its parent, where it can (Linux).
 
         Nobody else would: Celery's processes outlive a parent that was killed, and would go on with a step which

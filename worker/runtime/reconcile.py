@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import Attempt, Held, Publisher
+from planq.shared.ports import Attempt, HeldAttempt, Publisher
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
@@ -217,7 +217,7 @@ class Reconciler:
                 await self._hand_back(item)
         return is_all
 
-    async def _hand_back(self, held: Held) -> None:
+    async def _hand_back(self, held: HeldAttempt) -> None:
         attempt = held.attempt
         if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
             # Whether it took effect is not known: the sweeper decides, as for a worker that was lost.

@@ -22,7 +22,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
-from planq.shared.ports import Accompanied, NotHappened, Ownership, Suspended, ToolContext
+from planq.shared.ports import NotHappened, Ownership, RichOutput, Suspended, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place
 from planq.worker.tools.errors import as_execution_failed, traceback_text
@@ -101,7 +101,7 @@ class FunctionTool:
 
     def _dumped_later(self, result: Any, name: str, context: ToolContext) -> Any:
         dumped = self._output.dump_returned(result, name, context)
-        if isinstance(dumped, Accompanied):
+        if isinstance(dumped, RichOutput):
             raise InvalidOutput(
                 f"{name} returned Suspended with content or artifacts beside its output; expected the output alone"
             )

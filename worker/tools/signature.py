@@ -30,7 +30,7 @@ from planq.shared.domain.results.artifacts import BYTES_SCHEMA, provenance, tool
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.ports import Accompanied, BytesArtifact, NotHappened, Suspended, ToolContext
+from planq.shared.ports import BytesArtifact, NotHappened, RichOutput, Suspended, ToolContext
 from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 
@@ -100,7 +100,7 @@ class Output:
             )
         return plain
 
-    def dump_returned(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | Accompanied:
+    def dump_returned(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | RichOutput:
         """Return whatever a function has returned as it is stored; raises as `dump` does."""
         if isinstance(value, Artifact):
             made = self.dump_artifact(value, tool_name, context)
@@ -108,21 +108,21 @@ class Output:
                 return made
             told = {"media_type": made.media_type, "bytes": len(made.data)}
             output = {"artifact_id": made.artifact_id, "artifact": told, "_metadata": made.metadata}
-            return Accompanied(output, [made])
+            return RichOutput(output, [made])
         if not isinstance(value, ToolResponse):
             return self.dump(value, tool_name)
         return self._dump_response(value, tool_name, context)
 
     def _dump_response(
         self, said: ToolResponse[Any], tool_name: str, context: ToolContext
-    ) -> dict[str, Any] | Accompanied:
+    ) -> dict[str, Any] | RichOutput:
         if isinstance(said.structured, ToolResponse):
             raise InvalidOutput(f"{tool_name} returned a ToolResponse as the structured part of another one")
         if said.structured is None and said.content is not None and self.wrap in ("text", "texts"):
-            accompanied = Accompanied({"text": said.content})
+            accompanied = RichOutput({"text": said.content})
         else:
             output = self.dump_returned(said.structured, tool_name, context)
-            accompanied = output if isinstance(output, Accompanied) else Accompanied(output)
+            accompanied = output if isinstance(output, RichOutput) else RichOutput(output)
             accompanied = replace(accompanied, content=said.content)
         untyped = replace(self, adapter=TypeAdapter(Any))
         made = [untyped.dump_artifact(one, tool_name, context) for one in said.artifacts]

@@ -12,7 +12,7 @@ from planq import AsyncClient, PlanqError
 ENDED: list[str] = []
 
 
-class Said(BaseModel):
+class VisitorMessage(BaseModel):
     who: str
     text: str
 
@@ -28,7 +28,7 @@ def create_app(planq_url: str | None = None) -> FastAPI:
     app = FastAPI(lifespan=lifespan)
 
     @app.post("/chat/{thread}")
-    async def chat(thread: str, said: Said, request: Request) -> dict[str, str]:
+    async def chat(thread: str, said: VisitorMessage, request: Request) -> dict[str, str]:
         """Answer a visitor; where somebody has to be asked first, say what."""
         planq: AsyncClient = request.app.state.planq
         reply = await planq.send_message(said.text, channel="web", thread=thread, sender=said.who, timeout=60)

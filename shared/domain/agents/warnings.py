@@ -29,7 +29,7 @@ _SUB_AGENTS = ("agents", "sub_agents")
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class NameWarning:
     """One warning about a document: `path` is a JSON pointer into it, `name` is missing."""
 
     path: str
@@ -49,7 +49,7 @@ def document_warnings(
     skills: Collection[str],
     agents: Collection[str],
     planners: Collection[str] | None = None,
-) -> list[Warned]:
+) -> list[NameWarning]:
     """Return which names in a document stand for nothing, and what of it can never work.
 
     `tools` are those that workers have published, by name, `skills` and `agents` those in use among the ones that the
@@ -60,14 +60,14 @@ def document_warnings(
         *_misspelt(document),
         *_tools(document, tools),
         *(
-            Warned(f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored"))
+            NameWarning(f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored"))
             for number, name in enumerate(document.skills)
             if name not in skills
         ),
         *_looping(document, tools, skills, planners),
         *_chained(document, tools),
         *(
-            Warned(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
+            NameWarning(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
             for path, name in _sub_agents(document)
             if name not in agents and name != document.name
         ),
@@ -99,25 +99,27 @@ def job_warning(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     return {"code": kind, "message": message, "details": dict(data)}
 
 
-def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
+def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[NameWarning]:
     _, missing = document.select_tools(list(known))
     written = document.to_json().get("tools")
     count = len(written) if isinstance(written, list) else 0
     for number, tool in enumerate(document.tools):
         if tool.name in missing:
             path = f"/tools/{number}" if number < count else "/resources"
-            yield Warned(path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}"))
+            yield NameWarning(
+                path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}")
+            )
 
 
-def _empty(document: AgentDocument) -> Iterator[Warned]:
+def _empty(document: AgentDocument) -> Iterator[NameWarning]:
     """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
     given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
     if not any(given):
         told = "it has neither instructions (description) nor tools: it only passes on what it is asked"
-        yield Warned("", "agent_empty", document.name, told)
+        yield NameWarning("", "agent_empty", document.name, told)
 
 
-def _misspelt(document: AgentDocument) -> Iterator[Warned]:
+def _misspelt(document: AgentDocument) -> Iterator[NameWarning]:
     """Yield the unknown fields that are nearly known ones, and those of limits, which then bound nothing.
 
     All others are kept without a word.
@@ -128,12 +130,12 @@ def _misspelt(document: AgentDocument) -> Iterator[Warned]:
         for name in (part and part.model_extra) or ():
             if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
                 told = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
-                yield Warned(pointer((*place, name)), "field_unknown", name, told)
+                yield NameWarning(pointer((*place, name)), "field_unknown", name, told)
             elif part is document.limits:
                 told = (
                     f"the limit {_shown(name)} has no meaning and bounds nothing; known ones are {', '.join(known)}"
                 )
-                yield Warned(pointer((*place, name)), "field_unknown", name, told)
+                yield NameWarning(pointer((*place, name)), "field_unknown", name, told)
 
 
 _ALIKE = 0.85
@@ -146,25 +148,25 @@ def _looping(
     known: Mapping[str, ToolDefinition],
     skills: Collection[str],
     planners: Collection[str] | None,
-) -> Iterator[Warned]:
+) -> Iterator[NameWarning]:
     block = document.loop_block()
     index = NameIndex(known)
     for path, message in rule_defects(block, known) if block is not None else ():
-        yield Warned(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
+        yield NameWarning(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
     if block is not None and block.planner is not None and planners is not None and block.planner not in planners:
         told = _missing(f"no worker has a planner {_shown(block.planner)}")
-        yield Warned("/loop/planner", "planner_missing", block.planner, told)
+        yield NameWarning("/loop/planner", "planner_missing", block.planner, told)
     for path, name in block.called() if block is not None else ():
         if len(index.candidates(name)) != 1:
             place = pointer(("loop", *path))
-            yield Warned(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
+            yield NameWarning(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
     for name in prompt_skills(document):
         if name not in skills:
             told = f"skill {_shown(name)} is not stored"
-            yield Warned("/loop/prompt", "skill_missing", name, _missing(told))
+            yield NameWarning("/loop/prompt", "skill_missing", name, _missing(told))
 
 
-def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
+def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[NameWarning]:
     name = document.chained_tool
     if not name:
         return
@@ -172,10 +174,10 @@ def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[Warned
         message = (
             "a chained tool is called with a structured answer only: add structured_output: true, or take it out"
         )
-        yield Warned("/chained_tool", "chained_tool_unused", name, message)
+        yield NameWarning("/chained_tool", "chained_tool_unused", name, message)
     if len(NameIndex(known).candidates(name)) != 1:
         message = _missing(f"no worker offers a tool {_shown(name)}")
-        yield Warned("/chained_tool", CHAINED_TOOL_MISSING, name, message)
+        yield NameWarning("/chained_tool", CHAINED_TOOL_MISSING, name, message)
 
 
 def _sub_agents(document: AgentDocument) -> Iterator[tuple[str, str]]:

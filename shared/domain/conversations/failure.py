@@ -49,17 +49,17 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
 _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}
 
 
-def told(code: str) -> str:
+def user_message(code: str) -> str:
     """Return the sentence for an error's code."""
     return TOO_LONG if code in errors.AGENT_TIMEOUTS else _BY_CODE.get(code, NOT_POSSIBLE)
 
 
-def said(text: str, metadata: Any) -> str:
+def outbound_text(text: str, metadata: Any) -> str:
     """Return what an outbound message says: its text, or the sentence for the `error_code` that stands beside it."""
     code = metadata.get("error_code") if isinstance(metadata, Mapping) else None
-    return text if text or code is None else told(code)
+    return text if text or code is None else user_message(code)
 
 
-def told_of_call(code: str) -> str:
+def user_message_for_step(code: str) -> str:
     """Return the sentence for the error of a step: whatever went wrong with a tool, its data is missing."""
     return STOPPED if code == errors.Cancelled.code else NO_DATA

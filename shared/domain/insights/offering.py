@@ -42,7 +42,7 @@ class Candidate:
     reflection: str | None = None
 
     @property
-    def told(self) -> str:
+    def text_for_planner(self) -> str:
         """What a planner is shown of it."""
         counted = f"{_line(self.text)} (seen in {self.jobs} job{'s' * (self.jobs != 1)})"
         return counted if self.reflection is None else f"{counted} A model adds: {_line(self.reflection)}"
@@ -77,7 +77,7 @@ def fitting(found: Sequence[Candidate], count: Callable[[str], int]) -> Sequence
 
 def offered_text(chosen: Sequence[Candidate]) -> str:
     """Return what a planner is shown, a line each; the caller puts it between tags that name it as data."""
-    return "\n".join(f"- {one.told}" for one in chosen)
+    return "\n".join(f"- {one.text_for_planner}" for one in chosen)
 
 
 def _line(text: str) -> str:

@@ -47,7 +47,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReservationRequest:
     """What a stage or step is about to use: the tokens of a question and of its reply, model calls, and steps.
 
     The reply may be cut to `least_tokens`. `price` is None where it is not known: then it is taken to be what the
@@ -69,7 +69,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class Reservation:
     """The result of a reservation: the reply may have `reply_tokens` (None: as many as wanted).
 
     Nothing is granted where a limit is `exceeded` (then `most` it allows, `used` of it), the tree `is_paused`, or the
@@ -112,7 +112,7 @@ def _defect(name: str, value: Any) -> str | None:
     return None if fits else f"expected a whole number above 0, found {excerpt(value)}"
 
 
-def check_reserved(wanted: Wanted, reserved: Reserved) -> None:
+def check_reserved(wanted: ReservationRequest, reserved: Reservation) -> None:
     """Raise `BudgetExceeded` that names the limit where a reservation was refused."""
     if reserved.exceeded is None:
         return

@@ -47,14 +47,14 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ProcessStatus:
     """What the kernel tells of a process number. `is_running`: a thread of it lives, be it stopped or asleep."""
 
     started: int
     is_running: bool
 
 
-class Unseen(Enum):
+class NoStatus(Enum):
     """Why nothing is seen."""
 
     ABSENT = auto()
@@ -64,21 +64,21 @@ class Unseen(Enum):
     """There may be one of which this process is not told."""
 
 
-def process_has_ended(process: Process, seen: Sight | Unseen) -> bool:
+def process_has_ended(process: Process, seen: ProcessStatus | NoStatus) -> bool:
     """True when what is seen under its number proves that the process runs no more.
 
     The number may be another's by now: the start decides. One that has ended and that nobody has waited for (a
     zombie) runs no more; one that is stopped does.
     """
-    if isinstance(seen, Unseen):
-        return seen is Unseen.ABSENT
+    if isinstance(seen, NoStatus):
+        return seen is NoStatus.ABSENT
     return seen.started != process.started or not seen.is_running
 
 
-def has_gone(process: Process, seen: Sight | Unseen, group: Collection[Sight] | Unseen) -> bool:
+def has_gone(process: Process, seen: ProcessStatus | NoStatus, group: Collection[ProcessStatus] | NoStatus) -> bool:
     """True when neither the process nor anybody in its group, what it has forked among them, can act any more."""
     if not process_has_ended(process, seen):
         return False
-    if isinstance(group, Unseen):
-        return group is Unseen.ABSENT
+    if isinstance(group, NoStatus):
+        return group is NoStatus.ABSENT
     return not any(member.is_running for member in group)

@@ -78,7 +78,7 @@ class RetryPolicy:
         return min(self.cap, self.base * float(2**exponent)) * jitter
 
 
-class Tried(Protocol):
+class StepAttempt(Protocol):
     """An attempt at a step, as its worker or the sweeper knows it; see `StepClaim`."""
 
     @property
@@ -183,7 +183,7 @@ def retry_delay(
 
 
 def after_error(
-    step: Tried,
+    step: StepAttempt,
     error: ErrorRecord,
     *,
     phase: Phase,
@@ -207,7 +207,7 @@ MOST_FREEZES = 2
 in flight in them begins again."""
 
 
-class Lost(Tried, Protocol):
+class Lost(StepAttempt, Protocol):
     """An attempt whose worker was lost; see `LostStep`."""
 
     @property
@@ -341,7 +341,9 @@ def is_in_doubt(
     return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_in_doubt=is_in_doubt)
 
 
-def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+def _after_error(
+    step: StepAttempt, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None
+) -> Next:
     is_called = phase in (Phase.CALLING, Phase.GATHERED)
     if step.effect is Effect.UNSAFE:
         if not is_called and step.in_doubt:
@@ -359,7 +361,7 @@ def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, r
     return GiveUp(error) if delay is None else RunAgain(error, delay, anew=phase is Phase.GATHERED)
 
 
-def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:
+def _after_cut_off(step: StepAttempt, error: ErrorRecord, jitter: float) -> Next:
     """An unsafe call broke off, and may have taken effect."""
     if step.recovery is Recovery.ASK:
         return _ask(step, error)
@@ -371,7 +373,9 @@ def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:
     return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), in_doubt=True)
 
 
-def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+def _in_doubt(
+    step: StepAttempt, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None
+) -> Next:
     """It could not be found out now whether an earlier call took effect."""
     unknown = _unknown(step, error)
     patience = _FIND_OUT_RETRIES if phase is Phase.FINDING_OUT else _PATIENT_RETRIES
@@ -386,14 +390,14 @@ def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retr
     return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, in_doubt=True)
 
 
-def _unknown(step: Tried, error: ErrorRecord) -> ErrorRecord:
+def _unknown(step: StepAttempt, error: ErrorRecord) -> ErrorRecord:
     if error.code == OutcomeUnknown.code:
         return error
     message = f"whether the unsafe tool {step.tool_name!r} took effect is not known: {error.message}"
     return ErrorRecord.of(OutcomeUnknown(message, cause=error.code))
 
 
-def _ask(step: Tried, error: ErrorRecord) -> AskPerson:
+def _ask(step: StepAttempt, error: ErrorRecord) -> AskPerson:
     """Return the question about a call; its key is what the other side of the call knows it by."""
     details = {
         "tool_name": step.tool_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from planq.shared.domain.jobs.budget import Wanted
+from planq.shared.domain.jobs.budget import ReservationRequest
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import measure
@@ -49,7 +49,7 @@ def wanted_for(
     findings: Findings,
     tools: Sequence[ToolDefinition] = (),
     transcript: Sequence[ChatMessage] = (),
-) -> Wanted:
+) -> ReservationRequest:
     """Return what a model call is taken to need: its question by its length, its reply by its limit."""
     said = [*ask.instructions, ask.guide, ask.insights, ask.tenant_prompt or "", ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
@@ -60,10 +60,10 @@ def wanted_for(
         chars += len(findings.repair.raw) + sum(map(len, findings.repair.errors))
     asked = -(-chars // CHARS_PER_TOKEN) + message_tokens([*ask.history, *transcript])
     least = min(LEAST_OUTPUT_TOKENS, ask.max_tokens or LEAST_OUTPUT_TOKENS)
-    return Wanted(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)
+    return ReservationRequest(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)
 
 
-def cut_to(ask: Ask, wanted: Wanted, reply_tokens: int | None) -> Ask:
+def cut_to(ask: Ask, wanted: ReservationRequest, reply_tokens: int | None) -> Ask:
     """Return the question as the call of the reservation, its reply cut where that is less than it wanted."""
     if reply_tokens is None or reply_tokens >= wanted.reply_tokens:
         return replace(ask, call_id=wanted.call_id)

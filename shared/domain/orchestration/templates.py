@@ -22,7 +22,7 @@ from typing import Any
 
 from planq.shared.domain.errors import capped
 from planq.shared.domain.orchestration.validation import PlanDefect
-from planq.shared.domain.references.excerpts import MAX_AVAILABLE, Absent, descend
+from planq.shared.domain.references.excerpts import MAX_AVAILABLE, MissingField, descend
 from planq.shared.domain.references.grammar import (
     Insertion,
     Reference,
@@ -95,7 +95,7 @@ class Scope:
             for size, first in _leading(path):
                 if first in self.bindings:
                     found = descend(self.bindings[first], path[size:])
-                    if isinstance(found, Absent):
+                    if isinstance(found, MissingField):
                         return self._nothing(name, place, in_text, found.available)
                     return self._afforded(found, place)
         for size, first in _leading(path):

@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.states import Effect, JobStatus, OnFailure, Recove
 from planq.shared.domain.rounds.ending import time_for_steps
 
 
-def doubts_about(
+def steps_with_unknown_outcome(
     job: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], *, repeat_unsafe: bool
 ) -> Collection[int]:
     """Return the steps of an ended job whose tool has to find out, before it is called again, whether it took effect.

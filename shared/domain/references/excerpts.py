@@ -15,7 +15,7 @@ from planq.shared.domain.values.encoding import encode, is_larger
 from planq.shared.domain.values.pointers import Path, array_index
 
 MAX_AVAILABLE = 50
-"""How many names of present fields an `Absent` carries; more would not help anybody who reads it."""
+"""How many names of present fields a `MissingField` carries; more would not help anybody who reads it."""
 
 MAX_VALUE_BYTES = 65_536
 """The largest value that is kept as an excerpt: what is kept beside its step when it is a whole output."""
@@ -25,7 +25,7 @@ MAX_TOTAL_BYTES = 4 * MAX_VALUE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class MissingField:
     """What was found where a path leads nowhere: `field` is its first segment that was absent in `found`.
 
     `available` names the keys that were there instead, at most `MAX_AVAILABLE`; empty when that was no object.
@@ -40,7 +40,7 @@ class Absent:
 class Excerpts:
     """What is known of an output of `size` bytes of JSON whose SHA-256 is `hash`.
 
-    `parts` maps paths to the value there, or to an `Absent`; of any other path nothing is known.
+    `parts` maps paths to the value there, or to a `MissingField`; of any other path nothing is known.
     """
 
     hash: bytes
@@ -52,7 +52,7 @@ class Excerpts:
         return path in self.parts
 
     def at(self, path: Path) -> Any:
-        """Return the value at a covered path, or `Absent`; raises `KeyError` for any other."""
+        """Return the value at a covered path, or `MissingField`; raises `KeyError` for any other."""
         return self.parts[path]
 
     def extended(self, output: Any, paths: Iterable[Path]) -> Self:
@@ -66,7 +66,7 @@ class Excerpts:
         for text, value in (stored or {}).get("values", {}).items():
             parts[path_of(text)] = value
         for text, (field, found, available) in (stored or {}).get("absent", {}).items():
-            parts[path_of(text)] = Absent(field, found, tuple(available))
+            parts[path_of(text)] = MissingField(field, found, tuple(available))
         return cls(digest, size, parts)
 
 
@@ -79,8 +79,8 @@ def excerpts_json(output: Any, wanted: Iterable[Path]) -> bytes:
     texts: list[tuple[bytes, bool, bytes]] = []
     for path in wanted:
         value = descend(output, path)
-        is_absent = isinstance(value, Absent)
-        shown = [value.field, value.found, value.available] if isinstance(value, Absent) else value
+        is_absent = isinstance(value, MissingField)
+        shown = [value.field, value.found, value.available] if isinstance(value, MissingField) else value
         if not is_larger(shown, MAX_VALUE_BYTES) and len(text := encode(shown)) <= MAX_VALUE_BYTES:
             texts.append((encode(path_text(path)), is_absent, text))
     left = MAX_TOTAL_BYTES
@@ -94,19 +94,19 @@ def excerpts_json(output: Any, wanted: Iterable[Path]) -> bytes:
 
 
 def descend(value: Any, path: Sequence[str]) -> Any:
-    """Return what a path leads to in an output, or `Absent`."""
+    """Return what a path leads to in an output, or `MissingField`."""
     for segment in path:
         if isinstance(value, dict):
             if segment not in value:
-                return Absent(segment, "an object", tuple(str(name) for name in list(value)[:MAX_AVAILABLE]))
+                return MissingField(segment, "an object", tuple(str(name) for name in list(value)[:MAX_AVAILABLE]))
             value = value[segment]
         elif isinstance(value, (list, tuple)):
             index = array_index(segment)
             if index is None or index >= len(value):
-                return Absent(segment, f"an array of {len(value)}")
+                return MissingField(segment, f"an array of {len(value)}")
             value = value[index]
         else:
-            return Absent(segment, _kind(value))
+            return MissingField(segment, _kind(value))
     return value
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.domain.errors import InvalidArguments, capped
-from planq.shared.domain.references.excerpts import Absent, Excerpts, descend
+from planq.shared.domain.references.excerpts import Excerpts, MissingField, descend
 from planq.shared.domain.references.grammar import Insertion, Reference, parse, pieces, walk_strings
 from planq.shared.domain.values.pointers import Path, Tokens, to_pointer
 
@@ -205,11 +205,11 @@ def _value(
 ) -> Any:
     if reference.step not in outputs:
         first = reference.path[0] if reference.path else "output"
-        found: Any = Absent(first, f"${reference.step}, which has no output")
+        found: Any = MissingField(first, f"${reference.step}, which has no output")
     else:
         output = outputs[reference.step]
         found = output.at(reference.path) if isinstance(output, Excerpts) else descend(output, reference.path)
-    if isinstance(found, Absent):
+    if isinstance(found, MissingField):
         missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available, embedded))
         return None
     return found

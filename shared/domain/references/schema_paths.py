@@ -20,7 +20,7 @@ _CONDITIONAL = ("then", "else", "dependentSchemas", "$dynamicRef", "dependencies
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PathSchemas:
     """The path may exist; `schemas` are the alternatives that may describe its end, `True` one that says nothing."""
 
     schemas: tuple[Any, ...]
@@ -50,7 +50,7 @@ class _Lookup:
 
 def follow(
     root: Mapping[str, Any], path: Sequence[str], *, first_must_be_declared: bool = False
-) -> Known | NotInSchema:
+) -> PathSchemas | NotInSchema:
     """Follow `path` (object keys and array indices) from the top of the schema `root`.
 
     With `first_must_be_declared`, a top level that declares no fields has none (the original's rule, cases tv-032);
@@ -69,7 +69,7 @@ def follow(
             return NotInSchema(position, tuple(looked.available))
         else:
             schemas = [True]
-    return Known(tuple(schemas))
+    return PathSchemas(tuple(schemas))
 
 
 _PLAIN = frozenset(

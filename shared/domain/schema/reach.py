@@ -25,7 +25,7 @@ MAX_WRITTEN_OUT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachableSchema:
     """A schema that is an object, and those that it leads to.
 
     `is_declared` is False of one that only a reference makes a schema; nobody has looked at that as such.
@@ -36,7 +36,7 @@ class Reached:
     leads_to: Sequence[Any]
 
 
-def reachable(schema: Mapping[str, Any]) -> Iterator[Reached]:
+def reachable(schema: Mapping[str, Any]) -> Iterator[ReachableSchema]:
     """Yield each schema that is an object, once.
 
     Raises `referencing.exceptions.Unresolvable` for a reference that leads nowhere.
@@ -59,14 +59,16 @@ def reachable(schema: Mapping[str, Any]) -> Iterator[Reached]:
             for keyword in ("$ref", "$dynamicRef")
             if isinstance(contents.get(keyword), str)
         ]
-        yield Reached(contents, is_declared, [*(one.contents for one in inner), *(one.contents for one in found)])
+        yield ReachableSchema(
+            contents, is_declared, [*(one.contents for one in inner), *(one.contents for one in found)]
+        )
         for one in found:
             target = referencing.Resource.from_contents(one.contents, default_specification=DRAFT202012)
             referred.append((one.resolver, target))
         stack.extend((resolver.in_subresource(one), one) for one in inner)
 
 
-def too_branched(schema: Mapping[str, Any], reached: Iterable[Reached]) -> SchemaPath | None:
+def too_branched(schema: Mapping[str, Any], reached: Iterable[ReachableSchema]) -> SchemaPath | None:
     """Return the path to a smallest schema that comes to more than `MAX_WRITTEN_OUT`; None where there is none.
 
     A definition that refers to itself, over others or not, counts as it stands: nobody can write it out.

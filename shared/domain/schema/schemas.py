@@ -22,7 +22,7 @@ from referencing.exceptions import Unresolvable
 from planq.shared.domain.errors import Misconfigured, capped
 from planq.shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
 from planq.shared.domain.schema.quick_check import QuickCheck
-from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, Reached, reachable, too_branched
+from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
 from planq.shared.domain.schema.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
@@ -261,7 +261,7 @@ def _broken_rule(error: jsonschema_rs.ValidationError) -> str | None:
     return None if is_readable(pattern) else f"{excerpt(pattern)} is not a 'regex'"
 
 
-def _check_bounds(schema: Mapping[str, Any], reached: Sequence[Reached], place: str) -> None:
+def _check_bounds(schema: Mapping[str, Any], reached: Sequence[ReachableSchema], place: str) -> None:
     patterns = [pattern for one in reached for pattern in _patterns(one.contents)]
     for pattern in patterns:
         if needs_backtracking(pattern):

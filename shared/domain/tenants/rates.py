@@ -27,7 +27,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class RateRequest:
     """A message that asks to be let in, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has."""
 
     tenant_id: str
@@ -96,7 +96,7 @@ class LocalWindows:
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
 
-    def check(self, knock: Knock, now: float) -> RateVerdict:
+    def check(self, knock: RateRequest, now: float) -> RateVerdict:
         """Let a message in and count it, or refuse it."""
         rates = knock.rates
         of_tenant, of_channel = self._times(knock, now)
@@ -108,7 +108,7 @@ class LocalWindows:
             is_allowed, now, _window(of_tenant, rates.tenant, now), _window(of_channel, rates.channel, now)
         )
 
-    def note(self, knock: Knock, now: float) -> None:
+    def note(self, knock: RateRequest, now: float) -> None:
         """Count a message that was let in elsewhere."""
         for times in self._times(knock, now):
             times.append(now)
@@ -117,7 +117,7 @@ class LocalWindows:
         """How many windows are kept."""
         return len(self._by_key)
 
-    def _times(self, knock: Knock, now: float) -> tuple[deque[float], deque[float]]:
+    def _times(self, knock: RateRequest, now: float) -> tuple[deque[float], deque[float]]:
         """Return when the messages were let in that count now, of the tenant and of the channel."""
         for idle in list(islice(self._by_key, _IDLE_AT_ONCE)):
             if not _counting(self._by_key[idle], now):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
@@ -33,7 +33,7 @@ class ReadyStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class ClaimRequest:
     """What the caller of a transition takes over itself of that which the transition makes ready.
 
     It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
@@ -94,9 +94,9 @@ class TransitionResult:
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
-    that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are the wake-ups of child
-    jobs that may begin now.
+    that a `ClaimRequest` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken
+    for the stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are the wake-ups
+    of child jobs that may begin now.
     """
 
     applied: bool
@@ -207,7 +207,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         follow: FollowUp = ONE_ROUND,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
@@ -227,7 +227,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         error: ErrorRecord | None = None,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Keep a defective plan with its defects and send the job on to RESPOND.
 
@@ -287,7 +287,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         stop_reason: StopReason | None = None,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store what the job has come to, and open its next round with one step; from PLAN or RESPOND.
 
@@ -296,7 +296,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+    async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
         """Reserve what a stage or step is about to use of its tree's budget; a job without one is granted it all.
 
         All reservations of a tree take turns, so that together they pass no limit. What is held (tokens, money,
@@ -307,7 +307,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reservation:
         """Count what the call of an attempt costs, instead of what was counted for it before; idempotent.
 
         With `is_ahead` the call is not begun, and is granted only where the money of its tree's budget suffices.
@@ -385,7 +385,7 @@ class JobStore(Protocol):
         payload: PayloadRecord | None = None,
         *,
         unit: Sequence[UnitStep] = (),
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store the output of the attempt, claim and succeed what is in `unit`, and unlock what waited for the last.
 
@@ -406,7 +406,7 @@ class JobStore(Protocol):
         *,
         in_doubt: bool = False,
         anew: bool = False,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
 

@@ -17,7 +17,7 @@ from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
 from planq.shared.ports.jobs.wakes import Wake
 
 
-class Loss(StrEnum):
+class LossKind(StrEnum):
     """How the loss of an attempt's worker was seen."""
 
     LEASE = "lease"  # the worker's lease ended, or was given up
@@ -67,7 +67,7 @@ class LostStep:
     is_worker_lost: bool
     recovery: Recovery = Recovery.FAIL
     in_doubt: bool = False
-    seen: Loss = Loss.LEASE
+    seen: LossKind = LossKind.LEASE
     company: int = 1
     freezes: int = 0
     froze_at: str | None = None
@@ -85,7 +85,7 @@ class LostStage:
     attempt: int
     losses: int
     is_worker_lost: bool = True
-    seen: Loss = Loss.LEASE
+    seen: LossKind = LossKind.LEASE
     company: int = 1
     freezes: int = 0
     froze_at: str | None = None
@@ -359,7 +359,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAttempt:
     """An attempt that a worker holds in the database: `effect` is None for a stage, `again` wakes the next one.
 
     `releases` counts the attempts before it that used up no retry; 0 for a stage.
@@ -377,7 +377,7 @@ def job_of(place: Place) -> UUID:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovalBatch:
     """What one batch removed: `kind` is the status of the jobs, or a table; `count` is never 0."""
 
     kind: str
@@ -387,7 +387,7 @@ class Removed:
 class RetentionStore(Protocol):
     """Jobs that have ended, and the large values that nobody refers to any more."""
 
-    def remove(self) -> AsyncIterator[Removed]:
+    def remove(self) -> AsyncIterator[RemovalBatch]:
         """Remove what has been kept for long enough, oldest first, each batch bounded and committed by itself.
 
         Ends when nothing is left to remove, or others are at it. The caller sets the pace. Raises `Unavailable`

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
-from planq.shared.domain.overview.again import doubts_about, seconds_again
+from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
 from planq.shared.domain.overview.selection import JobAct, JobFilter
 from planq.shared.ports.jobs.sweep import SweepPart, Swept
 from planq.shared.store.actions.store import is_meant, selected_jobs
@@ -118,7 +118,7 @@ class _Acting:
         if job is None or JobStatus(job["status"]) not in TERMINAL_JOB:
             return None, [], None  # it has gone on, or is gone: nothing is done to it
         steps = await self._database.fetch_all("get_planned_steps", tenant_id=tenant_id, job_id=job_id, index=None)
-        in_doubt = doubts_about(job, steps, repeat_unsafe=self._action["repeat_unsafe"])
+        in_doubt = steps_with_unknown_outcome(job, steps, repeat_unsafe=self._action["repeat_unsafe"])
         return job["resumes"], list(in_doubt), seconds_again(job)
 
     async def _refuse(self, job_id: UUID, error: PlanqError) -> bool:

@@ -43,7 +43,7 @@ class StoredDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PutResult:
     """Which version a document has now; `is_new` says whether it was stored by this call."""
 
     version: int
@@ -69,7 +69,7 @@ class DocumentStore:
         skills: Sequence[str] | None = None,
         strategy: str | None = None,
         loop: Mapping[str, Any] | None = None,
-    ) -> Kept:
+    ) -> PutResult:
         """Store a document that has been checked, unless the version in use is the same character by character.
 
         `skills`, `strategy` and `loop` are what an agent's document says of these; `skills` is None for a skill.
@@ -81,7 +81,7 @@ class DocumentStore:
         for _ in range(_LOOKS):
             row = await self._database.fetch_one(f"put_{self._kind}", tenant_id=tenant_id, name=name, **given)
             if row is not None:
-                return Kept(**row)
+                return PutResult(**row)
         raise Conflict(f"{self._kind} {name!r} is being stored by others all the time; send it again")
 
     async def get(self, tenant_id: str, name: str, version: int | None = None) -> StoredDocument:

@@ -19,7 +19,7 @@ _JOBS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BatchControlResult:
     """The result of a request: `applied` says whether it changed anything, `status` is the batch's."""
 
     applied: bool
@@ -38,7 +38,7 @@ class BatchControl:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def cancel(self, tenant_id: str, batch_id: UUID) -> Moved:
+    async def cancel(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
         """Begin nothing more of a batch; `end_jobs` and the sweeper end what there is of it."""
         return await self._move("planq_cancel_batch", batch_id, tenant_id)
 
@@ -47,25 +47,25 @@ class BatchControl:
         while ended := await cancel_lines(self._database, _JOBS_AT_ONCE, batch_id):
             yield ended
 
-    async def pause(self, tenant_id: str, batch_id: UUID) -> Moved:
+    async def pause(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
         """Begin no further line; what runs goes on to its end."""
         return await self._move("planq_pause_batch", batch_id, tenant_id)
 
     async def resume(
         self, tenant_id: str, batch_id: UUID, *, budget_usd: float | None = None, budget_tokens: int | None = None
-    ) -> Moved:
+    ) -> BatchControlResult:
         """Let a paused batch go on; a limit that is given replaces the one of its budget."""
         return await self._move("planq_resume_batch", batch_id, tenant_id, budget_usd, budget_tokens)
 
-    async def retry(self, tenant_id: str, batch_id: UUID) -> Moved:
+    async def retry(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
         """Let failed and partial lines become jobs again; `lines` of the result is how many there are."""
         return await self._move("planq_retry_batch", batch_id, tenant_id)
 
-    async def _move(self, function: str, batch_id: UUID, *arguments: Any) -> Moved:
+    async def _move(self, function: str, batch_id: UUID, *arguments: Any) -> BatchControlResult:
         value = await self._database.call(function, batch_id, *arguments)
         if not value["found"]:
             raise NotFound(f"there is no batch {batch_id}")
-        return Moved(value["applied"], BatchStatus(value["status"]), value.get("lines", 0))
+        return BatchControlResult(value["applied"], BatchStatus(value["status"]), value.get("lines", 0))
 
     async def ended_lines(
         self, tenant_id: str, batch_id: UUID, *, by_completion: bool, status: LineStatus | None

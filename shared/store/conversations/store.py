@@ -25,7 +25,7 @@ from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import after_answer_fields
-from planq.shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
+from planq.shared.store.requests import AnsweredBy, Submission, control_result, submission_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class AnsweredQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class InboundResult:
     """What has become of a message.
 
     `job_id` is the job that answers it, the earlier one for a duplicate; nothing was stored of one that is rejected.
@@ -150,7 +150,7 @@ class ConversationStore:
         self._database = database
         self._arrivals = Batcher(self._store)
 
-    async def receive(self, inbound: Inbound) -> Received:
+    async def receive(self, inbound: Inbound) -> InboundResult:
         """Store a message and make a job of it, or do with it what the policy of its conversation says.
 
         Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
@@ -191,7 +191,7 @@ class ConversationStore:
 
     async def _answer(
         self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
-    ) -> Received | None:
+    ) -> InboundResult | None:
         """Answer the oldest of the questions that the message fits."""
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
@@ -396,7 +396,7 @@ def _mismatch(differs: Sequence[str]) -> Conflict:
     )
 
 
-def _received(value: Mapping[str, Any]) -> Received:
+def _received(value: Mapping[str, Any]) -> InboundResult:
     if value["outcome"] == "agent":
         raise OtherAgent(None if value["agent"] is None else NamedAgent(value["agent"], value["version"]))
     told, conversation_id = value["outcome"], UUID(value["conversation_id"])
@@ -407,13 +407,15 @@ def _received(value: Mapping[str, Any]) -> Received:
     wakes: list[Wake] = [plan_wake(begun) for begun in value["begun"]]
     if told in ("rejected", "closed"):
         is_closed = told == "closed"
-        return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)
+        return InboundResult(
+            Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed
+        )
     job_id = None if value["job_id"] is None else UUID(value["job_id"])
     if told == Arrival.ANSWERED:
-        wakes += asked_of(value["answered"]).wakes
+        wakes += control_result(value["answered"]).wakes
     asked = value.get("question")
     later = value.get("later")
-    return Received(
+    return InboundResult(
         Arrival(told),
         conversation_id,
         UUID(value["message_id"]),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.failure import said
+from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.domain.conversations.speakers import Speaker
 from planq.shared.ports.jobs.sweep import SweepPart, Swept
@@ -67,7 +67,7 @@ async def history(
             row["sequence"],
             MessageKind(row["kind"]),
             Direction(row["direction"]),
-            said(row["text"], row["metadata"]),
+            outbound_text(row["text"], row["metadata"]),
             row["content"],
             row["job_id"],
             _speaker(row),

@@ -31,7 +31,7 @@ class LoggedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
+class LogHorizon:
     """Events of transactions `below` can be read; `following` is above every transaction that has been committed."""
 
     below: int
@@ -47,7 +47,7 @@ class Horizon:
 class FreshEvents:
     """What one look for all who follow has found; `reached` is from where the next one has to look on."""
 
-    horizon: Horizon
+    horizon: LogHorizon
     reached: Position
     found: Sequence[LoggedEvent | TextPiece]
 
@@ -229,7 +229,7 @@ class EventLog:
         events = [one for one in found if isinstance(one, LoggedEvent)]
         return FreshEvents(horizon, events[-1].position if len(events) == limit else horizon.position, found)
 
-    async def horizon(self) -> Horizon:
+    async def horizon(self) -> LogHorizon:
         """Return up to where events can be read now; raises `DatabaseUnavailable`."""
         row = await self._database.fetch_one("event_horizon")
         assert row is not None
@@ -283,8 +283,8 @@ def _span(after: Position, to: Position) -> dict[str, str | int]:
     return {"xid": str(after.xid), "sequence": after.sequence, "to_xid": str(to.xid), "to_sequence": to.sequence}
 
 
-def _horizon_of(row: Row) -> Horizon:
-    return Horizon(int(row["below"]), int(row["following"]))
+def _horizon_of(row: Row) -> LogHorizon:
+    return LogHorizon(int(row["below"]), int(row["following"]))
 
 
 def _event_of(row: Row, tenant_id: str) -> LoggedEvent:

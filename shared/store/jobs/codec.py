@@ -12,7 +12,7 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.messages import ShownHistory
 from planq.shared.domain.errors import InvalidArguments, capped, storable
-from planq.shared.domain.jobs.budget import Holder, Wanted
+from planq.shared.domain.jobs.budget import Holder, ReservationRequest
 from planq.shared.domain.jobs.elicitations import (
     MAX_ELICITATION_CHARS,
     AfterAnswer,
@@ -128,7 +128,7 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
     return fence
 
 
-def holder_to_json(holder: Holder, wanted: Wanted) -> dict[str, Any]:
+def holder_to_json(holder: Holder, wanted: ReservationRequest) -> dict[str, Any]:
     """Return the form in which `planq_reserve` takes who reserves, and for which call."""
     return {
         "job": str(holder.job_id),
@@ -139,7 +139,7 @@ def holder_to_json(holder: Holder, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def wanted_to_json(wanted: Wanted) -> dict[str, Any]:
+def wanted_to_json(wanted: ReservationRequest) -> dict[str, Any]:
     """Return the form in which `planq_reserve` takes what is wanted."""
     return {
         "asked": wanted.asked_tokens,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus
-from planq.shared.ports.jobs.store import JobEnd, Take
+from planq.shared.ports.jobs.store import ClaimRequest, JobEnd
 from planq.shared.store.database import Row, json_text, stored_text
 from planq.shared.store.jobs.codec import message_to_json
 
 _BYTES_OF_A_SUCCESS = 16 * 1024
 """A success that is longer counts as several, so that a statement stays within a few megabytes."""
 
-NOTHING = Take(Lane.IO, 0, False)
+NOTHING = ClaimRequest(Lane.IO, 0, False)
 
 SqlValue = Mapping[str, Any]
 LATE: SqlValue = {"applied": False}
@@ -26,7 +26,7 @@ class BatchItem:
 
     job: str
     text: str
-    take: Take = NOTHING
+    take: ClaimRequest = NOTHING
     weight: int = 1
     tenant: str = ""
 
@@ -49,7 +49,9 @@ def end_fields(end: JobEnd) -> dict[str, Any]:
     return fields
 
 
-def item_of(fields: Mapping[str, Any], *, take: Take = NOTHING, weight: int = 1, tenant: str = "") -> BatchItem:
+def item_of(
+    fields: Mapping[str, Any], *, take: ClaimRequest = NOTHING, weight: int = 1, tenant: str = ""
+) -> BatchItem:
     """Return the item of a call with these fields, `job` among them; raises ValueError for what is no JSON."""
     return BatchItem(fields["job"], json_text(fields)[1:], take, weight, tenant)
 

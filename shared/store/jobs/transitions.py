@@ -18,7 +18,7 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
-from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
 from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
@@ -31,12 +31,12 @@ from planq.shared.ports.jobs.store import (
     ONE_ROUND,
     Approved,
     ArtifactRecord,
+    ClaimRequest,
     FollowUp,
     JobEnd,
     Message,
     ParentTransition,
     PayloadRecord,
-    Take,
     TransitionResult,
     UnitStep,
 )
@@ -118,7 +118,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         follow: FollowUp = ONE_ROUND,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         planned = _Planned.of(steps, claim.reuse, take or NOTHING)
         fields = {
@@ -157,7 +157,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         error: ErrorRecord | None = None,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         value = await self._database.call(
             "planq_refuse_plan",
@@ -220,7 +220,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         stop_reason: StopReason | None = None,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         value = await self._database.call(
             "planq_chain_tool",
@@ -239,13 +239,13 @@ class PostgresJobStore:
         )
         return transition_result(value)
 
-    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+    async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
         value = await self._database.call(
             "planq_reserve",
             *map(as_json, (holder_to_json(holder, wanted), wanted_to_json(wanted), made_to_json(wanted.made))),
             as_json(dict(wanted.own) or None),
         )
-        return Reserved(
+        return Reservation(
             reply_tokens=value.get("reply_tokens"),
             exceeded=value.get("exceeded"),
             most=value.get("most", 0),
@@ -254,9 +254,9 @@ class PostgresJobStore:
             is_late=value.get("late", False),
         )
 
-    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reservation:
         given = claim.ref.job_id, claim.ref.index, claim.attempt, Decimal(str(usd)), is_ahead
-        return Reserved(**await self._database.call("planq_charge_step", *given))
+        return Reservation(**await self._database.call("planq_charge_step", *given))
 
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
         applied: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
@@ -339,7 +339,7 @@ class PostgresJobStore:
         payload: PayloadRecord | None = None,
         *,
         unit: Sequence[UnitStep] = (),
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         fields = {**_step_fence(claim, take), **outcome_fields(output, artifact, payload)}
         if claim.joined:
@@ -366,7 +366,7 @@ class PostgresJobStore:
         *,
         in_doubt: bool = False,
         anew: bool = False,
-        take: Take | None = None,
+        take: ClaimRequest | None = None,
     ) -> TransitionResult:
         fields = {
             **_step_fence(claim, take),
@@ -527,7 +527,7 @@ class _Planned:
     taken: frozenset[int]
 
     @classmethod
-    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: Take) -> _Planned:
+    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: ClaimRequest) -> _Planned:
         ended = reuse.keys() | {step.index for step in steps if step.known is not None}
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
@@ -558,7 +558,7 @@ def _unit_step(step: UnitStep) -> dict[str, Any]:
     return {"index": step.claim.ref.index, "seconds": step.seconds, **fields}
 
 
-def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:
+def _step_fence(claim: StepClaim, take: ClaimRequest | None) -> dict[str, Any]:
     ref = claim.ref
     return {
         "job": str(ref.job_id),

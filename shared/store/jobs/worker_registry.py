@@ -33,8 +33,8 @@ from planq.shared.ports.jobs.sweep import (
     ExpiredJob,
     ExpiredPlan,
     ExpiredQuestion,
-    Held,
-    Loss,
+    HeldAttempt,
+    LossKind,
     LostStage,
     LostStep,
     MissedTool,
@@ -147,11 +147,11 @@ class WorkerRegistry:
         self._silence.beat()
         return row is not None
 
-    async def held(self, worker_id: UUID) -> Sequence[Held]:
+    async def held(self, worker_id: UUID) -> Sequence[HeldAttempt]:
         """Return the attempts that a worker holds: those that only it may conclude."""
         return [_held(row) for row in await self._database.fetch_all("held_work", id=worker_id)]
 
-    async def hand_back(self, held: Held) -> Sequence[Wake]:
+    async def hand_back(self, held: HeldAttempt) -> Sequence[Wake]:
         """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if refused.
 
         A step after one that has failed for good is skipped instead.
@@ -378,7 +378,7 @@ class WorkerRegistry:
                 row["stage_attempt"],
                 row["stage_losses"],
                 is_worker_lost=row["is_worker_lost"],
-                seen=Loss(row["seen"]),
+                seen=LossKind(row["seen"]),
                 company=row["company"],
                 freezes=row["freezes"],
                 froze_at=row["froze_at"],
@@ -529,15 +529,15 @@ def _links(row: Row) -> TaskLinks | None:
     return None if row["root_job_id"] is None else TaskLinks.below(row["root_job_id"])
 
 
-def _held(row: Row) -> Held:
+def _held(row: Row) -> HeldAttempt:
     number, priority, links = row["attempt"], Priority(row["priority"]), _links(row)
     if row["index"] is None:
         attempt, status = Attempt(row["job_id"], number), JobStatus(row["status"])
         stage = stage_again(row["job_id"], status, number, priority, row["agent_name"], links, row["tenant_id"])
-        return Held(attempt, None, stage)
+        return HeldAttempt(attempt, None, stage)
     ref = _ref(row)
     again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
-    return Held(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
+    return HeldAttempt(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
 
 
 def _lost_step(row: Row) -> LostStep:
@@ -553,7 +553,7 @@ def _lost_step(row: Row) -> LostStep:
         is_worker_lost=row["is_worker_lost"],
         recovery=Recovery(row["recovery"]),
         in_doubt=row["in_doubt"],
-        seen=Loss(row["seen"]),
+        seen=LossKind(row["seen"]),
         company=row["company"],
         freezes=row["freezes"],
         froze_at=row["froze_at"],

@@ -15,8 +15,8 @@ from planq.shared.domain.errors import DatabaseUnavailable, NotFound
 from planq.shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
 from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database, Row, shown_time
-from planq.shared.store.fresh import Fresh
 from planq.shared.store.ids import new_id
+from planq.shared.store.refreshing_cache import RefreshingCache
 from planq.shared.store.tenants.directory import no_tenant
 
 _log = logging.getLogger("planq.keys")
@@ -120,12 +120,12 @@ class KnownKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._asked: Batcher[bytes, KnownKey | None] = Batcher(self._look_up)
-        self._known: Fresh[bytes, KnownKey | None] = Fresh(self._asked.do, _FRESH_SECONDS)
+        self._known: RefreshingCache[bytes, KnownKey | None] = RefreshingCache(self._asked.do, _FRESH_SECONDS)
         self._noting: set[asyncio.Task[None]] = set()
 
-    def at_hand(self, digest: bytes) -> KnownKey | None:
+    def peek(self, digest: bytes) -> KnownKey | None:
         """Return the key of a digest if it is in use; None says nothing of it."""
-        return self._known.at_hand(digest)
+        return self._known.peek(digest)
 
     async def find(self, digest: bytes) -> KnownKey | None:
         """Return the key of a digest as it is, or was less than a second ago; None for one that nobody has stored.

@@ -14,7 +14,7 @@ from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
 from planq.shared.domain.values import strict_json
 from planq.shared.ports.tenants import Tenant
 from planq.shared.store.database import Database, Row, json_text, shown_time
-from planq.shared.store.fresh import Fresh
+from planq.shared.store.refreshing_cache import RefreshingCache
 
 _FRESH_SECONDS = 1.0
 
@@ -134,7 +134,9 @@ class TenantDirectory:
         self._database = database
         self._limits = limits
         self._given = given
-        self._known: Fresh[str, Tenant] = Fresh(self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS)
+        self._known: RefreshingCache[str, Tenant] = RefreshingCache(
+            self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS
+        )
 
     async def of(self, tenant_id: str) -> Tenant:
         return await self._known.of(tenant_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
+from planq.shared.domain.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
 from planq.shared.store.database import Database, Row
 
 
@@ -21,7 +21,7 @@ class PostgresWindows:
         self._database = database
         self._tidied = monotonic()
 
-    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; raises `DatabaseUnavailable`."""
         # By tenant: two processes that wait for each other's turns would not end.
         order = sorted(range(len(knocks)), key=lambda place: knocks[place].tenant_id)

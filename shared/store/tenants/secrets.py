@@ -19,7 +19,7 @@ from planq.shared.domain.tenants.envelope import (
 )
 from planq.shared.domain.tenants.master_keys import MasterKey
 from planq.shared.store.database import Database, shown_time
-from planq.shared.store.fresh import Fresh
+from planq.shared.store.refreshing_cache import RefreshingCache
 from planq.shared.store.tenants.directory import no_tenant
 
 _FRESH_SECONDS = 1.0
@@ -60,7 +60,7 @@ class SecretStore:
         self._database = database
         self._masters = masters
         self._learned = learned
-        self._sealed: Fresh[str, Mapping[str, Sealed]] = Fresh(self._look, _FRESH_SECONDS)
+        self._sealed: RefreshingCache[str, Mapping[str, Sealed]] = RefreshingCache(self._look, _FRESH_SECONDS)
 
     async def put(self, tenant_id: str, name: str, text: str) -> None:
         """Store a secret in the place of the one that the tenant had; workers use it after a second at the latest.

@@ -58,7 +58,7 @@ def plan(*calls: Call) -> dict[str, Any]:
 DID_IT_HAPPEN = Elicitation(ElicitationKind.OUTCOME, "did it happen?", OUTCOME_SCHEMA)
 
 
-class Story:
+class JobDriver:
     """What workers do to one job."""
 
     def __init__(self, api: Api, job_id: str) -> None:
@@ -177,14 +177,14 @@ class Story:
         return [step["status"] for step in self.seen()["steps"]]
 
 
-def begun(api: Api, *calls: Call, **fields: Any) -> Story:
+def begun(api: Api, *calls: Call, **fields: Any) -> JobDriver:
     """A job whose plan was accepted."""
-    story = Story(api, api.submit({"plan": plan(*calls), **fields})["id"])
+    story = JobDriver(api, api.submit({"plan": plan(*calls), **fields})["id"])
     story.accept()
     return story
 
 
-def failed_job(api: Api, code: str, tool: str = "mail") -> Story:
+def failed_job(api: Api, code: str, tool: str = "mail") -> JobDriver:
     """A job that completed with its second step of three failed."""
     story = begun(api, call("look"), call(tool), call("put"), input="x")
     story.succeed(0)

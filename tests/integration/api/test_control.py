@@ -14,7 +14,7 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.ports import PlanWake, RespondWake, StepWake, Wake
 from tests.integration.api.conftest import Api, problem_of
-from tests.integration.api.control import Story, begun, call, failed_job
+from tests.integration.api.control import JobDriver, begun, call, failed_job
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_of_a_paused_job_nothing_begins_until_it_is_resumed(api: Api, wakes: lis
 
 
 def test_a_job_that_is_paused_in_the_queue_is_not_planned(api: Api, wakes: list[Wake]) -> None:
-    story = Story(api, api.submit({"input": "x"})["id"])
+    story = JobDriver(api, api.submit({"input": "x"})["id"])
     wakes.clear()
     document(post(api, story.id, "pause"))
 
@@ -208,14 +208,14 @@ def test_an_unsafe_call_that_was_cut_off_when_its_job_expired_is_not_repeated(ap
 
 
 @pytest.fixture
-def asking(api: Api) -> Story:
+def asking(api: Api) -> JobDriver:
     """A job whose first step of two waits to be told what became of its call."""
     story = begun(api, call("sign"), call("put"))
     story.ask(0)
     return story
 
 
-def test_a_waiting_question_is_shown(asking: Story) -> None:
+def test_a_waiting_question_is_shown(asking: JobDriver) -> None:
     seen = asking.seen()
 
     assert seen["status"] == "input_required"
@@ -225,7 +225,7 @@ def test_a_waiting_question_is_shown(asking: Story) -> None:
     assert [step["recovery"] for step in seen["steps"]] == ["ask", None]
 
 
-def test_what_happened_succeeds_with_its_output(api: Api, asking: Story, wakes: list[Wake]) -> None:
+def test_what_happened_succeeds_with_its_output(api: Api, asking: JobDriver, wakes: list[Wake]) -> None:
     settled = document(settle(api, asking.id, 0, "happened", output={"text": "signed"}))
 
     assert settled["status"] == "executing"
@@ -250,7 +250,7 @@ def test_a_large_output_is_kept_apart_as_that_of_a_worker_is(api: Api) -> None:
     assert claim.outputs[0].at(("text",)) == "short"
 
 
-def test_an_artifact_that_was_made_can_be_had(api: Api, asking: Story) -> None:
+def test_an_artifact_that_was_made_can_be_had(api: Api, asking: JobDriver) -> None:
     output = {"text": "x", "artifact_id": str(uuid4()), "artifact": {"a": 1}, "_metadata": {}}
 
     document(settle(api, asking.id, 0, "happened", output=output))
@@ -258,7 +258,7 @@ def test_an_artifact_that_was_made_can_be_had(api: Api, asking: Story) -> None:
     assert api.http.get(f"/artifacts/{output['artifact_id']}").json() == output
 
 
-def test_what_did_not_happen_runs_again(api: Api, asking: Story, wakes: list[Wake]) -> None:
+def test_what_did_not_happen_runs_again(api: Api, asking: JobDriver, wakes: list[Wake]) -> None:
     settled = document(settle(api, asking.id, 0, "did_not_happen"))
 
     assert [step["status"] for step in settled["steps"]] == ["ready", "pending"]
@@ -267,7 +267,7 @@ def test_what_did_not_happen_runs_again(api: Api, asking: Story, wakes: list[Wak
     assert asking.seen()["steps"][0]["attempt"] == 2
 
 
-def test_what_stays_unknown_fails_and_is_not_repeated_later(api: Api, asking: Story, wakes: list[Wake]) -> None:
+def test_what_stays_unknown_fails_and_is_not_repeated_later(api: Api, asking: JobDriver, wakes: list[Wake]) -> None:
     settled = document(settle(api, asking.id, 0, "unknown"))
 
     assert settled["status"] == "responding"
@@ -278,7 +278,7 @@ def test_what_stays_unknown_fails_and_is_not_repeated_later(api: Api, asking: St
     problem_of(post(api, asking.id, "resume"), 409, "outcome_unknown")
 
 
-def test_a_second_answer_is_refused(api: Api, asking: Story) -> None:
+def test_a_second_answer_is_refused(api: Api, asking: JobDriver) -> None:
     document(settle(api, asking.id, 0, "unknown"))
 
     problem = problem_of(settle(api, asking.id, 0, "happened", output={"text": "x"}), 409, "conflict")
@@ -296,7 +296,7 @@ def test_a_second_answer_is_refused(api: Api, asking: Story) -> None:
     ],
 )
 def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(
-    api: Api, asking: Story, outcome: str, more: dict[str, Any], other: dict[str, Any]
+    api: Api, asking: JobDriver, outcome: str, more: dict[str, Any], other: dict[str, Any]
 ) -> None:
     first = document(settle(api, asking.id, 0, outcome, **more))
 
@@ -306,7 +306,7 @@ def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(
     problem_of(post(api, asking.id, "steps/0/settle", other), 409, "conflict")
 
 
-def test_a_large_output_may_be_said_twice_too(api: Api, asking: Story) -> None:
+def test_a_large_output_may_be_said_twice_too(api: Api, asking: JobDriver) -> None:
     output = {"text": "x" * 1_500}
 
     assert document(settle(api, asking.id, 0, "happened", output=output)) == document(
@@ -315,7 +315,7 @@ def test_a_large_output_may_be_said_twice_too(api: Api, asking: Story) -> None:
     problem_of(settle(api, asking.id, 0, "happened", output={"text": "y" * 1_500}), 409, "conflict")
 
 
-def test_a_step_that_asks_nothing_cannot_be_settled(api: Api, asking: Story) -> None:
+def test_a_step_that_asks_nothing_cannot_be_settled(api: Api, asking: JobDriver) -> None:
     assert problem_of(settle(api, asking.id, 1, "unknown"), 409, "conflict")["step_status"] == "pending"
 
 
@@ -329,7 +329,7 @@ def test_a_step_that_asks_nothing_cannot_be_settled(api: Api, asking: Story) -> 
     ],
 )
 def test_an_output_that_the_tool_cannot_have_returned_is_refused_with_all_its_defects(
-    api: Api, asking: Story, output: Any, text: str, pointers: list[str] | None
+    api: Api, asking: JobDriver, output: Any, text: str, pointers: list[str] | None
 ) -> None:
     problem = problem_of(settle(api, asking.id, 0, "happened", output=output), 422, "invalid_request")
 
@@ -338,19 +338,19 @@ def test_an_output_that_the_tool_cannot_have_returned_is_refused_with_all_its_de
     assert asking.seen()["status"] == "input_required"
 
 
-def test_an_output_that_is_too_large_is_refused(api: Api, asking: Story) -> None:
+def test_an_output_that_is_too_large_is_refused(api: Api, asking: JobDriver) -> None:
     problem = problem_of(settle(api, asking.id, 0, "happened", output={"text": "x" * 2_000}), 413, "too_large")
 
     assert problem["limit"] == 2_000
 
 
-def test_an_output_belongs_only_to_what_happened(api: Api, asking: Story) -> None:
+def test_an_output_belongs_only_to_what_happened(api: Api, asking: JobDriver) -> None:
     problem = problem_of(settle(api, asking.id, 0, "unknown", output={"text": "x"}), 422, "invalid_request")
 
     assert "output" in problem["detail"]
 
 
-def test_where_nobody_offers_the_tool_any_more_any_object_is_an_output(api: Api, asking: Story) -> None:
+def test_where_nobody_offers_the_tool_any_more_any_object_is_an_output(api: Api, asking: JobDriver) -> None:
     api.jobs.execute("UPDATE steps SET tool_name = 'gone' WHERE job_id = %s AND index = 0", asking.id)
 
     settled = document(settle(api, asking.id, 0, "happened", output={"any": "thing"}))
@@ -361,7 +361,7 @@ def test_where_nobody_offers_the_tool_any_more_any_object_is_an_output(api: Api,
 @pytest.mark.parametrize(
     "index", ["2", "x", "-1", "1.0", "%C2%B2", "999999999", "9999999999", "99999999999999999999"]
 )
-def test_a_step_that_is_not_there_is_not_found(api: Api, asking: Story, index: str) -> None:
+def test_a_step_that_is_not_there_is_not_found(api: Api, asking: JobDriver, index: str) -> None:
     problem_of(settle(api, asking.id, index, "unknown"), 404, "not_found")
 
 
@@ -398,7 +398,7 @@ def test_jobs_that_are_unknown_foreign_or_no_job_at_all_are_not_found(api: Api, 
     ],
 )
 def test_a_bad_body_is_refused_with_its_place_and_changes_nothing(
-    api: Api, asking: Story, action: str, body: Any, text: str
+    api: Api, asking: JobDriver, action: str, body: Any, text: str
 ) -> None:
     before = asking.seen()
 
@@ -410,7 +410,7 @@ def test_a_bad_body_is_refused_with_its_place_and_changes_nothing(
 
 
 @pytest.mark.parametrize("action", ["resume", "fork", "steps/0/settle"])
-def test_a_body_that_is_no_json_is_refused(api: Api, asking: Story, action: str) -> None:
+def test_a_body_that_is_no_json_is_refused(api: Api, asking: JobDriver, action: str) -> None:
     response = api.http.post(
         f"/jobs/{asking.id}/{action}", content=b'{"x": NaN', headers={"Content-Type": "application/json"}
     )

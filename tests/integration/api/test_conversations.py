@@ -12,20 +12,22 @@ from planq.shared.domain.errors import Erased, ErrorRecord, Transient
 from planq.shared.domain.jobs.retry import StageTries
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports import Message
-from planq.shared.store.conversations.store import ConversationStore, Received
+from planq.shared.store.conversations.store import ConversationStore, InboundResult
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api
 from tests.support.conversations import message
 
 
-def says(api: Api, text: str, **fields: Any) -> Received:
+def says(api: Api, text: str, **fields: Any) -> InboundResult:
     """Receive a message without a worker."""
-    received: Received = api.jobs.run(lambda database: ConversationStore(database).receive(message(text, **fields)))
+    received: InboundResult = api.jobs.run(
+        lambda database: ConversationStore(database).receive(message(text, **fields))
+    )
     return received
 
 
-def answers(api: Api, received: Received, text: str = "done", **ended: Any) -> None:
+def answers(api: Api, received: InboundResult, text: str = "done", **ended: Any) -> None:
     """End a turn and settle it, as a worker does."""
 
     async def work(database: Any) -> None:

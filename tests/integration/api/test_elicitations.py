@@ -14,7 +14,7 @@ import pytest
 from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
 from planq.shared.domain.jobs.states import ElicitationKind
 from tests.integration.api.conftest import Api, problem_of
-from tests.integration.api.control import Story, begun, call
+from tests.integration.api.control import JobDriver, begun, call
 from tests.support.waiting import eventually
 
 SCHEMA = {
@@ -33,7 +33,7 @@ def api(control_api: Api) -> Api:
     return control_api
 
 
-def asking(api: Api, question: Elicitation = WHERE) -> tuple[Story, dict[str, Any]]:
+def asking(api: Api, question: Elicitation = WHERE) -> tuple[JobDriver, dict[str, Any]]:
     """A job whose first step of two asks, and the question."""
     story = begun(api, call("look"), call("put"))
     story.ask(0, question)
@@ -222,7 +222,7 @@ def test_what_is_no_call_that_was_cut_off_cannot_be_settled(api: Api) -> None:
     assert story.seen()["status"] == "input_required"
 
 
-def family(api: Api, metadata: dict[str, str]) -> list[Story]:
+def family(api: Api, metadata: dict[str, str]) -> list[JobDriver]:
     """A job, one that it has made, and one that that has made; each executes its plan."""
     stories = [begun(api, call("look"), call("put"), metadata=metadata) for _ in range(3)]
     for above, story in pairwise(stories):

@@ -12,7 +12,7 @@ import pytest
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.ports import PlanWake, Wake
 from tests.integration.api.conftest import Api, problem_of
-from tests.integration.api.control import Story, begun, call, failed_job, plan
+from tests.integration.api.control import JobDriver, begun, call, failed_job, plan
 
 CALLS = [call("look", "a"), call("calc", "$0.output.text"), call("mail", "$1.output.text"), call("calc", "b")]
 
@@ -23,7 +23,7 @@ def api(control_api: Api) -> Api:
 
 
 @pytest.fixture
-def source(api: Api) -> Story:
+def source(api: Api) -> JobDriver:
     """A job that has completed, all its steps succeeded."""
     story = begun(api, *CALLS, input="report", metadata={"who": "me"}, limits={"plan_timeout_seconds": 20})
     story.succeed(0, 1, 2, 3)
@@ -31,18 +31,18 @@ def source(api: Api) -> Story:
     return story
 
 
-def fork(api: Api, source: Story, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+def fork(api: Api, source: JobDriver, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
     return api.http.post(f"/jobs/{source.id}/fork", **({} if body is None else {"json": body}), headers=headers)
 
 
-def forked(api: Api, source: Story, body: dict[str, Any] | None = None) -> Story:
+def forked(api: Api, source: JobDriver, body: dict[str, Any] | None = None) -> JobDriver:
     """A fork that must be accepted."""
     response = fork(api, source, body)
     assert response.status_code == 202, response.text
-    return Story(api, response.json()["id"])
+    return JobDriver(api, response.json()["id"])
 
 
-def origins(story: Story) -> dict[int, Any]:
+def origins(story: JobDriver) -> dict[int, Any]:
     return {step["index"]: step["reused_from"] for step in story.seen()["steps"]}
 
 
@@ -50,7 +50,7 @@ def jobs(api: Api) -> int:
     return int(api.jobs.execute("SELECT count(*) AS n FROM jobs")[0]["n"])
 
 
-def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: Story, wakes: list[Wake]) -> None:
+def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: JobDriver, wakes: list[Wake]) -> None:
     before = source.seen()
 
     response = fork(api, source)
@@ -61,9 +61,9 @@ def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: Story
     assert (new["status"], new["forked_from"], new["input"]) == ("queued", source.id, "report")
     assert (new["metadata"], new["plan"]) == ({"who": "me"}, before["plan"])
     assert wakes == [PlanWake(UUID(new["id"]))]
-    assert new == {**Story(api, new["id"]).seen(), "steps": []}
+    assert new == {**JobDriver(api, new["id"]).seen(), "steps": []}
 
-    story = Story(api, new["id"])
+    story = JobDriver(api, new["id"])
     assert not story.accept()
     seen = story.seen()
     assert seen["status"] == "responding"
@@ -73,7 +73,7 @@ def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: Story
     assert source.seen() == before
 
 
-def test_an_edit_runs_what_it_affects_and_nothing_else(api: Api, source: Story) -> None:
+def test_an_edit_runs_what_it_affects_and_nothing_else(api: Api, source: JobDriver) -> None:
     story = forked(api, source, {"plan": plan(*CALLS[:3], call("calc", "new")), "input": "other"})
 
     assert story.accept()
@@ -83,7 +83,7 @@ def test_an_edit_runs_what_it_affects_and_nothing_else(api: Api, source: Story) 
     assert story.seen()["input"] == "other"
 
 
-def test_what_depends_on_the_edit_runs_with_the_new_outputs(api: Api, source: Story) -> None:
+def test_what_depends_on_the_edit_runs_with_the_new_outputs(api: Api, source: JobDriver) -> None:
     story = forked(api, source, {"plan": plan(call("look", "new"), *CALLS[1:])})
 
     assert story.accept()
@@ -94,7 +94,7 @@ def test_what_depends_on_the_edit_runs_with_the_new_outputs(api: Api, source: St
     assert story.seen()["steps"][2]["arguments"] == {"text": f"of {story.id}"}
 
 
-def test_from_a_step_on_everything_runs(api: Api, source: Story) -> None:
+def test_from_a_step_on_everything_runs(api: Api, source: JobDriver) -> None:
     story = forked(api, source, {"from_step": 2})
 
     assert story.accept()
@@ -127,7 +127,7 @@ def test_a_fork_of_a_failed_or_cancelled_job_and_of_a_fork_works(api: Api) -> No
     assert origins(two) == {0: {"job_id": one.id, "index": 0}, 1: None}
 
 
-def test_a_dry_run_says_what_would_happen_and_stores_nothing(api: Api, source: Story, wakes: list[Wake]) -> None:
+def test_a_dry_run_says_what_would_happen_and_stores_nothing(api: Api, source: JobDriver, wakes: list[Wake]) -> None:
     before = jobs(api)
 
     response = fork(api, source, {"plan": plan(CALLS[0], CALLS[2] | {"arguments": {"text": "x"}}), "dry_run": True})
@@ -149,7 +149,7 @@ def test_a_dry_run_says_what_would_happen_and_stores_nothing(api: Api, source: S
     assert wakes == []
 
 
-def test_a_defective_plan_is_refused_with_all_its_errors_and_nothing_is_stored(api: Api, source: Story) -> None:
+def test_a_defective_plan_is_refused_with_all_its_errors_and_nothing_is_stored(api: Api, source: JobDriver) -> None:
     before, seen = jobs(api), source.seen()
 
     problem = problem_of(
@@ -170,7 +170,7 @@ def test_a_defective_plan_is_refused_with_all_its_errors_and_nothing_is_stored(a
         ({"metadata": {"a": [[]] * 3, "b": {"c": "x" * 20_000}}}, "metadata"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_stored(api: Api, source: Story, body: Any, text: str) -> None:
+def test_what_cannot_be_is_refused_and_nothing_is_stored(api: Api, source: JobDriver, body: Any, text: str) -> None:
     before = jobs(api)
 
     response = fork(api, source, body)
@@ -189,7 +189,7 @@ DOUBTS = {
 }
 
 
-def doubtful(api: Api, how: str) -> Story:
+def doubtful(api: Api, how: str) -> JobDriver:
     """A job whose second step, an unsafe one, may have taken effect."""
     story = begun(api, call("look"), call("pay", "x"), call("put"))
     story.succeed(0)
@@ -247,14 +247,14 @@ def test_an_unsafe_call_that_did_not_happen_is_made(api: Api, code: str) -> None
     assert forked(api, source).accept()
 
 
-def test_an_unsafe_call_that_succeeded_is_made_again_from_that_step_on(api: Api, source: Story) -> None:
+def test_an_unsafe_call_that_succeeded_is_made_again_from_that_step_on(api: Api, source: JobDriver) -> None:
     story = forked(api, source, {"from_step": 2})
 
     assert story.accept()
     assert story.statuses()[2] == "ready"
 
 
-def test_limits_are_those_of_the_source_unless_named(api: Api, source: Story) -> None:
+def test_limits_are_those_of_the_source_unless_named(api: Api, source: JobDriver) -> None:
     def limits(body: dict[str, Any]) -> Any:
         story = forked(api, source, {"limits": body})
         found = Limits.from_json(api.jobs.execute("SELECT limits FROM jobs WHERE id = %s", story.id)[0]["limits"])
@@ -275,7 +275,7 @@ def test_a_fork_may_use_the_tools_that_its_source_may(api: Api) -> None:
 
 @pytest.mark.parametrize("why", ["queued", "completed", "refused"])
 def test_what_has_no_valid_plan_cannot_be_forked(api: Api, why: str) -> None:
-    story = Story(api, api.submit({"input": "x"})["id"])
+    story = JobDriver(api, api.submit({"input": "x"})["id"])
     if why == "completed":
         api.jobs.complete(story.id)
     elif why == "refused":
@@ -298,7 +298,9 @@ def test_the_plan_of_an_orchestration_cannot_be_forked(api: Api) -> None:
     assert "fork the job that it works for" in told
 
 
-def further_round(api: Api, story: Story, source: str, tool: str, arguments: dict[str, Any], **columns: Any) -> None:
+def further_round(
+    api: Api, story: JobDriver, source: str, tool: str, arguments: dict[str, Any], **columns: Any
+) -> None:
     """Give a job one round more, of one step that has succeeded."""
     api.jobs.execute(
         "INSERT INTO plans (job_id, round, tenant_id, source) VALUES (%s, 1, 'default', %s)", story.id, source
@@ -313,7 +315,7 @@ def further_round(api: Api, story: Story, source: str, tool: str, arguments: dic
     api.jobs.execute("UPDATE jobs SET round = 1 WHERE id = %s", story.id)
 
 
-def test_a_fork_has_the_plan_of_the_first_round_and_calls_the_chained_tool_anew(api: Api, source: Story) -> None:
+def test_a_fork_has_the_plan_of_the_first_round_and_calls_the_chained_tool_anew(api: Api, source: JobDriver) -> None:
     further_round(api, source, "chained", "look", {"query": "a"}, verbatim=True)
 
     story = forked(api, source)
@@ -323,7 +325,7 @@ def test_a_fork_has_the_plan_of_the_first_round_and_calls_the_chained_tool_anew(
 
 
 def test_a_fork_of_a_loop_has_a_plan_of_its_own_that_takes_over_outcomes_of_any_round(
-    api: Api, source: Story
+    api: Api, source: JobDriver
 ) -> None:
     said = call("look", "$0.output.text")  # as data: in no round it refers to anything
     further_round(api, source, "model", "look", said["arguments"], verbatim=True)
@@ -354,8 +356,8 @@ def test_a_fork_has_the_agent_and_the_budget_of_its_source(api: Api) -> None:
         json.dumps(plan(call("look"))),
     )
 
-    made = fork(api, Story(api, job["id"]), {}).json()
-    other = fork(api, Story(api, job["id"]), {"limits": {"budget": {"max_steps": 8}}}).json()
+    made = fork(api, JobDriver(api, job["id"]), {}).json()
+    other = fork(api, JobDriver(api, job["id"]), {"limits": {"budget": {"max_steps": 8}}}).json()
 
     assert (made["agent"], made["forked_from"]) == (job["agent"], job["id"])
     rows = api.jobs.execute(
@@ -373,7 +375,7 @@ def test_a_fork_has_the_priority_of_its_source(api: Api) -> None:
     assert forked(api, source).seen()["priority"] == "bulk"
 
 
-def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api: Api, source: Story) -> None:
+def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api: Api, source: JobDriver) -> None:
     key = {"Idempotency-Key": str(uuid4())}
     first = fork(api, source, {"from_step": 1}, **key)
     again = fork(api, source, {"from_step": 1}, **key)
@@ -389,7 +391,7 @@ def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api:
     problem_of(fork(api, source, {}, **{"Idempotency-Key": "a b"}), 400, "invalid_idempotency_key")
 
 
-def test_a_key_without_a_body_is_good_too(api: Api, source: Story) -> None:
+def test_a_key_without_a_body_is_good_too(api: Api, source: JobDriver) -> None:
     key = {"Idempotency-Key": str(uuid4())}
 
     assert fork(api, source, None, **key).json()["id"] == fork(api, source, None, **key).json()["id"]

@@ -14,7 +14,7 @@ from planq.shared.ports.jobs.sweep import Swept
 from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.database import Database
 from tests.integration.api.conftest import Api, a_key, problem_of
-from tests.integration.api.control import Story, begun, call
+from tests.integration.api.control import JobDriver, begun, call
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_job_is_changed_by_one_of_two_that_saw_it(api: Api, mark: Mark) -> Non
     assert shown(api, action)["done"] == 1
 
 
-def failed(api: Api, mark: Mark, tool: str) -> Story:
+def failed(api: Api, mark: Mark, tool: str) -> JobDriver:
     story = begun(api, call(tool), **mark.filter)
     story.fail(0, "timeout")
     story.answer(None)
@@ -245,7 +245,7 @@ def test_what_cannot_be_meant_is_refused_and_others_see_nothing(api: Api, mark: 
 
 
 def test_a_job_that_has_ended_by_itself_is_left_as_it_is(api: Api, mark: Mark) -> None:
-    story = Story(api, mark.submit(1)[0])
+    story = JobDriver(api, mark.submit(1)[0])
     action = mark.begin("cancel")
     api.jobs.complete(story.id)
     assert swept_to_its_end(api, action)["done"] == 0

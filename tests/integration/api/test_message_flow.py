@@ -15,7 +15,7 @@ from planq.shared.ports import Wake
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.api.conftest import Api, problem_of
-from tests.integration.api.control import Story, begun, call, failed_job
+from tests.integration.api.control import JobDriver, begun, call, failed_job
 
 CASES = load("inbound_flow")
 
@@ -30,7 +30,7 @@ def queued(api: Api) -> str:
 
 
 def planning(api: Api) -> str:
-    task = Story(api, api.submit({"input": "g"})["id"])
+    task = JobDriver(api, api.submit({"input": "g"})["id"])
     assert task.claim_stage() is not None
     return task.id
 

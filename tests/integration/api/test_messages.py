@@ -23,7 +23,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
-from tests.integration.api.control import Story
+from tests.integration.api.control import JobDriver
 from tests.support.conversations import message
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
@@ -313,7 +313,7 @@ def rows(api: Api, thread: str) -> list[dict[str, Any]]:
     )
 
 
-def asks(api: Api, job: str, *questions: Elicitation) -> Story:
+def asks(api: Api, job: str, *questions: Elicitation) -> JobDriver:
     """Let a job make a plan, each step of which asks a person something."""
     plan = control.plan(*(control.call("look", str(number)) for number in range(len(questions))))
 
@@ -325,7 +325,7 @@ def asks(api: Api, job: str, *questions: Elicitation) -> Story:
         assert (await store.accept_plan(claim, "model", plan, compiled.steps, [])).applied
 
     api.jobs.run(work)
-    story = Story(api, job)
+    story = JobDriver(api, job)
     for number, question in enumerate(questions):
         story.ask(number, question)
     return story

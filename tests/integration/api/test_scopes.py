@@ -19,7 +19,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.tenants.api_keys import ApiKeyStore
 from tests.integration.api.conftest import Api, problem_of, search
-from tests.integration.api.control import TOOLS, Story, begun, call, plan
+from tests.integration.api.control import TOOLS, JobDriver, begun, call, plan
 from tests.support.conversations import message
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -58,7 +58,7 @@ def asking(api: Api, job_id: str) -> str:
         assert (await store.accept_plan(claim, "model", body, compiled.steps, [])).applied
 
     api.jobs.run(work)
-    Story(api, job_id).ask(0, FORM)
+    JobDriver(api, job_id).ask(0, FORM)
     (question,) = api.http.get(f"/jobs/{job_id}/elicitations").json()["items"]
     return str(question["id"])
 

@@ -27,7 +27,7 @@ from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.shared.store.tenants.directory import TenantStore
 from tests.integration.api import control
 from tests.integration.api.conftest import SECRET_KEY, TOOLS, Api, MakeApi, problem_of, search
-from tests.integration.api.control import Story, begun, call
+from tests.integration.api.control import JobDriver, begun, call
 from tests.support.conversations import message
 from tests.support.waiting import eventually
 
@@ -122,7 +122,7 @@ class Belongings:
         asks = begun(self.api, call("sign", SECRET), input=SECRET)
         asks.ask(0)
         (question,) = self.api.http.get(f"/jobs/{asks.id}/elicitations").json()["items"]
-        done = Story(self.api, self.api.submit({"input": SECRET})["id"])
+        done = JobDriver(self.api, self.api.submit({"input": SECRET})["id"])
         output = {"artifact_id": "report", "artifact": {"text": SECRET}, "_metadata": {}}
         plan = {"type": "tool_calls", "calls": [search(SECRET)]}
         self.api.jobs.run_plan(done.id, plan, {0: output})

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.celery_config import create_celery
-from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetters, Letter
+from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetter, DeadLetters
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
@@ -188,7 +188,7 @@ def test_dead_letters_are_counted_listed_and_dropped(doctor: Doctor, broker_url:
     assert command("list").stdout == "no dead letters\n"
     assert json.loads(command("drop", "--json").stdout) == {"dropped": 0}
     dead_letters = DeadLetters(create_celery(broker_url))
-    dead_letters.add([Letter.of("planq.io", f"message {n} \x1b[31m", "no wake-up") for n in range(3)])
+    dead_letters.add([DeadLetter.of("planq.io", f"message {n} \x1b[31m", "no wake-up") for n in range(3)])
     dead_letters.close()
 
     found = checks(doctor("--json", BROKER_URL=broker_url))["dead letters"]
@@ -207,7 +207,7 @@ def test_dead_letters_are_counted_listed_and_dropped(doctor: Doctor, broker_url:
 def test_dead_letters_are_bounded_and_the_oldest_go_first(broker_url: str) -> None:
     dead_letters = DeadLetters(create_celery(broker_url))
     for start in range(0, 2_000, 500):
-        dead_letters.add([Letter.of("planq.io", str(n), "no wake-up") for n in range(start, start + 500)])
+        dead_letters.add([DeadLetter.of("planq.io", str(n), "no wake-up") for n in range(start, start + 500)])
     eventually(lambda: dead_letters.count() == MOST_LETTERS, what="the oldest have gone")
     kept = dead_letters.list(MOST_LETTERS)
     assert [letter.message for letter in (kept[0], kept[-1])] == ["1999", "1000"]

@@ -248,7 +248,7 @@ class Keeper:
         self.result = {"kept": True} if result is None else result
         self.schema = schema or {"type": "object"}
 
-        class Kept:
+        class KeepTool:
             @property
             def definition(self) -> Any:
                 made = make_tool(echo).definition
@@ -263,7 +263,7 @@ class Keeper:
                     raise keeper.result
                 return keeper.result
 
-        self.tool = Kept()
+        self.tool = KeepTool()
 
 
 CHAINED = {**CLERK, "chained_tool": "keep.it"}

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.budget import Holder, Price, Wanted
+from planq.shared.domain.jobs.budget import Holder, Price, ReservationRequest
 from planq.shared.domain.jobs.states import Effect, JobStatus
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
@@ -232,8 +232,8 @@ def test_what_a_lost_stage_had_reserved_is_free_again(play: Callable[..., Any]) 
         claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
         holder = Holder(job_id, claim.attempt)
-        held = await harness.store.reserve(holder, Wanted(model_calls=1))
-        again = await harness.store.reserve(holder, Wanted(model_calls=1))
+        held = await harness.store.reserve(holder, ReservationRequest(model_calls=1))
+        again = await harness.store.reserve(holder, ReservationRequest(model_calls=1))
         assert (held.exceeded, again.exceeded) == (None, None), "its own reservation does not stand in its way"
         await harness.store.release_stage(claim)  # as the sweeper does for a worker that died
         await harness.drain()

@@ -120,9 +120,9 @@ def test_a_chain_of_pure_steps_ends_in_one_commit_and_each_step_is_shown(play: P
 @pytest.mark.parametrize(
     ("tools", "bound", "sizes"),
     [
-        (["leaf"] * 8, ("MOST", 2), [3, 3, 2]),
-        (["leaf"] * 3, ("SECONDS", 0.0), [1, 1, 1]),
-        (["leaf", "leaf", "look", "leaf", "leaf"], ("MOST", 2), [2, 1, 2]),
+        (["leaf"] * 8, ("MAX_FUSED_STEPS", 2), [3, 3, 2]),
+        (["leaf"] * 3, ("FUSED_SECONDS", 0.0), [1, 1, 1]),
+        (["leaf", "leaf", "look", "leaf", "leaf"], ("MAX_FUSED_STEPS", 2), [2, 1, 2]),
     ],
     ids=["so many", "so long", "what looks at the world"],
 )

@@ -25,7 +25,7 @@ from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 Play = Callable[..., Any]
 
 
-class Held:
+class BlockingTool:
     """A tool that waits for the test."""
 
     def __init__(self, effect: str = "read") -> None:
@@ -44,7 +44,7 @@ class Held:
         self.tool = make_tool(held)
 
 
-async def begun(harness: Harness, tool: Held) -> tuple[UUID, asyncio.Task[Any]]:
+async def begun(harness: Harness, tool: BlockingTool) -> tuple[UUID, asyncio.Task[Any]]:
     """A job whose only step runs."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
     running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
@@ -81,7 +81,7 @@ async def step_of(harness: Harness, job_id: UUID) -> Any:
 
 
 def test_an_attempt_that_was_taken_back_is_cut_off_and_writes_nothing(play: Play) -> None:
-    held = Held("unsafe")
+    held = BlockingTool("unsafe")
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, held)
@@ -99,7 +99,7 @@ def test_an_attempt_that_was_taken_back_is_cut_off_and_writes_nothing(play: Play
 
 
 def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
-    held = Held()
+    held = BlockingTool()
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, held)
@@ -118,7 +118,7 @@ def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
 
 @pytest.mark.parametrize("effect", ["read", "unsafe"])
 def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: Play, effect: str) -> None:
-    held = Held(effect)
+    held = BlockingTool(effect)
 
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
@@ -137,7 +137,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: P
 
 @pytest.mark.parametrize("effect", ["read", "unsafe"])
 def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play: Play, effect: str) -> None:
-    held = Held(effect)
+    held = BlockingTool(effect)
 
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
@@ -166,7 +166,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
 
 
 def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: Play) -> None:
-    held = Held()
+    held = BlockingTool()
 
     async def scenario(harness: Harness) -> Any:
         job_id = await planned(harness)
@@ -187,7 +187,7 @@ def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: P
 
 def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) -> None:
     """After a freeze: the outcome is there first, the comparison comes second, and the outcome waits for it."""
-    held = Held()
+    held = BlockingTool()
 
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
@@ -213,7 +213,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would do, after its time, what another one may have done by then."""
-    held = Held("unsafe")
+    held = BlockingTool("unsafe")
 
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
@@ -243,7 +243,7 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is cancelled twice leaves before the database has answered, and a comparison may come in between."""
-    held = Held("unsafe")
+    held = BlockingTool("unsafe")
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, held)
@@ -276,7 +276,7 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
 
 def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> None:
     """Every lease has lapsed, no sweep came: the next beat finds all still held."""
-    held = Held("unsafe")
+    held = BlockingTool("unsafe")
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, held)
@@ -309,7 +309,7 @@ def test_what_comes_back_for_the_third_time_without_an_end_counts_as_a_loss(
         step = await step_of(harness, job_id)
         return step["status"], step["attempt"]
 
-    assert play(scenario, ScriptedModel(), [Held(effect).tool]) == ended
+    assert play(scenario, ScriptedModel(), [BlockingTool(effect).tool]) == ended
 
 
 def test_a_worker_whose_row_was_removed_tells_the_new_one_only_what_came_after(play: Play) -> None:

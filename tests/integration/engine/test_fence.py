@@ -37,7 +37,7 @@ async def not_happened() -> NotHappened:
     return NotHappened()
 
 
-class Held:
+class BlockingTool:
     """A tool that tells when it has begun, when it was stopped, and does not answer before it is let go."""
 
     def __init__(self, effect: str, **options: Any) -> None:
@@ -120,7 +120,7 @@ async def take_back(harness: Harness, job_id: UUID) -> None:
 def test_a_write_is_stopped_when_the_lease_is_over_and_that_is_said_when_it_is_back(
     play: Play, effect: str, options: dict[str, Any], status: str, code: str | None, in_doubt: bool
 ) -> None:
-    held = Held(effect, **options)
+    held = BlockingTool(effect, **options)
 
     async def scenario(harness: Harness) -> Any:
         lease, clock = leased(harness)
@@ -142,7 +142,7 @@ def test_a_write_is_stopped_when_the_lease_is_over_and_that_is_said_when_it_is_b
 
 
 def test_what_was_stopped_is_left_to_those_who_took_it_over(play: Play) -> None:
-    held = Held("unsafe", find_out=not_happened)
+    held = BlockingTool("unsafe", find_out=not_happened)
 
     async def scenario(harness: Harness) -> Any:
         lease, clock = leased(harness)
@@ -161,7 +161,7 @@ def test_what_was_stopped_is_left_to_those_who_took_it_over(play: Play) -> None:
 
 
 def test_a_read_goes_on_without_a_lease_and_its_result_waits_for_it(play: Play) -> None:
-    held = Held("read")
+    held = BlockingTool("read")
 
     async def scenario(harness: Harness) -> Any:
         lease, clock = leased(harness)
@@ -295,7 +295,7 @@ ABANDONED = "UPDATE steps SET worker_id = NULL"
 def test_a_call_is_looked_into_when_it_can_act_no_more(
     play: Play, options: dict[str, Any], struck: str, past: float, found: list[tuple[str, str]]
 ) -> None:
-    held = Held("unsafe", timeout_seconds=60, **options)
+    held = BlockingTool("unsafe", timeout_seconds=60, **options)
 
     async def scenario(harness: Harness) -> Any:
         harness.worker_registry = WorkerRegistry(harness.database, LEASE, timedelta(seconds=3))
@@ -309,7 +309,7 @@ def test_a_call_is_looked_into_when_it_can_act_no_more(
 
 @pytest.mark.parametrize("effect", ["read", "idempotent"])
 def test_what_may_be_done_twice_is_taken_over_as_soon_as_the_lease_is_over(play: Play, effect: str) -> None:
-    held = Held(effect, timeout_seconds=60)
+    held = BlockingTool(effect, timeout_seconds=60)
 
     async def scenario(harness: Harness) -> Any:
         lost = await claimed(harness)
@@ -320,7 +320,7 @@ def test_what_may_be_done_twice_is_taken_over_as_soon_as_the_lease_is_over(play:
 
 
 def test_an_attempt_that_had_to_find_out_first_may_act_for_twice_as_long(play: Play) -> None:
-    held = Held("unsafe", timeout_seconds=60, find_out=not_happened)
+    held = BlockingTool("unsafe", timeout_seconds=60, find_out=not_happened)
 
     async def scenario(harness: Harness) -> Any:
         harness.worker_registry = WorkerRegistry(harness.database, LEASE, timedelta(seconds=3))

@@ -14,7 +14,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.processes import Process
 from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import Attempt, Loss, Peer, StageClaim, StepClaim
+from planq.shared.ports import Attempt, LossKind, Peer, StageClaim, StepClaim
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -211,7 +211,7 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
         return seen, len(others)
 
     seen, count = play(scenario, MODEL, TOOLS)
-    assert seen == [Loss.LEASE] * count + [Loss.GONE] * count
+    assert seen == [LossKind.LEASE] * count + [LossKind.GONE] * count
 
 
 def test_a_worker_that_was_ended_is_forgotten_by_the_next_tidying(play: Play) -> None:

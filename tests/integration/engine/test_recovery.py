@@ -13,7 +13,7 @@ import pytest
 from planq.shared.domain.errors import RateLimited, Transient
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
-from planq.shared.domain.overview.again import doubts_about
+from planq.shared.domain.overview.again import steps_with_unknown_outcome
 from planq.shared.ports import StepClaim, StepWake
 from planq.shared.store.requests import Verdict
 from planq.worker.engine import SweepSettings
@@ -378,7 +378,7 @@ def test_a_doubt_outlives_being_skipped(play: Play) -> None:
         async with harness.database.connection() as connection:  # nobody can be in the call any more
             await connection.execute("UPDATE steps SET finished_at = finished_at - interval '1 minute'")
         job, planned = await harness.requests.planned("default", job_id)
-        in_doubt = doubts_about(job, planned, repeat_unsafe=False)
+        in_doubt = steps_with_unknown_outcome(job, planned, repeat_unsafe=False)
         asked = await harness.requests.resume("default", job_id, after=job["resumes"], in_doubt=in_doubt)
         await harness.publish(asked.wakes)
         await harness.drain()

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.jobs.budget import Holder, Price, Reserved, Wanted
+from planq.shared.domain.jobs.budget import Holder, Price, Reservation, ReservationRequest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
@@ -25,12 +25,12 @@ from tests.support.plans import compiled
 
 Play = Callable[..., Any]
 
-CALL = Wanted(400, 600, 600, model_calls=1, may_ask=False, price=Price(0.004, 0.00001))
+CALL = ReservationRequest(400, 600, 600, model_calls=1, may_ask=False, price=Price(0.004, 0.00001))
 """Needs 1000 tokens and 0.01 USD, not a token less."""
 
-STEPS = Wanted(steps=3, may_ask=False)
+STEPS = ReservationRequest(steps=3, may_ask=False)
 
-FOR_ONE: Sequence[tuple[Mapping[str, Any], Wanted]] = [
+FOR_ONE: Sequence[tuple[Mapping[str, Any], ReservationRequest]] = [
     ({"max_model_calls": 1}, CALL),
     ({"max_tokens": 1_500}, CALL),
     ({"max_cost_usd": 0.015}, CALL),
@@ -53,22 +53,24 @@ def holder(claim: StageClaim) -> Holder:
     return Holder(claim.job_id, claim.attempt)
 
 
-def call(wanted: Wanted, tokens: int = 1_000) -> ModelCall:
+def call(wanted: ReservationRequest, tokens: int = 1_000) -> ModelCall:
     return ModelCall(Purpose.PLAN, "m", 5, tokens, id=wanted.call_id)
 
 
-def fresh(wanted: Wanted) -> Wanted:
+def fresh(wanted: ReservationRequest) -> ReservationRequest:
     """Return the same for a call with an id of its own."""
-    return Wanted(wanted.asked_tokens, wanted.reply_tokens, wanted.least_tokens, 1, may_ask=False, call_id=uuid4())
+    return ReservationRequest(
+        wanted.asked_tokens, wanted.reply_tokens, wanted.least_tokens, 1, may_ask=False, call_id=uuid4()
+    )
 
 
-def granted(outcomes: Sequence[Reserved]) -> int:
+def granted(outcomes: Sequence[Reservation]) -> int:
     return sum(outcome.exceeded is None and not outcome.is_late for outcome in outcomes)
 
 
 @pytest.mark.parametrize(("budget", "wanted"), FOR_ONE, ids=[next(iter(budget)) for budget, _ in FOR_ONE])
 def test_of_reservations_at_the_same_time_as_many_are_granted_as_fit(
-    play: Play, budget: Mapping[str, Any], wanted: Wanted
+    play: Play, budget: Mapping[str, Any], wanted: ReservationRequest
 ) -> None:
     async def scenario(harness: Harness) -> Any:
         claims = await family(harness, 12, budget)
@@ -81,7 +83,7 @@ def test_of_reservations_at_the_same_time_as_many_are_granted_as_fit(
 
 
 def test_calls_that_end_while_others_are_reserved_count_once_and_at_every_moment(play: Play) -> None:
-    async def go(harness: Harness, claim: StageClaim) -> Reserved:
+    async def go(harness: Harness, claim: StageClaim) -> Reservation:
         wanted = fresh(CALL)
         reserved = await harness.store.reserve(holder(claim), wanted)
         if reserved.exceeded is None:
@@ -140,17 +142,17 @@ def test_what_is_held_becomes_what_is_used_in_the_commit_that_records_the_call(p
     assert [(reserved.exceeded, reserved.used) for reserved in told] == [("max_model_calls", 2)] * 3
 
 
-async def taken_back(harness: Harness, claim: StageClaim, wanted: Wanted) -> None:
+async def taken_back(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:
     """As the sweeper does with the stage of a worker that died."""
     assert await harness.database.call("planq_release_stage", claim.job_id, claim.attempt, True)
 
 
-async def failed(harness: Harness, claim: StageClaim, wanted: Wanted) -> None:
+async def failed(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:
     """By a defect before the model was asked."""
     assert await harness.store.end_job(claim, JobStatus.FAILED, None, None, [])
 
 
-async def cut_off_for_long(harness: Harness, claim: StageClaim, wanted: Wanted) -> None:
+async def cut_off_for_long(harness: Harness, claim: StageClaim, wanted: ReservationRequest) -> None:
     """By a cancel, and its worker has died, too."""
     await harness.requests.cancel("default", claim.job_id)
     await rows(harness, "UPDATE budget_holds SET owed_until = owed_until - interval '15 seconds' RETURNING 1")

@@ -12,7 +12,7 @@ from planq.worker.llm.gateway import ModelGateway
 from planq.worker.tools.builtin.pure import calculate
 from tests.integration.llm.calls import every_stream, settings_for
 from tests.integration.llm.dialects import Dialect
-from tests.integration.llm.turns import Said, calling, conversation, reasoning
+from tests.integration.llm.turns import WireMessage, calling, conversation, reasoning
 from tests.integration.llm.wire import Reply, WireServer, wire_server
 from tests.support.harness import Harness, make_tool
 
@@ -39,9 +39,9 @@ def test_a_turn_goes_back_with_its_ids_and_signature(
     assert (job["status"], job["stop_reason"], job["answer"]) == ("completed", "answered", "It is 4.")
     question, said, results = conversation(dialect, server.requests[1].body)
     names = [name for name, _, _ in said.calls]
-    assert question == Said("user", ("What is 2+2?",))
+    assert question == WireMessage("user", ("What is 2+2?",))
     calls = tuple((name, *one) for name, one in zip(names, sums, strict=True))
-    assert said == Said("assistant", ("Let me see.",), calls, signed=True)
+    assert said == WireMessage("assistant", ("Let me see.",), calls, signed=True)
     (first, second) = results.results
     assert first == (names[0], '{"result": 4}')
     # A reference is text here, and no expression.

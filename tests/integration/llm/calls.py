@@ -15,7 +15,7 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway, Patience
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, STREAMS, Dialect
-from tests.integration.llm.wire import Received, WireServer
+from tests.integration.llm.wire import WireRequest, WireServer
 from tests.support.tiers import some
 
 PLAN = {
@@ -97,6 +97,6 @@ def failure(settings: ModelSettings, dialect: Dialect, waits: Waits | None = Non
     return caught.value.error.code, caught.value.error.message, caught.value.call
 
 
-def received(server: WireServer) -> Received:
+def received(server: WireServer) -> WireRequest:
     assert len(server.requests) == 1
     return server.requests[0]

@@ -20,14 +20,18 @@ from planq.worker.llm.gateway import ModelGateway, Patience
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
 from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, Dialect
-from tests.integration.llm.turns import SIGNATURE, Said, calling, conversation, offered, reasoning
+from tests.integration.llm.turns import SIGNATURE, WireMessage, calling, conversation, offered, reasoning
 from tests.integration.llm.wire import Reply, WireServer
 
 FETCH = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
 ALL = [*TOOLS, ToolDefinition(name="web.fetch", description="Get a page.", input_schema=FETCH)]
 CALLED = (("calculate", {"expression": "$0.output.x"}), ("web_fetch", {"url": "u"}))
 NEXT = {"type": "tool_calls", "reasoning": "r", "calls": [{"number": 0, "tool_name": "calculate", "arguments": {}}]}
-BEFORE = [Said("user", ("Hello",)), Said("assistant", ("Good day",)), Said("user", ("What is 2+2?",))]
+BEFORE = [
+    WireMessage("user", ("Hello",)),
+    WireMessage("assistant", ("Good day",)),
+    WireMessage("user", ("What is 2+2?",)),
+]
 
 
 def turn(
@@ -78,13 +82,13 @@ def test_react_offers_the_tools_and_gives_calls_back_as_they_came(server: WireSe
     names = [call.id for call in first.tool_calls]
     assert conversation(dialect, again) == [
         *BEFORE,
-        Said(
+        WireMessage(
             "assistant",
             ("Let me see.",),
             ((names[0], *CALLED[0]), (names[1], *CALLED[1])),
             signed=True,
         ),
-        Said(
+        WireMessage(
             "tool",
             results=(
                 (names[0], '{"result": 4}'),

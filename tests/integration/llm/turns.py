@@ -15,7 +15,7 @@ Native = tuple[str, Json | str]
 
 
 @dataclass(frozen=True)
-class Said:
+class WireMessage:
     """A message of a conversation on the wire, whatever its format: texts, calls and results in their order.
 
     A call is (id, name, arguments), a result (id, content). `signed` says whether the signature stands in it.
@@ -93,13 +93,13 @@ def _text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def conversation(dialect: Dialect, body: Json) -> list[Said]:
+def conversation(dialect: Dialect, body: Json) -> list[WireMessage]:
     """Return the messages of a request without the system's, consecutive ones of one role taken together."""
-    told: list[Said] = []
+    told: list[WireMessage] = []
     for said in _READERS[dialect.name](body):
         if told and told[-1].role == said.role and said.role != "user":
             last = told.pop()
-            said = Said(
+            said = WireMessage(
                 said.role,
                 last.texts + said.texts,
                 last.calls + said.calls,
@@ -110,13 +110,13 @@ def conversation(dialect: Dialect, body: Json) -> list[Said]:
     return told
 
 
-def _chat_said(body: Json) -> list[Said]:
+def _chat_said(body: Json) -> list[WireMessage]:
     told = []
     for message in body["messages"]:
         if message["role"] == "system":
             continue
         if message["role"] == "tool":
-            told.append(Said("tool", results=((message["tool_call_id"], message["content"]),)))
+            told.append(WireMessage("tool", results=((message["tool_call_id"], message["content"]),)))
             continue
         calls = tuple(
             (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
@@ -124,46 +124,46 @@ def _chat_said(body: Json) -> list[Said]:
         )
         content = message.get("content")
         texts = () if content is None else (content,)
-        told.append(Said(message["role"], texts, calls, signed=message.get("reasoning_content") == SIGNATURE))
+        told.append(WireMessage(message["role"], texts, calls, signed=message.get("reasoning_content") == SIGNATURE))
     return told
 
 
-def _responses_said(body: Json) -> list[Said]:
+def _responses_said(body: Json) -> list[WireMessage]:
     told = []
     for item in body["input"]:
         match item.get("type", "message"):
             case "function_call":
                 call = (item["call_id"], item["name"], json.loads(item["arguments"]))
-                told.append(Said("assistant", calls=(call,)))
+                told.append(WireMessage("assistant", calls=(call,)))
             case "function_call_output":
-                told.append(Said("tool", results=((item["call_id"], item["output"]),)))
+                told.append(WireMessage("tool", results=((item["call_id"], item["output"]),)))
             case "reasoning":
-                told.append(Said("assistant", signed=item["encrypted_content"] == SIGNATURE))
+                told.append(WireMessage("assistant", signed=item["encrypted_content"] == SIGNATURE))
             case _ if item["role"] != "system":
                 content = item["content"]
                 texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-                told.append(Said(item["role"], tuple(texts)))
+                told.append(WireMessage(item["role"], tuple(texts)))
     return told
 
 
-def _anthropic_said(body: Json) -> list[Said]:
+def _anthropic_said(body: Json) -> list[WireMessage]:
     told = []
     for message in body["messages"]:
         for block in message["content"]:
             match block["type"]:
                 case "tool_use":
-                    told.append(Said("assistant", calls=((block["id"], block["name"], block["input"]),)))
+                    told.append(WireMessage("assistant", calls=((block["id"], block["name"], block["input"]),)))
                 case "tool_result":
                     content = "".join(part["text"] for part in block["content"])
-                    told.append(Said("tool", results=((block["tool_use_id"], content),)))
+                    told.append(WireMessage("tool", results=((block["tool_use_id"], content),)))
                 case "thinking":
-                    told.append(Said(message["role"], signed=block["signature"] == SIGNATURE))
+                    told.append(WireMessage(message["role"], signed=block["signature"] == SIGNATURE))
                 case _:
-                    told.append(Said(message["role"], (block["text"],)))
+                    told.append(WireMessage(message["role"], (block["text"],)))
     return told
 
 
-def _google_said(body: Json) -> list[Said]:
+def _google_said(body: Json) -> list[WireMessage]:
     told = []
     for content in body["contents"]:
         role = "assistant" if content["role"] == "model" else "user"
@@ -171,12 +171,12 @@ def _google_said(body: Json) -> list[Said]:
             signed = part.get("thoughtSignature") == SIGNATURE
             if "functionCall" in part:
                 call = part["functionCall"]
-                told.append(Said(role, calls=((call["id"], call["name"], call["args"]),), signed=signed))
+                told.append(WireMessage(role, calls=((call["id"], call["name"], call["args"]),), signed=signed))
             elif "functionResponse" in part:
                 result = part["functionResponse"]
-                told.append(Said("tool", results=((result["id"], result["response"]["return_value"]),)))
+                told.append(WireMessage("tool", results=((result["id"], result["response"]["return_value"]),)))
             else:
-                told.append(Said(role, (part["text"],), signed=signed))
+                told.append(WireMessage(role, (part["text"],), signed=signed))
     return told
 
 

@@ -45,7 +45,7 @@ class Reply:
 
 
 @dataclass
-class Received:
+class WireRequest:
     """One HTTP request as it arrived; header names are in lower case."""
 
     path: str
@@ -61,7 +61,7 @@ class WireServer:
 
     def __init__(self) -> None:
         self.replies: deque[Reply] = deque()
-        self.requests: list[Received] = []
+        self.requests: list[WireRequest] = []
         self.released = threading.Event()
         self.streaming = threading.Event()
         self.left_at: list[float] = []
@@ -96,7 +96,7 @@ class WireServer:
         raw = handler.rfile.read(int(handler.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in handler.headers.items()}
         asked = json.loads(raw) if raw else {}
-        self.requests.append(Received(handler.path, headers, asked))
+        self.requests.append(WireRequest(handler.path, headers, asked))
         reply = self.next_reply(asked)
         handler.close_connection = True
         if reply.hang:

@@ -26,7 +26,7 @@ from planq.shared.domain.jobs.states import (
 )
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import FollowUp, StageClaim, Take
+from planq.shared.ports import ClaimRequest, FollowUp, StageClaim
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs import transitions as jobs
@@ -120,7 +120,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
 
 
 FOLLOWS = st.builds(FollowUp, st.sampled_from(AfterSteps), st.sampled_from(OnFailure))
-TAKES = st.none() | st.builds(Take, st.just(Lane.IO), st.integers(0, 3), st.booleans())
+TAKES = st.none() | st.builds(ClaimRequest, st.just(Lane.IO), st.integers(0, 3), st.booleans())
 FENCED = (StepSucceeded, StepFailed, StepLost, StepSuspended, StepDelegated, StepReleased, StepAsked)
 
 

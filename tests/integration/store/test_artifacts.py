@@ -12,11 +12,11 @@ from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.values.encoding import JsonText, encode
-from planq.shared.ports import ArtifactRecord, StepClaim, Take
+from planq.shared.ports import ArtifactRecord, ClaimRequest, StepClaim
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.support.plans import compiled
 
-IO = Take(Lane.IO)
+IO = ClaimRequest(Lane.IO)
 REPORT = ArtifactRecord("report", "writing", "text", {"user_id": "ada", "x": "\x00"})
 
 

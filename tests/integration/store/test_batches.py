@@ -13,14 +13,14 @@ import pytest
 from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.ports import ArtifactRecord, PayloadRecord, StageClaim, StepClaim, Take, TransitionResult
+from planq.shared.ports import ArtifactRecord, ClaimRequest, PayloadRecord, StageClaim, StepClaim, TransitionResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.integration.store.test_takes import FAN, accepted, indices, planning, steps_of
 
-IO = Take(Lane.IO)
+IO = ClaimRequest(Lane.IO)
 DONE = {"value": "v"}
 CALL = ModelCall(Purpose.RESPOND, "offline", 5, input_tokens=10, output_tokens=5)
 STEPS = steps_of(FAN)
@@ -30,7 +30,7 @@ async def claims_of(rows: Rows, jobs: int, calls: Sequence[dict[str, Any]] = FAN
     """Submit jobs and claim all of their steps."""
     claims: list[StepClaim] = []
     for _ in range(jobs):
-        _, moved = await accepted(rows, calls, Take(Lane.IO, len(calls)))
+        _, moved = await accepted(rows, calls, ClaimRequest(Lane.IO, len(calls)))
         claims += [claim for claim in moved.taken if isinstance(claim, StepClaim)]
     return claims
 
@@ -184,7 +184,7 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
 
 
 async def _accept(store: PostgresJobStore, stage: StageClaim) -> TransitionResult:
-    return await store.accept_plan(stage, "model", {}, STEPS, [], take=Take(Lane.IO, 4))
+    return await store.accept_plan(stage, "model", {}, STEPS, [], take=ClaimRequest(Lane.IO, 4))
 
 
 async def _each(stores: Sequence[PostgresJobStore], random: Random, things: Sequence[Any], do: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import Delegated, ExpiredJob, ExpiredPlan, StepClaim, Take
+from planq.shared.ports import ClaimRequest, Delegated, ExpiredJob, ExpiredPlan, StepClaim
 from planq.shared.store.requests import Verdict
 from tests.integration.store.test_child_jobs import Family, child, play
 from tests.support.plans import compiled
@@ -51,7 +51,7 @@ class Lineage(Family):
     async def _executing(self, job_id: UUID) -> StepClaim:
         stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert stage is not None
-        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=Take(Lane.IO))
+        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=ClaimRequest(Lane.IO))
         return next(taken for taken in moved.taken if isinstance(taken, StepClaim))
 
     async def left(self) -> list[timedelta | None]:

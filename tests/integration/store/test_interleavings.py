@@ -13,14 +13,14 @@ import pytest
 
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
-from planq.shared.domain.jobs.budget import STAGE, Holder, Wanted
+from planq.shared.domain.jobs.budget import STAGE, Holder, ReservationRequest
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, Lane, Strategy
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tenants.master_keys import MasterKey
-from planq.shared.ports import ChildRequest, Delegated, Take
+from planq.shared.ports import ChildRequest, ClaimRequest, Delegated
 from planq.shared.store import database as database_module
 from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Database, as_json
@@ -39,7 +39,7 @@ from tests.support.tiers import rare
 
 READ = {"tool_name": "sim_read", "arguments": {}}
 BOOM = ErrorRecord("tool_error", "boom")
-CALL = Wanted(400, 600, 600, model_calls=1, may_ask=False)
+CALL = ReservationRequest(400, 600, 600, model_calls=1, may_ask=False)
 
 
 class Side:
@@ -68,7 +68,7 @@ class Side:
         claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
         steps = compiled(Plan.model_validate({"calls": list(calls)}))
-        take = Take(Lane.IO, taken)
+        take = ClaimRequest(Lane.IO, taken)
         moved = await self.store.accept_plan(claim, "model", {"calls": calls}, steps, [], take=take)
         return job_id, moved.taken
 
@@ -152,7 +152,7 @@ def test_what_is_being_reserved_beside_a_cut_is_held_like_what_was_reserved_befo
             job_id = await side.submit(budget={"max_model_calls": 1})
             taken = [await side.store.claim_stage(job_id, [JobStatus.QUEUED])]
         holder = Holder(job_id, taken[0].attempt, 0, 0 if of_step else STAGE)
-        wanted = Wanted(400, 600, 600, model_calls=1, may_ask=False, call_id=uuid4())
+        wanted = ReservationRequest(400, 600, 600, model_calls=1, may_ask=False, call_id=uuid4())
         reserved, _, waited = await meet(
             lambda one: one.store.reserve(holder, wanted), lambda other: other.requests.cancel("default", job_id)
         )

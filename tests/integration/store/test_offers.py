@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import Take
+from planq.shared.ports import ClaimRequest
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -37,7 +37,9 @@ async def worker(rows: Rows, *tools: OfferedTool, lane: Lane = Lane.IO) -> tuple
     return id, PostgresJobStore(rows.database, id)
 
 
-async def executing(rows: Rows, *tools: str, take: Take | None = None, store: PostgresJobStore | None = None) -> Any:
+async def executing(
+    rows: Rows, *tools: str, take: ClaimRequest | None = None, store: PostgresJobStore | None = None
+) -> Any:
     """Submit a job and accept a plan of calls of these tools, one after the other; returns what that led to."""
     job_id = await rows.submit()
     claim = await (store or rows.store).claim_stage(job_id, [JobStatus.QUEUED])
@@ -93,7 +95,7 @@ def test_what_follows_is_not_taken_over_by_a_worker_that_cannot_run_it(play: Any
     async def scenario(rows: Rows) -> None:
         _, store = await worker(rows, MINE)
         _, other = await worker(rows, OfferedTool("sim_pure", TOOLS["sim_pure"].digest))
-        take = Take(Lane.IO, 4)
+        take = ClaimRequest(Lane.IO, 4)
         _, moved = await executing(rows, "sim_pure", take=take, store=store)
         assert (moved.taken, [step.index for step in moved.ready]) == ([], [0]), "nor with the plan"
         ref, moved = await executing(rows, ME, "sim_pure", ME, take=take, store=store)

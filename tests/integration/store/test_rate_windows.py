@@ -13,7 +13,7 @@ import redis
 
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.rates import ValkeyWindows, key_of
-from planq.shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict
+from planq.shared.domain.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict
 from planq.shared.store.database import Database
 from planq.shared.store.tenants.rates import PostgresWindows
 
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Checking(Protocol):
-    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]: ...
+    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]: ...
 
 
 class Counted(Checking, Protocol):
@@ -37,7 +37,7 @@ class InMemory:
     def __init__(self) -> None:
         self._windows = LocalWindows()
 
-    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         return [self._windows.check(knock, now=1_000.0) for knock in knocks]
 
     def age(self, seconds: float) -> None:
@@ -100,7 +100,7 @@ Case = tuple[Rates, Sequence[tuple[float, str, bool, int, int]]]
 
 
 async def knock(windows: Checking, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
-    (verdict,) = await windows.check([Knock(tenant_id, channel, rates)])
+    (verdict,) = await windows.check([RateRequest(tenant_id, channel, rates)])
     return verdict
 
 
@@ -183,7 +183,11 @@ def test_many_at_once_never_get_in_beyond_the_limits(
         rates = Rates(100, 50)
         calls = [
             one.check(
-                [Knock(tenant_id, channel, rates) for tenant_id in tenants for channel in ("web", "sms", "chat")]
+                [
+                    RateRequest(tenant_id, channel, rates)
+                    for tenant_id in tenants
+                    for channel in ("web", "sms", "chat")
+                ]
             )
             for _ in range(20)
             for one in windows

@@ -11,7 +11,7 @@ import pytest
 
 from planq.shared.domain.jobs.states import TERMINAL_JOB
 from planq.shared.store import retention as retention_module
-from planq.shared.store.conversations.store import Arrival, Received
+from planq.shared.store.conversations.store import Arrival, InboundResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, VERSIONS, Retention
@@ -170,7 +170,7 @@ def test_a_message_to_a_conversation_that_is_just_being_removed_begins_a_new_one
 ) -> None:
     """The statement is undone, and repeated: it found no row where it had just found one."""
 
-    async def work() -> Received:
+    async def work() -> InboundResult:
         async with Database(database_url, max_connections=2) as database:
             thread = Thread(database)
             old = await thread.says("once")

@@ -14,12 +14,12 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import StageClaim, StepClaim, Take, TransitionResult
+from planq.shared.ports import ClaimRequest, StageClaim, StepClaim, TransitionResult
 from planq.shared.store.jobs.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 
-IO = Take(Lane.IO)
+IO = ClaimRequest(Lane.IO)
 CHAIN = [
     {"tool_name": "sim_pure", "arguments": {}},
     {"tool_name": "sim_pure", "arguments": {"inputs": ["$0.output.value"]}},
@@ -42,7 +42,7 @@ async def planning(rows: Rows) -> StageClaim:
 
 
 async def accepted(
-    rows: Rows, calls: Sequence[dict[str, Any]], take: Take | None = IO
+    rows: Rows, calls: Sequence[dict[str, Any]], take: ClaimRequest | None = IO
 ) -> tuple[Any, TransitionResult]:
     claim = await planning(rows)
     moved = await rows.store.accept_plan(claim, "model", {"calls": calls}, steps_of(calls), [], take=take)
@@ -116,10 +116,12 @@ def test_the_last_step_brings_respond_with_its_results(play: Any) -> None:  # no
     play(scenario)
 
 
-@pytest.mark.parametrize(("take", "taken"), [(Take(Lane.IO, 2), [0, 1]), (Take(Lane.CPU, 9), []), (None, [])])
+@pytest.mark.parametrize(
+    ("take", "taken"), [(ClaimRequest(Lane.IO, 2), [0, 1]), (ClaimRequest(Lane.CPU, 9), []), (None, [])]
+)
 def test_only_so_many_steps_of_the_lane_are_taken_and_the_rest_is_woken(
     play: Any,  # noqa: F811
-    take: Take | None,
+    take: ClaimRequest | None,
     taken: list[int],
 ) -> None:
     async def scenario(rows: Rows) -> None:
@@ -145,7 +147,7 @@ def test_nothing_of_a_paused_job_is_taken(play: Any) -> None:  # noqa: F811
         for index in range(2):
             step = await rows.claim(claim.job_id, index)
             assert (await rows.requests.pause("default", claim.job_id)).applied
-            moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=Take(Lane.IO, 5))
+            moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=ClaimRequest(Lane.IO, 5))
             assert moved.applied
             assert moved.taken == []
             assert (await rows.requests.resume("default", claim.job_id)).applied

@@ -19,7 +19,15 @@ from planq.shared.domain.jobs.elicitations import Fails
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake, Take, TransitionResult
+from planq.shared.ports import (
+    ClaimRequest,
+    ExpiredJob,
+    ExpiredPlan,
+    StageClaim,
+    StepClaim,
+    StepWake,
+    TransitionResult,
+)
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -45,7 +53,13 @@ CALLS: list[dict[str, Any]] = [
     {"tool_name": "sim_unsafe", "arguments": {}, "depends_on": [0]},
 ]
 STEPS = compiled(Plan.model_validate({"calls": CALLS}))
-TAKES = [None, Take(Lane.IO), Take(Lane.IO, 3), Take(Lane.IO, 0), Take(Lane.IO, 1, stage=False)]
+TAKES = [
+    None,
+    ClaimRequest(Lane.IO),
+    ClaimRequest(Lane.IO, 3),
+    ClaimRequest(Lane.IO, 0),
+    ClaimRequest(Lane.IO, 1, stage=False),
+]
 HOW = ["plan", "plan", "fail", "release"]
 STAGES = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
 

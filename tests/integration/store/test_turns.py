@@ -16,8 +16,8 @@ from planq.shared.domain.errors import Conflict, ErrorRecord
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import FollowUp, PlanWake, StageClaim, StepClaim, Take
-from planq.shared.store.conversations.store import Arrival, Received
+from planq.shared.ports import ClaimRequest, FollowUp, PlanWake, StageClaim, StepClaim
+from planq.shared.store.conversations.store import Arrival, InboundResult
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -38,13 +38,13 @@ class Talk(Thread):
         self.requests = RequestStore(database)
         self.sweeps = WorkerRegistry(database, timedelta(seconds=15))
 
-    async def claim(self, received: Received) -> StageClaim:
+    async def claim(self, received: InboundResult) -> StageClaim:
         """Claim the stage of a turn that may begin."""
         claim = await self.try_claim(received)
         assert claim is not None
         return claim
 
-    async def try_claim(self, received: Received) -> StageClaim | None:
+    async def try_claim(self, received: InboundResult) -> StageClaim | None:
         assert received.job_id is not None
         return await self.jobs.claim_stage(received.job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
 
@@ -52,7 +52,7 @@ class Talk(Thread):
         """Let a planned round call an unsafe tool, with a further round after it."""
         follow = FollowUp(AfterSteps.PLANNING)
         moved = await self.jobs.accept_plan(
-            claim, "model", {}, compiled(UNSAFE), [], follow=follow, take=Take(Lane.IO)
+            claim, "model", {}, compiled(UNSAFE), [], follow=follow, take=ClaimRequest(Lane.IO)
         )
         (step,) = moved.taken
         assert isinstance(step, StepClaim)
@@ -192,7 +192,7 @@ def test_merge_is_taken_in_by_the_next_round_and_stays_the_same(play: Any) -> No
         merged = await talk.says("more", policy=Policy.MERGE)
         assert (merged.outcome, merged.job_id, merged.wakes) == (Arrival.MERGED, first.job_id, ())
         step = await talk.calls(claim)
-        moved = await talk.jobs.succeed_step(step, {}, None, take=Take(Lane.IO))
+        moved = await talk.jobs.succeed_step(step, {}, None, take=ClaimRequest(Lane.IO))
         (following,) = moved.taken
         assert isinstance(following, StageClaim)
         assert [record.merged for record in following.rounds] == [("more",)]
@@ -260,7 +260,7 @@ def test_what_holds_the_character_nul_is_settled_all_the_same(play: Any) -> None
     async def scenario(talk: Talk) -> None:
         first = await talk.says("one", strategy=Strategy.REACT)
         step = await talk.calls(await talk.claim(first))
-        moved = await talk.jobs.succeed_step(step, {"text": "a\0b"}, None, take=Take(Lane.IO))
+        moved = await talk.jobs.succeed_step(step, {"text": "a\0b"}, None, take=ClaimRequest(Lane.IO))
         (following,) = moved.taken
         assert isinstance(following, StageClaim)
         error = ErrorRecord("tool_error", "a\0b")

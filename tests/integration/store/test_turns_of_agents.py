@@ -11,7 +11,7 @@ from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.ports import PlanWake
-from planq.shared.store.conversations.store import Arrival, OtherAgent, Received
+from planq.shared.store.conversations.store import Arrival, InboundResult, OtherAgent
 from tests.integration.store.test_turns import Talk, play
 
 __all__ = ["play"]
@@ -19,7 +19,7 @@ __all__ = ["play"]
 Play = Callable[[Callable[[Talk], Awaitable[None]]], None]
 
 
-async def asks(talk: Talk, agent: str, text: str, version: int = 1, **fields: Any) -> Received:
+async def asks(talk: Talk, agent: str, text: str, version: int = 1, **fields: Any) -> InboundResult:
     """Receive a message that names an agent, as the API has made a job for it."""
     given = {"agent": agent, "agent_version": version, "skill_versions": []}
     named = fields.pop("named_agent", NamedAgent(agent))

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, TransitionResult, UnitStep
+from planq.shared.ports import ArtifactRecord, ClaimRequest, StageClaim, StepClaim, TransitionResult, UnitStep
 from planq.shared.store.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.tiers import examples
 
-IO = Take(Lane.IO)
+IO = ClaimRequest(Lane.IO)
 STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS artifact, s.payload_hash,
     worker_id, wake_at IS NULL AS is_quiet, wakes, deadline IS NULL AS is_timeless, error::text, in_doubt, releases,
     worker_losses, started_at IS NULL AS is_new, finished_at IS NULL AS is_open
@@ -63,7 +63,7 @@ class History:
     beside: int
     done: int
     run: int
-    take: Take
+    take: ClaimRequest
     is_paused: bool
     has_failed: bool
     is_late: bool
@@ -81,7 +81,7 @@ HISTORIES = st.builds(
     beside=st.integers(0, 2),
     done=st.integers(0, 2),
     run=st.integers(0, 5),
-    take=st.builds(Take, st.just(Lane.IO), st.integers(0, 3), st.booleans()),
+    take=st.builds(ClaimRequest, st.just(Lane.IO), st.integers(0, 3), st.booleans()),
     is_paused=st.booleans(),
     has_failed=st.booleans(),
     is_late=st.integers(0, 5).map(lambda n: n == 0),

@@ -19,7 +19,7 @@ from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports import StageClaim, Take
+from planq.shared.ports import ClaimRequest, StageClaim
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -106,7 +106,7 @@ def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: 
         await succeed(store, job_id, 0, {"value": "done"})
         failing = await store.claim_step(StepRef(job_id, 0, 1))
         assert failing is not None
-        after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=Take(Lane.IO))
+        after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=ClaimRequest(Lane.IO))
         stage = after.taken[0]
         assert isinstance(stage, StageClaim)
         assert (await store.chain_tool(stage, {}, "text", called, [])).applied

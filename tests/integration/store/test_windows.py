@@ -12,7 +12,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
 from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import StepClaim, Take, TransitionResult
+from planq.shared.ports import ClaimRequest, StepClaim, TransitionResult
 from planq.shared.ports.jobs.store import ONE_ROUND, FollowUp
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -29,7 +29,7 @@ FAN_OUT = [
     *({"tool_name": "sim_pure", "arguments": {"inputs": ["$0.output.value"]}} for _ in range(199)),
 ]
 RECORD = FollowUp(AfterSteps.RESPONDING, OnFailure.RECORD)
-ONE = Take(Lane.IO, 1, False)
+ONE = ClaimRequest(Lane.IO, 1, False)
 
 
 async def begun(
@@ -77,7 +77,7 @@ def test_a_wide_plan_is_out_by_a_window_and_the_rest_is_claimed_by_nobody(play: 
 def test_the_end_of_a_step_lets_the_next_one_follow_in_its_commit(
     play: Any,  # noqa: F811
     end: str,
-    take: Take | None,
+    take: ClaimRequest | None,
 ) -> None:
     async def scenario(rows: Rows) -> None:
         job_id, _ = await begun(rows, WIDE, RECORD)

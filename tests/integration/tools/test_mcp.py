@@ -30,7 +30,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import Accompanied, BytesArtifact, Tool, ToolContext
+from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
 from planq.worker.tools.mcp import McpToolbox
 from planq.worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
 from planq.worker.tools.registry import Registry
@@ -266,13 +266,13 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
             async def broken(name: str) -> list[str]:
                 found = tool(toolbox, f"odd_{name}")
                 answer = await found.call({}, context)
-                output = answer.output if isinstance(answer, Accompanied) else answer
+                output = answer.output if isinstance(answer, RichOutput) else answer
                 return [one.keyword for one in violations(found.definition.output_schema or {}, output)]
 
             async def call(name: str) -> Any:
                 assert await broken(name) == []
                 answer = await tool(toolbox, f"odd_{name}").call({}, context)
-                if not isinstance(answer, Accompanied):
+                if not isinstance(answer, RichOutput):
                     return answer
                 files = [one for one in answer.artifacts if isinstance(one, BytesArtifact)]
                 assert all(one.metadata["tool_name"] == context.tool_name for one in files)
@@ -354,7 +354,7 @@ def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, 
             assert listing.definition.output_schema is not None
             assert listing.definition.output_schema["required"] == ["result"]
             answer = await listing.call({}, context)
-            assert isinstance(answer, Accompanied)
+            assert isinstance(answer, RichOutput)
             assert answer.output == {"result": [1, 2]}
 
     asyncio.run(scenario())

@@ -22,13 +22,13 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import ToolContext
-from planq.shared.ports.tools import Accompanied, BytesArtifact
+from planq.shared.ports.tools import BytesArtifact, RichOutput
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry
 from tests.support.bot_api import TOKEN, BotServer, bot_server
 
 
-class Kept:
+class OneSecret:
     """The one secret of a tenant."""
 
     def __init__(self, token: str | None) -> None:
@@ -61,9 +61,9 @@ def fetch(
     registry = load_registry(services=services, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tool = registry.find("telegram_file")
     assert tool is not None
-    asks = dataclasses.replace(context, secrets=Kept(token))
+    asks = dataclasses.replace(context, secrets=OneSecret(token))
     said = asyncio.run(tool.call({"file_id": file_id, **arguments}, asks))
-    output, artifacts = (said.output, said.artifacts) if isinstance(said, Accompanied) else (said, [])
+    output, artifacts = (said.output, said.artifacts) if isinstance(said, RichOutput) else (said, [])
     assert violations(tool.definition.output_schema, output) == []
     assert TOKEN not in str(said)
     for kept in artifacts:
@@ -167,6 +167,6 @@ def test_only_the_host_of_the_bot_api_may_be_private(context: ToolContext, serve
     registry = load_registry(services=services, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tool = registry.find("telegram_file")
     assert tool is not None
-    asks = dataclasses.replace(context, secrets=Kept(TOKEN))
+    asks = dataclasses.replace(context, secrets=OneSecret(TOKEN))
     with pytest.raises(PolicyDenied):
         asyncio.run(tool.call({"file_id": "a.txt"}, asks))

@@ -53,14 +53,14 @@ OPENED_BY = {
 }
 
 
-class Known:
+class KnownKeys:
     """The keys that the database would know; None for a database that is away."""
 
     def __init__(self, keys: dict[str, KnownKey] | None) -> None:
         self._keys = None if keys is None else {key_digest(key): known for key, known in keys.items()}
         self.asked = 0
 
-    def at_hand(self, digest: bytes) -> KnownKey | None:
+    def peek(self, digest: bytes) -> KnownKey | None:
         return None
 
     async def find(self, digest: bytes) -> KnownKey | None:
@@ -71,7 +71,7 @@ class Known:
 
 
 def caller(authorization: str | None, known: KnownKey | None = GOOD, path: str = "/jobs", **given: Any) -> Caller:
-    keys = Known({} if known is None else {KEY: known})
+    keys = KnownKeys({} if known is None else {KEY: known})
     access = Access(given.get("keys", ()), keys, is_required=given.get("is_required", True))
     return asyncio.run(access.caller("GET", path, authorization))
 
@@ -89,7 +89,7 @@ def test_a_key_says_who_asks() -> None:
 
 
 def test_keys_of_the_settings_are_the_default_tenants_with_all_scopes_and_are_looked_for_nowhere() -> None:
-    known = Known(None)
+    known = KnownKeys(None)
     access = Access(["one", "two"], known, is_required=True)
 
     found = asyncio.run(access.caller("GET", "/tenants", "Bearer two"))
@@ -135,7 +135,7 @@ def test_what_is_no_good_key_is_refused_with_what_is_wrong_with_it(
 
 
 def test_only_a_key_of_the_right_form_is_looked_for() -> None:
-    known = Known(None)
+    known = KnownKeys(None)
     access = Access((), known, is_required=True)
 
     for text in (f"Bearer {KEY[:-1]}", "Bearer sk-other", "Bearer", "Basic x"):

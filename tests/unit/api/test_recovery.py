@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import Conflict, OutcomeUnknown
-from planq.shared.domain.overview.again import doubts_about, seconds_again
+from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
 
 FAILED = {"code": "timeout", "message": "no"}
 
@@ -48,25 +48,25 @@ def step(number: int, status: str, recovery: str = "fail") -> dict[str, Any]:
 
 def test_only_what_would_run_again_is_in_doubt() -> None:
     with pytest.raises(OutcomeUnknown):
-        doubts_about(job(), [step(1, "failed")], repeat_unsafe=False)
-    assert doubts_about(job(), [step(1, "failed", "find_out")], repeat_unsafe=False) == [0]
+        steps_with_unknown_outcome(job(), [step(1, "failed")], repeat_unsafe=False)
+    assert steps_with_unknown_outcome(job(), [step(1, "failed", "find_out")], repeat_unsafe=False) == [0]
     # An earlier round is over.
-    assert doubts_about(job(), [step(0, "failed")], repeat_unsafe=False) == []
+    assert steps_with_unknown_outcome(job(), [step(0, "failed")], repeat_unsafe=False) == []
 
 
 def test_a_recorded_failure_is_not_repeated_and_so_in_no_doubt() -> None:
-    assert doubts_about(job(on_failure="record"), [step(1, "failed")], repeat_unsafe=False) == []
+    assert steps_with_unknown_outcome(job(on_failure="record"), [step(1, "failed")], repeat_unsafe=False) == []
     with pytest.raises(OutcomeUnknown):
-        doubts_about(job(on_failure="record"), [step(1, "cancelled")], repeat_unsafe=False)
+        steps_with_unknown_outcome(job(on_failure="record"), [step(1, "cancelled")], repeat_unsafe=False)
 
 
 def test_a_job_whose_failures_its_answer_knows_is_not_resumed_and_names_them() -> None:
     done = job(status="completed", failed_steps=0, on_failure="record")
 
     with pytest.raises(Conflict, match=r"its answer knows that \$0 \('pay'\) failed.* A fork"):
-        doubts_about(done, [step(0, "failed")], repeat_unsafe=False)
+        steps_with_unknown_outcome(done, [step(0, "failed")], repeat_unsafe=False)
     with pytest.raises(Conflict, match="none of its steps has failed"):
-        doubts_about(done, [step(0, "succeeded")], repeat_unsafe=False)
+        steps_with_unknown_outcome(done, [step(0, "succeeded")], repeat_unsafe=False)
 
 
 def test_a_call_that_the_guard_blocked_is_in_no_doubt() -> None:
@@ -77,7 +77,7 @@ def test_a_call_that_the_guard_blocked_is_in_no_doubt() -> None:
         "error": {"code": "duplicate_call_blocked", "message": "no"},
     }
 
-    assert doubts_about(job(), [blocked], repeat_unsafe=False) == []
+    assert steps_with_unknown_outcome(job(), [blocked], repeat_unsafe=False) == []
 
 
 def test_the_rounds_of_a_loop_have_the_time_of_a_loop_again() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kombu.exceptions import OperationalError
 
 from planq.shared.broker import names
-from planq.shared.broker.dead_letters import LONGEST_CHARS, Letter
+from planq.shared.broker.dead_letters import LONGEST_CHARS, DeadLetter
 from planq.shared.broker.depth import reply_of
 from planq.shared.broker.messages import (
     NoWakeUp,
@@ -160,16 +160,16 @@ def test_any_body_is_read_or_refused(body: Any) -> None:
 
 @given(message=st.binary(max_size=50), reason=st.text(max_size=50))
 def test_a_letter_is_read_as_it_was_written(message: bytes, reason: str) -> None:
-    letter = Letter.of("planq.io", message * 200, reason)
+    letter = DeadLetter.of("planq.io", message * 200, reason)
     assert len(letter.message) <= LONGEST_CHARS
     written = json.dumps({"at": letter.at, "queue": letter.queue, "reason": letter.reason, "message": letter.message})
-    assert Letter.read(written) == letter
+    assert DeadLetter.read(written) == letter
 
 
 @given(text=st.binary(max_size=50))
 def test_what_planq_did_not_write_into_the_list_is_a_letter_too(text: bytes) -> None:
-    assert Letter.read(text).reason == "not written by planq"
+    assert DeadLetter.read(text).reason == "not written by planq"
 
 
 def test_a_letter_that_is_too_deep_is_a_letter_too() -> None:
-    assert Letter.read("[" * 100_000).reason == "not written by planq"
+    assert DeadLetter.read("[" * 100_000).reason == "not written by planq"

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from planq.api.cli.console import PlainConsole
-from planq.api.cli.progress import Story
+from planq.api.cli.progress import ProgressPrinter
 from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
@@ -240,12 +240,12 @@ def test_status_offers_to_try_again_what_failed(
 
 def test_a_question_is_told_once_while_a_job_is_followed() -> None:
     told = StringIO()
-    story = Story(PlainConsole(file=told, width=200))
+    printer = ProgressPrinter(PlainConsole(file=told, width=200))
     asking = step(0, "waiting", question={"message": "did it?"})
 
-    story.tell(job("input_required", steps=[asking]))
-    story.tell(job("input_required", steps=[asking], paused_at=TIME))
-    story.tell(job("input_required", steps=[asking, step(1, "waiting", question={"message": "and it?"})]))
+    printer.update(job("input_required", steps=[asking]))
+    printer.update(job("input_required", steps=[asking], paused_at=TIME))
+    printer.update(job("input_required", steps=[asking, step(1, "waiting", question={"message": "and it?"})]))
 
     lines = [line.strip() for line in told.getvalue().splitlines()]
     assert [line for line in lines if line.startswith("$")] == ["$0 asks: did it?", "$1 asks: and it?"]

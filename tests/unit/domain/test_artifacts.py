@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from planq.shared.domain.references.schema_paths import Known, declared_type, follow
+from planq.shared.domain.references.schema_paths import PathSchemas, declared_type, follow
 from planq.shared.domain.results.artifacts import (
     build_tool_response,
     detect_wrapper,
@@ -62,7 +62,7 @@ def test_a_built_response_fits_its_schema_and_says_who_made_it_when() -> None:
 def test_references_see_into_the_artifact() -> None:
     schema = tool_response_schema(ARTIFACT_SCHEMA)
     found = follow(schema, ["artifact", "root", "next", "next", "n"], first_must_be_declared=True)
-    assert isinstance(found, Known)
+    assert isinstance(found, PathSchemas)
     assert declared_type(schema, found.schemas) == "integer"
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.budget import Wanted, read_budget
+from planq.shared.domain.jobs.budget import ReservationRequest, read_budget
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.estimate import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, cut_to, wanted_for
 from planq.shared.domain.models.exchange import Ask, Findings, Repair
@@ -74,6 +74,6 @@ def test_a_call_needs_what_is_asked_and_what_may_be_answered() -> None:
 def test_a_question_is_asked_as_the_call_that_was_reserved(granted: int | None, told: int | None) -> None:
     call_id = UUID(int=7)
 
-    ask = cut_to(Ask("j", "x", "offline"), Wanted(10, 600, call_id=call_id), granted)
+    ask = cut_to(Ask("j", "x", "offline"), ReservationRequest(10, 600, call_id=call_id), granted)
 
     assert (ask.call_id, ask.max_tokens) == (call_id, told)

@@ -14,7 +14,7 @@ from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.references import excerpts
-from planq.shared.domain.references.excerpts import Absent, Excerpts, excerpts_json
+from planq.shared.domain.references.excerpts import Excerpts, MissingField, excerpts_json
 from planq.shared.domain.references.resolution import resolve, uncovered
 from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import finite_json_values
@@ -120,9 +120,9 @@ def test_large_values_are_left_out_and_absent_paths_are_told() -> None:
 
     assert kept.parts == {
         ("title",): "T",
-        ("list", "2"): Absent("2", "an array of 2"),
-        ("list", "7"): Absent("7", "an array of 2"),
-        ("none", "deep"): Absent("none", "an object", ("title", "body", "list")),
+        ("list", "2"): MissingField("2", "an array of 2"),
+        ("list", "7"): MissingField("7", "an array of 2"),
+        ("none", "deep"): MissingField("none", "an object", ("title", "body", "list")),
     }
     assert not kept.covers(("body",))
 

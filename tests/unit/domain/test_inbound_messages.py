@@ -16,8 +16,8 @@ from planq.shared.domain.conversations.failure import (
     NO_DATA,
     TOO_LONG,
     UNAVAILABLE,
-    told,
-    told_of_call,
+    user_message,
+    user_message_for_step,
 )
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from planq.shared.domain.conversations.wording import (
@@ -204,9 +204,9 @@ def test_an_ordinary_prompt_is_taken(prompt: str) -> None:
 
 
 def test_people_are_told_of_errors_in_plain_sentences() -> None:
-    assert told(errors.BudgetExceeded.code) == BEYOND_BUDGET
-    assert told(errors.ContextExceeded.code) == BEYOND_CONTEXT
+    assert user_message(errors.BudgetExceeded.code) == BEYOND_BUDGET
+    assert user_message(errors.ContextExceeded.code) == BEYOND_CONTEXT
     assert BEYOND_BUDGET != BEYOND_CONTEXT
-    assert told(errors.RateLimited.code) == told(errors.AuthFailed.code) == UNAVAILABLE
-    assert told(errors.JobTimedOut.code) == TOO_LONG
-    assert told_of_call(errors.TimedOut.code) == told(errors.ToolFailed.code) == NO_DATA
+    assert user_message(errors.RateLimited.code) == user_message(errors.AuthFailed.code) == UNAVAILABLE
+    assert user_message(errors.JobTimedOut.code) == TOO_LONG
+    assert user_message_for_step(errors.TimedOut.code) == user_message(errors.ToolFailed.code) == NO_DATA

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from planq.shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
+from planq.shared.domain.jobs.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
 
 WORKER = Process(boot="5f6a", pids=4026531836, times=4026531834, pid=700, started=9000, group=699)
 
-LIVING = Sight(started=9000, is_running=True)
-ZOMBIE = Sight(started=9000, is_running=False)
-ANOTHER = Sight(started=9001, is_running=True)
+LIVING = ProcessStatus(started=9000, is_running=True)
+ZOMBIE = ProcessStatus(started=9000, is_running=False)
+ANOTHER = ProcessStatus(started=9001, is_running=True)
 
 
 def test_what_is_stored_is_read_again() -> None:
@@ -39,26 +39,26 @@ def test_another_boot_or_namespace_is_another_place(change: dict[str, object]) -
 
 @pytest.mark.parametrize(
     ("seen", "ended"),
-    [(Unseen.ABSENT, True), (ZOMBIE, True), (ANOTHER, True), (LIVING, False), (Unseen.HIDDEN, False)],
+    [(NoStatus.ABSENT, True), (ZOMBIE, True), (ANOTHER, True), (LIVING, False), (NoStatus.HIDDEN, False)],
     ids=["absent", "zombie", "the number is another's", "living or stopped", "hidden"],
 )
-def test_a_process_has_ended_only_where_the_kernel_says_so(seen: Sight | Unseen, ended: bool) -> None:
+def test_a_process_has_ended_only_where_the_kernel_says_so(seen: ProcessStatus | NoStatus, ended: bool) -> None:
     assert process_has_ended(WORKER, seen) is ended
 
 
-@pytest.mark.parametrize("seen", [Unseen.ABSENT, ZOMBIE, ANOTHER, LIVING, Unseen.HIDDEN])
+@pytest.mark.parametrize("seen", [NoStatus.ABSENT, ZOMBIE, ANOTHER, LIVING, NoStatus.HIDDEN])
 @pytest.mark.parametrize(
     ("group", "may_act"),
     [
-        (Unseen.ABSENT, False),
+        (NoStatus.ABSENT, False),
         ([], False),
         ([ZOMBIE], False),
-        ([ZOMBIE, Sight(9500, True)], True),
-        (Unseen.HIDDEN, True),
+        ([ZOMBIE, ProcessStatus(9500, True)], True),
+        (NoStatus.HIDDEN, True),
     ],
     ids=["nobody", "none is shown", "zombies", "a child lives", "hidden"],
 )
 def test_a_worker_has_gone_when_nobody_of_its_group_can_act(
-    seen: Sight | Unseen, group: Collection[Sight] | Unseen, may_act: bool
+    seen: ProcessStatus | NoStatus, group: Collection[ProcessStatus] | NoStatus, may_act: bool
 ) -> None:
     assert has_gone(WORKER, seen, group) is (process_has_ended(WORKER, seen) and not may_act)

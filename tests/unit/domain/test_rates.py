@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict, Window
+from planq.shared.domain.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict, Window
 
 
 def test_every_answer_tells_both_windows_and_a_refusal_when_to_come_again() -> None:
@@ -25,18 +25,18 @@ def test_every_answer_tells_both_windows_and_a_refusal_when_to_come_again() -> N
 def test_windows_in_which_nothing_counts_are_forgotten() -> None:
     windows = LocalWindows()
     for number in range(1_000):
-        windows.check(Knock(f"tenant-{number}", "web", Rates(5, 5)), now=number / 1_000)
+        windows.check(RateRequest(f"tenant-{number}", "web", Rates(5, 5)), now=number / 1_000)
     assert len(windows) == 2_000
 
     for number in range(1_000):
-        windows.check(Knock(f"tenant-{number % 10}", "web", Rates(5_000, 5_000)), now=100.0)
+        windows.check(RateRequest(f"tenant-{number % 10}", "web", Rates(5_000, 5_000)), now=100.0)
 
     assert len(windows) == 20
 
 
 def test_a_message_counts_for_a_minute_and_no_longer() -> None:
     windows = LocalWindows()
-    knock = Knock("acme", "web", Rates(1, 1))
+    knock = RateRequest("acme", "web", Rates(1, 1))
     assert windows.check(knock, now=100.0).is_allowed
     refused = windows.check(knock, now=159.999)
     assert (refused.is_allowed, refused.tenant.used) == (False, 1)
@@ -45,14 +45,14 @@ def test_a_message_counts_for_a_minute_and_no_longer() -> None:
 
 def test_a_clock_that_is_put_back_keeps_nobody_out() -> None:
     windows = LocalWindows()
-    assert windows.check(Knock("acme", "web", Rates(1, 1)), now=90_000.0).is_allowed
-    assert windows.check(Knock("acme", "web", Rates(1, 1)), now=10.0).is_allowed
-    assert not windows.check(Knock("acme", "web", Rates(1, 1)), now=20.0).is_allowed
+    assert windows.check(RateRequest("acme", "web", Rates(1, 1)), now=90_000.0).is_allowed
+    assert windows.check(RateRequest("acme", "web", Rates(1, 1)), now=10.0).is_allowed
+    assert not windows.check(RateRequest("acme", "web", Rates(1, 1)), now=20.0).is_allowed
 
 
 def test_what_was_let_in_elsewhere_counts() -> None:
     windows = LocalWindows()
-    windows.note(Knock("acme", "web", Rates(2, 2)), now=0.0)
-    windows.note(Knock("acme", "sms", Rates(2, 2)), now=1.0)
-    refused = windows.check(Knock("acme", "web", Rates(2, 2)), now=2.0)
+    windows.note(RateRequest("acme", "web", Rates(2, 2)), now=0.0)
+    windows.note(RateRequest("acme", "sms", Rates(2, 2)), now=1.0)
+    refused = windows.check(RateRequest("acme", "web", Rates(2, 2)), now=2.0)
     assert (refused.is_allowed, refused.tenant, refused.channel) == (False, Window(2, 2, 60.0), Window(2, 1, 60.0))

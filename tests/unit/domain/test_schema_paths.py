@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.references.schema_paths import Known, NotInSchema, declared_type, follow
+from planq.shared.domain.references.schema_paths import NotInSchema, PathSchemas, declared_type, follow
 
 TITLED = {"type": "object", "properties": {"t": {"type": "integer"}}}
 
 
-def look(schema: dict[str, Any], path: str) -> Known | NotInSchema:
+def look(schema: dict[str, Any], path: str) -> PathSchemas | NotInSchema:
     return follow(schema, path.split("."), first_must_be_declared=True)
 
 
@@ -49,7 +49,7 @@ def holding(inner: dict[str, Any], **more: Any) -> dict[str, Any]:
 )
 def test_a_possible_path_is_known_with_its_type(schema: dict[str, Any], path: str, type_: str | None) -> None:
     found = look(schema, path)
-    assert isinstance(found, Known)
+    assert isinstance(found, PathSchemas)
     assert declared_type(schema, found.schemas) == type_
 
 
@@ -80,7 +80,7 @@ def test_an_impossible_path_is_absent_and_says_what_is_there(
 
 def test_a_long_path_through_a_schema_that_branches_at_every_level_ends() -> None:
     tree = {"properties": {"l": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "r": {"$ref": "#"}}}
-    assert isinstance(follow(tree, ["l", "r"] * 5_000), Known)
+    assert isinstance(follow(tree, ["l", "r"] * 5_000), PathSchemas)
 
 
 _schemas = st.recursive(
@@ -97,7 +97,7 @@ _schemas = st.recursive(
 @given(_schemas, st.lists(st.sampled_from("ab0"), max_size=4))
 def test_any_junk_in_place_of_a_schema_is_followed_without_failing(schema: Any, path: list[str]) -> None:
     found = follow(schema if isinstance(schema, dict) else {"properties": schema}, path)
-    if isinstance(found, Known):
+    if isinstance(found, PathSchemas):
         declared_type(schema if isinstance(schema, dict) else {}, found.schemas)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.ports import AnyWake, RespondWake, StepsWake, StepWake, Wake
-from planq.worker.engine.chain import FEW, in_messages, own_share
+from planq.worker.engine.chain import LOCAL_FAN_OUT, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)
 
@@ -28,7 +28,7 @@ def spread(messages: list[AnyWake]) -> list[Wake]:
     ("ready", "free", "workers", "share"),
     [
         (3, 300, 2, 3),
-        (FEW, 300, 4, FEW),
+        (LOCAL_FAN_OUT, 300, 4, LOCAL_FAN_OUT),
         (100, 300, 2, 50),
         (100, 300, 1, 100),
         (100, 20, 1, 20),

@@ -24,7 +24,7 @@ from planq.shared.ports import (
     TransitionResult,
     UnitStep,
 )
-from planq.worker.engine.chain import Carried, after_step, in_messages
+from planq.worker.engine.chain import WakeOutcome, after_step, in_messages
 
 JOB, ROOT, CHILD = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -77,7 +77,7 @@ def test_each_of_a_fan_out_has_its_place_in_one_group(lanes: list[Lane], taken: 
     """Also where several share a message, and where some go on without one."""
     claims = [replace(STEP, ref=StepRef(JOB, 0, index)) for index in range(taken)]
     result = TransitionResult(True, ready(*lanes, first=taken), JobStatus.EXECUTING, taken=claims)
-    carried = Carried.by(STAGE, result)
+    carried = WakeOutcome.by(STAGE, result)
     ours = [wake for wake in carried.wakes if isinstance(wake, StepWake) and wake.lane == Lane.IO][:kept]
     messages = in_messages([wake for wake in carried.wakes if wake not in ours], workers)
     each = [wake for message in messages for wake in (message.each if isinstance(message, StepsWake) else [message])]
@@ -113,7 +113,7 @@ def test_child_jobs_belong_to_the_tree_of_the_outermost_one() -> None:
 def test_the_last_of_a_unit_makes_ready_what_follows_it() -> None:
     last = replace(STEP, ref=StepRef(JOB, 0, 1), attempt=1)
     result = TransitionResult(True, ready(Lane.CPU, first=2), JobStatus.EXECUTING, steps=2)
-    carried = Carried.by(STEP, result, unit=[UnitStep(last, output=b"1", artifact=None, seconds=0.1)])
+    carried = WakeOutcome.by(STEP, result, unit=[UnitStep(last, output=b"1", artifact=None, seconds=0.1)])
     assert [wake.links for wake in carried.wakes] == [TaskLinks(f"{JOB}.plan.1", f"{JOB}.r0.s1.1")]
     assert carried.attempt == 2
 

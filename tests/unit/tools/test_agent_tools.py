@@ -24,7 +24,7 @@ from planq.shared.domain.errors import (
     ToolFailed,
     UnknownAgent,
 )
-from planq.shared.domain.jobs.budget import Reserved
+from planq.shared.domain.jobs.budget import Reservation
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
@@ -341,7 +341,7 @@ def test_what_is_switched_off_is_not_offered(is_enabled: bool) -> None:
 
 
 def test_a_planner_that_the_budget_does_not_allow_is_not_asked() -> None:
-    around = Surroundings(["a"], "{}", reserved=Reserved(exceeded="max_model_calls", most=1, used=1))
+    around = Surroundings(["a"], "{}", reserved=Reservation(exceeded="max_model_calls", most=1, used=1))
 
     with pytest.raises(BudgetExceeded, match="max_model_calls is 1"):
         called("cp__agent_orchestrate", {"prompt": "p"}, around)
@@ -350,7 +350,7 @@ def test_a_planner_that_the_budget_does_not_allow_is_not_asked() -> None:
 
 
 def test_a_planner_is_told_of_the_agents_and_may_name_no_other() -> None:
-    around = Surroundings(["alpha", "beta"], "no plan", reserved=Reserved(reply_tokens=70))
+    around = Surroundings(["alpha", "beta"], "no plan", reserved=Reservation(reply_tokens=70))
 
     with pytest.raises(InvalidArguments, match="did not reply with one JSON object"):
         called("cp__agent_orchestrate", {"prompt": "p", "bindings": {"x": "{{agents}}"}}, around)

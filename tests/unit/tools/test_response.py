@@ -14,7 +14,7 @@ from planq.shared.domain.errors import InvalidOutput, Misconfigured
 from planq.shared.domain.plan.document import parse_plan
 from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import Accompanied, Question, Suspended, ToolContext
+from planq.shared.ports import Question, RichOutput, Suspended, ToolContext
 from planq.testing import AskedQuestion, tool_context
 from planq.worker.tools import Artifact, ToolResponse, tool
 from tests.unit.tools.conftest import Make
@@ -64,8 +64,8 @@ def test_each_reader_of_a_response_gets_its_own(make: Make, context: ToolContext
     [
         (ToolResponse, ToolResponse("said"), {"text": "said"}),
         (ToolResponse[str], ToolResponse("said"), {"text": "said"}),
-        (ToolResponse[str], ToolResponse("for models", "kept"), Accompanied({"text": "kept"}, [], "for models")),
-        (ToolResponse[int], ToolResponse("five", 5), Accompanied({"result": 5}, [], "five")),
+        (ToolResponse[str], ToolResponse("for models", "kept"), RichOutput({"text": "kept"}, [], "for models")),
+        (ToolResponse[int], ToolResponse("five", 5), RichOutput({"result": 5}, [], "five")),
         (ToolResponse, ToolResponse(structured={"n": 1}), {"n": 1}),
         (None, ToolResponse(), {"text": ""}),
     ],
@@ -83,7 +83,7 @@ def test_a_response_may_lack_parts(
     answer = asyncio.run(found.call({}, context))
 
     assert answer == expected
-    output = answer.output if isinstance(answer, Accompanied) else answer
+    output = answer.output if isinstance(answer, RichOutput) else answer
     assert violations(found.definition.output_schema or {}, output) == []
 
 

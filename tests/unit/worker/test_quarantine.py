@@ -7,7 +7,7 @@ from typing import cast
 from uuid import UUID
 
 from planq.worker.engine import Dispatcher
-from planq.worker.engine.chain import Carried
+from planq.worker.engine.chain import WakeOutcome
 from planq.worker.runtime.quarantine import carry_out_suspects
 
 GROUP = UUID(int=1)
@@ -19,11 +19,11 @@ class Groups:
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
 
-    async def run_suspects(self, group: UUID | None) -> Carried:
+    async def run_suspects(self, group: UUID | None) -> WakeOutcome:
         """Take the next one."""
         found = min(self.waiting, 1)
         self.waiting -= found
-        return Carried(steps=found)
+        return WakeOutcome(steps=found)
 
 
 def left_after(waiting: int, threads: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable, Unavailable
-from planq.shared.ports import Removed
+from planq.shared.ports import RemovalBatch
 from planq.worker.engine import Retainer
 
 
@@ -20,8 +20,8 @@ class Batches:
         self.error = error
         self.now = 0.0
 
-    async def remove(self) -> AsyncIterator[Removed]:
-        for seconds, batch in ((0.5, Removed("completed", 100)), (0.25, Removed("completed", 7))):
+    async def remove(self) -> AsyncIterator[RemovalBatch]:
+        for seconds, batch in ((0.5, RemovalBatch("completed", 100)), (0.25, RemovalBatch("completed", 7))):
             self.now += seconds
             yield batch
         if self.error is not None:

@@ -26,7 +26,7 @@ from planq.worker.tools.services import ToolServices
 _LONGEST_WAIT_SECONDS = 86_400
 
 
-class Waited(TypedDict):
+class WaitResult(TypedDict):
     """The end of a wait."""
 
     waited_seconds: Annotated[float, Field(description="The seconds that were asked for.")]
@@ -43,9 +43,9 @@ class PresentMoment(TypedDict):
 @tool(effect=Effect.IDEMPOTENT, repeatable=True)
 async def wait(
     seconds: Annotated[float, Field(description="How long to wait, in seconds.", ge=0, le=_LONGEST_WAIT_SECONDS)],
-) -> Waited | Suspended:
+) -> WaitResult | Suspended:
     """Wait for a number of seconds (at most a day) before the steps after this one; no worker is held meanwhile."""
-    waited = Waited(waited_seconds=seconds)
+    waited = WaitResult(waited_seconds=seconds)
     return Suspended(timedelta(seconds=seconds), waited) if seconds else waited
 
 

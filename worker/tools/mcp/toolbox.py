@@ -14,7 +14,7 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.results.artifacts import build_tool_response, provenance
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import scope_headers
-from planq.shared.ports import Accompanied, BytesArtifact, Tool, ToolContext
+from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
 from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.asking import Conversation, Need, Resumption
@@ -67,7 +67,7 @@ class McpTool:
             artifacts.append(build_tool_response(artifact_id, body, context, now))
         if not artifacts and answer.content is None:
             return answer.output
-        return Accompanied(answer.output, artifacts, answer.content)
+        return RichOutput(answer.output, artifacts, answer.content)
 
     async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         """Return the server's result. A call that people have answered goes on where the server left it."""

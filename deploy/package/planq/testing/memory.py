@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, InternalFault
-from planq.shared.domain.jobs.budget import Holder, Reserved, Wanted
+from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
 from planq.shared.domain.jobs.elicitations import (
     Elicitation,
     ElicitationAnswer,
@@ -555,7 +555,7 @@ class MemoryStore:
     ) -> Sequence[Any]:
         return ()
 
-    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+    async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
         # The agent's own limits: no job here has a budget beside them.
         made = [*self.calls, *wanted.made]
         put, got = sum(call.input_tokens for call in made), sum(call.output_tokens for call in made)
@@ -567,14 +567,14 @@ class MemoryStore:
         }
         for name, (used, more) in counts.items():
             if name in wanted.own and used + more > wanted.own[name]:
-                return Reserved(exceeded=name, most=wanted.own[name], used=used)
+                return Reservation(exceeded=name, most=wanted.own[name], used=used)
         left = [wanted.own[name] - counts[name][0] for name in ("output_tokens_limit",) if name in wanted.own]
         if "total_tokens_limit" in wanted.own:
             left.append(wanted.own["total_tokens_limit"] - put - got - wanted.asked_tokens)
-        return Reserved(reply_tokens=min([wanted.reply_tokens, *left]))
+        return Reservation(reply_tokens=min([wanted.reply_tokens, *left]))
 
-    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reserved:
-        return Reserved()  # no job here has a budget
+    async def charge_step(self, claim: StepClaim, usd: float, *, is_ahead: bool) -> Reservation:
+        return Reservation()  # no job here has a budget
 
     def __getattr__(self, name: str) -> Any:
         async def refuse(*_: Any, **__: Any) -> Any:

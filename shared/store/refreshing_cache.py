@@ -17,7 +17,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Fresh(Generic[Key, Value]):
+class RefreshingCache(Generic[Key, Value]):
     """What `ask` returns for a key, never older than `seconds`; lives on one event loop.
 
     What is read again after half of that time is asked for beside the reader, so that nobody waits for what is in
@@ -33,7 +33,7 @@ class Fresh(Generic[Key, Value]):
         self._kept: dict[Key, tuple[float, Value]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
 
-    def at_hand(self, key: Key) -> Value | None:
+    def peek(self, key: Key) -> Value | None:
         """Return the value of a key that was asked for a moment ago; None where `of` would ask."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and monotonic() < kept[0] + self._seconds / 2 else None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from planq.shared.store import fresh
-from planq.shared.store.fresh import Fresh
+from planq.shared.store.refreshing_cache import RefreshingCache
 from tests.support.waiting import until
 
 
@@ -38,23 +38,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def run(work: Callable[[Fresh[str, str], Source], Awaitable[None]]) -> None:
+def run(work: Callable[[RefreshingCache[str, str], Source], Awaitable[None]]) -> None:
     async def inside() -> None:
         source = Source()
-        await work(Fresh(source.ask, 1.0), source)
+        await work(RefreshingCache(source.ask, 1.0), source)
 
     asyncio.run(inside())
 
 
 def test_what_is_in_use_is_asked_for_beside_its_readers(clock: list[float]) -> None:
-    async def work(kept: Fresh[str, str], source: Source) -> None:
-        assert kept.at_hand("a") is None
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
+        assert kept.peek("a") is None
         assert await kept.of("a") == "a1"
         clock[0] += 0.49
-        assert (await kept.of("a"), kept.at_hand("a")) == ("a1", "a1")
+        assert (await kept.of("a"), kept.peek("a")) == ("a1", "a1")
         assert source.asked == 1
         clock[0] += 0.02
-        assert kept.at_hand("a") is None
+        assert kept.peek("a") is None
         source.goes.clear()
         assert [await kept.of("a"), await kept.of("a")] == ["a1", "a1"]  # nobody waits, and one question suffices
         source.goes.set()
@@ -66,7 +66,7 @@ def test_what_is_in_use_is_asked_for_beside_its_readers(clock: list[float]) -> N
 
 
 def test_nothing_older_than_promised_is_returned_by_when_it_was_asked_for(clock: list[float]) -> None:
-    async def work(kept: Fresh[str, str], source: Source) -> None:
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         source.goes.clear()
         first = asyncio.create_task(kept.of("a"))
         await until(lambda: source.asked == 1)
@@ -79,7 +79,7 @@ def test_nothing_older_than_promised_is_returned_by_when_it_was_asked_for(clock:
 
 
 def test_those_who_wait_share_one_question_and_its_error(clock: list[float]) -> None:
-    async def work(kept: Fresh[str, str], source: Source) -> None:
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         source.fails = True
         results = await asyncio.gather(*(kept.of("a") for _ in range(5)), return_exceptions=True)
         assert [type(one) for one in results] == [ConnectionError] * 5
@@ -91,7 +91,7 @@ def test_those_who_wait_share_one_question_and_its_error(clock: list[float]) -> 
 
 
 def test_a_failed_look_beside_a_reader_is_repeated_and_an_old_value_never_returned(clock: list[float]) -> None:
-    async def work(kept: Fresh[str, str], source: Source) -> None:
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         assert await kept.of("a") == "a1"
         source.fails = True
         clock[0] += 0.6
@@ -105,7 +105,7 @@ def test_a_failed_look_beside_a_reader_is_repeated_and_an_old_value_never_return
 
 
 def test_a_reader_who_goes_away_takes_nothing_from_the_others(clock: list[float]) -> None:
-    async def work(kept: Fresh[str, str], source: Source) -> None:
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         source.goes.clear()
         gone, stays = asyncio.create_task(kept.of("a")), asyncio.create_task(kept.of("a"))
         await until(lambda: source.asked == 1)
@@ -119,7 +119,7 @@ def test_a_reader_who_goes_away_takes_nothing_from_the_others(clock: list[float]
 def test_what_strangers_ask_for_does_not_fill_the_memory(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "MOST_KEPT", 3)
 
-    async def work(kept: Fresh[str, str], source: Source) -> None:
+    async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         for key in "abc":
             await kept.of(key)
         clock[0] += 2.0
@@ -135,7 +135,7 @@ def test_what_strangers_ask_for_does_not_fill_the_memory(clock: list[float], mon
 def test_what_was_read_a_moment_ago_is_asked_for_without_a_reader(clock: list[float]) -> None:
     async def work() -> None:
         source = Source()
-        kept = Fresh(source.ask, 0.01, young_for=5.0)
+        kept = RefreshingCache(source.ask, 0.01, young_for=5.0)
         await kept.of("a")
         await until(lambda: source.asked >= 3)
         clock[0] += 5.0
@@ -157,7 +157,7 @@ def test_few_are_asked_for_without_a_reader(clock: list[float], monkeypatch: pyt
     monkeypatch.setattr(fresh, "MOST_YOUNG", 2)
 
     async def work() -> None:
-        kept = Fresh(Source().ask, 1.0, young_for=5.0)
+        kept = RefreshingCache(Source().ask, 1.0, young_for=5.0)
         for key in "abac":
             await kept.of(key)
         assert set(kept._read_at) == {"a", "c"}
