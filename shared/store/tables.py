@@ -92,6 +92,7 @@ _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
 """A turn of a conversation; jobs below it carry its id, too."""
 _OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
 _PINS = ("tenant_id", "agent_name", text("coalesce(agent_version, 0)"), text("coalesce(skill_versions, '{}')"))
+_HELD = "status = 'ready' AND wake_at IS NULL"
 _AWAITS_TOOL = "status = 'ready' AND tool_away_since IS NOT NULL"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 
@@ -249,7 +250,8 @@ class Step(SQLModel, table=True):
     """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success.
 
     The `index` counts on over the rounds of a job, so that it alone names a step there.
-    One that is ready and has no `wake_at` is held: nobody claims it until there is a place in its job's window.
+    One that is ready and has no `wake_at` is held: nobody claims it until there is a place in its job's window. Of
+    these, those with the longest `path` of steps behind them get one first.
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
     The outcome of one that `is_known` was there when its plan was accepted.
@@ -270,7 +272,7 @@ class Step(SQLModel, table=True):
     __table_args__ = (
         partial_index("wake_at", "status IN ('pending', 'ready', 'waiting')", include=["status"]),
         partial_index("worker_id", "status = 'running'"),
-        Index("ix_steps_held", "job_id", "index", postgresql_where=text("status = 'ready' AND wake_at IS NULL")),
+        Index("ix_steps_held", "job_id", text("path DESC"), "index", postgresql_where=text(_HELD)),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),
         Index("ix_steps_awaiting_tools", "tool_away_since", postgresql_where=text(_AWAITS_TOOL)),
@@ -290,6 +292,7 @@ class Step(SQLModel, table=True):
     depends_on: list[int] = ints_column()
     dependents: list[int] = ints_column()
     pending: int = int_column()
+    path: int = int_column()
     attempt: int = int_column()
     retries: int = int_column()
     worker_losses: int = int_column()

@@ -30,7 +30,9 @@ class PlannedStep:
     """One step, ready to be stored.
 
     `tool_name` is the registered name. `inputs` are the steps whose outputs the arguments reference; `depends_on` all
-    steps that must succeed first (it contains `inputs`), `dependents` the same edges turned round; all sorted.
+    steps that must succeed first (it contains `inputs`), both sorted; `dependents` are the same edges turned round.
+    The longest way of steps behind this one has `path` of them. Of the ready steps of a round, and of the dependents,
+    those with the longest way go first, then those that stand first in the plan.
     `timeout_seconds` bounds one attempt, or, with `longest_seconds` for all of it, the time between two reports;
     `retries` are extra attempts; `recovery` says what becomes of an `unsafe` call that was cut off. `wanted` are the
     paths of this step's output that other steps reference, sorted.
@@ -56,6 +58,7 @@ class PlannedStep:
     known: KnownOutcome | None = None
     digest: str | None = None
     longest_seconds: float | None = None
+    path: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
 from planq.shared.domain.plan.document import KINDS_WITHOUT_TOOL, Call, Plan
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.plan.graph import MAX_EDGES, Node, critical_path_length, cycles, dependencies, dependents
+from planq.shared.domain.plan.graph import (
+    MAX_EDGES,
+    Node,
+    critical_path_length,
+    cycles,
+    dependencies,
+    dependents,
+    paths,
+)
 from planq.shared.domain.references.grammar import Occurrence, find_references
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -200,7 +208,9 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
     lower a limit. Retries are the call's own, else the tool's.
     """
     base, graph = plan.base, plan.order or ()
-    turned = dependents([[step - base for step in waits] for waits in graph])
+    own = [[step - base for step in waits] for waits in graph]
+    path = paths(own)
+    turned = dependents(own)
     wanted = _wanted(occurrences for occurrences in plan.found if occurrences)
     return CompiledPlan(
         tuple(
@@ -213,7 +223,8 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
                 arguments=one.call.arguments,
                 inputs=plan.inputs[number],
                 depends_on=graph[number],
-                dependents=tuple(base + step for step in turned[number]),
+                dependents=tuple(base + step for step in sorted(turned[number], key=lambda step: -path[step])),
+                path=path[number],
                 timeout_seconds=_timeout(one.call, tool, step_timeout_seconds),
                 retries=tool.retries if one.call.retries is None else one.call.retries,
                 recovery=tool.recovery,

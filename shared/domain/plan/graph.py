@@ -109,17 +109,27 @@ def cycles(graph: Graph) -> list[tuple[int, ...]]:
     return sorted(knots)
 
 
+def paths(graph: Graph) -> list[int]:
+    """Return, for each step, how many steps there are on the longest way behind it.
+
+    Precondition: no cycle (`topological_order` is not None).
+    """
+    is_in_order = all(max(waits, default=-1) < step for step, waits in enumerate(graph))
+    order = range(len(graph)) if is_in_order else topological_order(graph)
+    assert order is not None, "the graph has a cycle"
+    length = [0] * len(graph)
+    for step in reversed(order):
+        for earlier in graph[step]:
+            length[earlier] = max(length[earlier], length[step] + 1)
+    return length
+
+
 def critical_path_length(graph: Graph) -> int:
     """Return the number of steps on the longest chain of waits: the least number of rounds of an unbounded pool.
 
     Precondition: no cycle (`topological_order` is not None).
     """
-    order = topological_order(graph)
-    assert order is not None, "the graph has a cycle"
-    length = [0] * len(graph)
-    for step in order:
-        length[step] = 1 + max((length[earlier] for earlier in graph[step]), default=0)
-    return max(length, default=0)
+    return max((1 + length for length in paths(graph)), default=0)
 
 
 def _components(graph: Graph) -> Iterator[list[int]]:

@@ -69,6 +69,8 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
         "recovery": str(step.recovery),
         "wanted": json_text([path_text(path) for path in step.wanted]) if step.wanted else None,
     }
+    if step.path:
+        shape["path"] = step.path
     if step.verbatim:
         shape["verbatim"] = True
     if step.digest is not None:

@@ -517,8 +517,8 @@ class _Planned:
     """The steps of a plan as they are stored, their JSON as `text`.
 
     `open` counts those that have no outcome yet, neither a known one nor one that is taken over from another job.
-    `ready` are those of them that wait for nothing, first what will be `taken`: in this order they get the job's
-    places.
+    `ready` are those of them that wait for nothing, first what will be `taken`, each from the longest `path` to the
+    shortest: in this order they get the job's places.
     """
 
     text: str
@@ -531,6 +531,7 @@ class _Planned:
         ended = reuse.keys() | {step.index for step in steps if step.known is not None}
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
+        ready.sort(key=lambda step: -step.path)
         taken = frozenset([step.index for step in ready if step.lane == take.lane][: take.steps])
         ready.sort(key=lambda step: step.index not in taken)
         places = {step.index: place for place, step in enumerate(ready, 1)}

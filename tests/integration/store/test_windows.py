@@ -72,6 +72,43 @@ def test_a_wide_plan_is_out_by_a_window_and_the_rest_is_claimed_by_nobody(play: 
     play(scenario)
 
 
+def test_steps_with_the_longest_way_behind_them_go_first(play: Any) -> None:  # noqa: F811
+    read = {"tool_name": "sim_read", "arguments": {}}
+    singles, heads = 10, LEAST + 1
+    after = [{**read, "arguments": {"inputs": [f"${singles + n}.output.value"]}} for n in range(heads)]
+
+    async def scenario(rows: Rows) -> None:
+        job_id, accepted = await begun(rows, [*[read] * (singles + heads), *after], RECORD)
+        assert [step.index for step in accepted.ready] == [*range(singles, singles + LEAST)]
+        claim = await rows.claim(job_id, singles)
+        moved = await rows.store.fail_step(claim, BOOM, None)
+        assert [step.index for step in moved.ready] == [singles + heads - 1]
+        claim = await rows.claim(job_id, singles + 1)
+        moved = await rows.store.fail_step(claim, BOOM, None)
+        assert [step.index for step in moved.ready] == [0]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("together", [1, 30], ids=["one by one", "set by set"])
+def test_a_worker_goes_on_with_the_longest_way(play: Any, together: int) -> None:  # noqa: F811
+    firsts = [{"tool_name": "sim_pure", "arguments": {}} for _ in range(together)]
+    inputs = [f"${n}.output.value" for n in range(together)]
+    fan = [{"tool_name": "sim_pure", "arguments": {"inputs": inputs}} for _ in range(3)]
+    tail = {"tool_name": "sim_pure", "arguments": {"inputs": [f"${together + 2}.output.value"]}}
+
+    async def scenario(rows: Rows) -> None:
+        job_id, _ = await begun(rows, [*firsts, *fan, tail])
+        claims = await rows.store.claim_steps([StepRef(job_id, 0, index) for index in range(together)])
+        takes = [None] * (together - 1) + [ONE]
+        ends = [rows.store.succeed_step(c, {"value": "v"}, None, take=t) for c, t in zip(claims, takes, strict=True)]
+        moved = await asyncio.gather(*ends)
+        assert [claim.ref.index for claim in moved[-1].taken if isinstance(claim, StepClaim)] == [together + 2]
+        assert sorted(step.index for one in moved for step in one.ready) == [together, together + 1]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("take", [None, ONE], ids=["published", "taken"])
 @pytest.mark.parametrize("end", ["success", "failure", "last retry"])
 def test_the_end_of_a_step_lets_the_next_one_follow_in_its_commit(

@@ -16,6 +16,7 @@ from planq.shared.domain.plan.graph import (
     cycles,
     dependencies,
     dependents,
+    paths,
     topological_order,
 )
 
@@ -102,6 +103,9 @@ def test_order_and_cycles_exclude_each_other(nodes: list[Node]) -> None:
         assert sorted(sequence) == list(range(len(nodes)))
         assert all(place[earlier] < place[step] for step in place for earlier in order[step])
         assert 1 <= critical_path_length(order) <= len(nodes)
+        behind = paths(order)
+        for step, later in enumerate(dependents(order)):
+            assert behind[step] == max((1 + behind[one] for one in later), default=0)
 
 
 @given(plans())

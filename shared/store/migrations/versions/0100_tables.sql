@@ -931,6 +931,7 @@ CREATE TABLE steps (
     depends_on INTEGER[] DEFAULT '{}' NOT NULL,
     dependents INTEGER[] DEFAULT '{}' NOT NULL,
     pending INTEGER DEFAULT 0 NOT NULL,
+    path INTEGER DEFAULT 0 NOT NULL,
     attempt INTEGER DEFAULT 0 NOT NULL,
     retries INTEGER DEFAULT 0 NOT NULL,
     worker_losses INTEGER DEFAULT 0 NOT NULL,
@@ -979,7 +980,7 @@ CREATE TABLE steps (
 
 CREATE INDEX ix_steps_awaiting_tools ON steps (tool_away_since) WHERE status = 'ready' AND tool_away_since IS NOT NULL;
 
-CREATE INDEX ix_steps_held ON steps (job_id, index) WHERE status = 'ready' AND wake_at IS NULL;
+CREATE INDEX ix_steps_held ON steps (job_id, path DESC, index) WHERE status = 'ready' AND wake_at IS NULL;
 
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
 

@@ -273,8 +273,9 @@ BEGIN
     END IF;
     IF p_steps > 0 THEN
         SELECT array_agg(m.index) INTO v_mine FROM (
-            SELECT t.index FROM json_to_recordset(p_result->'ready') AS t (index int, lane text)
-            WHERE t.lane = p_lane ORDER BY t.index LIMIT p_steps
+            SELECT t.index FROM ROWS FROM (json_to_recordset(p_result->'ready') AS (index int, lane text))
+                WITH ORDINALITY AS t (index, lane, place)
+            WHERE t.lane = p_lane ORDER BY t.place LIMIT p_steps
         ) m;
         IF v_mine IS NOT NULL THEN
             SELECT coalesce(array_agg(c.claim), '{}'), coalesce(array_agg(c.index), '{}') INTO v_taken, v_claimed

@@ -305,10 +305,10 @@ CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAG
         UPDATE steps SET wakes = 0,
             wake_at = CASE WHEN run_at > planq_now() THEN run_at ELSE planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND status = 'ready' AND wake_at IS NOT NULL
-        RETURNING index, lane, tool_name, run_at
+        RETURNING index, lane, tool_name, run_at, path
     )
     SELECT coalesce(
-        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY path DESC, index)
             FILTER (WHERE run_at <= planq_now()), '[]')
     FROM woken
 $$;

@@ -287,8 +287,9 @@ BEGIN
     ), ranked AS (
         SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, s.tool_name, s.tool_digest,
             row_number() OVER (
-            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.index) AS rank,
-            row_number() OVER (PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.index) AS place
+            PARTITION BY s.job_id
+                ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.path DESC, s.index) AS rank,
+            row_number() OVER (PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.path DESC, s.index) AS place
         FROM freed f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
         WHERE s.status = 'pending'
     ), chosen AS (
@@ -308,10 +309,10 @@ BEGIN
             deadline = CASE WHEN c.is_taken THEN planq_now() + make_interval(secs => s.timeout_seconds) END,
             wake_at = CASE WHEN c.is_ready AND NOT c.is_taken AND NOT c.is_held THEN planq_now() + planq_wake_grace() END
         FROM chosen c WHERE s.job_id = c.job_id AND s.round = c.round AND s.index = c.index
-        RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status, c.is_held
+        RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status, s.path, c.is_held
     )
     SELECT array_agg(ROW(m.tenant_id, m.job_id, m.round, m.index, m.lane, m.tool_name, m.attempt,
-                         m.status = 'running', m.is_held, false)::planq_freed ORDER BY m.job_id, m.index)
+                         m.status = 'running', m.is_held, false)::planq_freed ORDER BY m.job_id, m.path DESC, m.index)
     INTO v_freed FROM moved m WHERE m.status <> 'pending';
     FOR h IN
         SELECT d.job, max(d.room) + count(*) FILTER (WHERE d.was_out)
@@ -527,10 +528,10 @@ CREATE FUNCTION planq_unlock(p_job uuid, p_round int, p_dependents int[]) RETURN
             status = CASE WHEN pending = 1 THEN 'ready' ELSE status END,
             wake_at = CASE WHEN pending = 1 THEN planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND index = ANY (p_dependents) AND status = 'pending'
-        RETURNING index, lane, tool_name, status
+        RETURNING index, lane, tool_name, status, path
     )
     SELECT coalesce(
-        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY path DESC, index)
             FILTER (WHERE status = 'ready'), '[]')
     FROM unlocked
 $$;
@@ -615,10 +616,10 @@ CREATE FUNCTION planq_unlock_past(p_job uuid, p_round int, p_ended int[]) RETURN
             wake_at = CASE WHEN s.pending = r.by THEN planq_now() + planq_wake_grace() END
         FROM freed r
         WHERE s.job_id = p_job AND s.round = p_round AND s.index = r.index AND s.status = 'pending'
-        RETURNING s.index, s.lane, s.tool_name, s.status
+        RETURNING s.index, s.lane, s.tool_name, s.status, s.path
     )
     SELECT coalesce(
-        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY path DESC, index)
             FILTER (WHERE status = 'ready'), '[]')
     FROM unlocked
 $$;

@@ -33,9 +33,9 @@ CREATE FUNCTION planq_places(p_priority text) RETURNS int LANGUAGE sql STABLE AS
     SELECT greatest(planq_least_window(), planq_window(p_priority, 15))
 $$;
 
--- Lets up to `p_most` held steps of a job follow, in plan order; up to `p_takes` of the lane are claimed for `p_worker`, the
--- others are published by the caller, or by the sweeper after `p_grace`. The caller holds the job's row and counts them.
--- Returns them.
+-- Lets up to `p_most` held steps of a job follow, those with the longest path behind them first; up to `p_takes` of the lane
+-- are claimed for `p_worker`, the others are published by the caller, or by the sweeper after `p_grace`. The caller holds
+-- the job's row and counts them. Returns them.
 CREATE FUNCTION planq_let_follow(
     p_job uuid, p_most int, p_grace interval, p_lane text, p_takes int, p_worker uuid
 ) RETURNS SETOF steps
@@ -43,7 +43,8 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 DECLARE
     v_takes int := p_takes;
     v_indices CONSTANT int[] := ARRAY(
-        SELECT index FROM steps WHERE job_id = p_job AND status = 'ready' AND wake_at IS NULL ORDER BY index LIMIT p_most);
+        SELECT index FROM steps WHERE job_id = p_job AND status = 'ready' AND wake_at IS NULL
+        ORDER BY path DESC, index LIMIT p_most);
     v_index int;
     s steps;
 BEGIN
@@ -80,7 +81,7 @@ BEGIN
         RETURN p_ready;
     END IF;
     v_room := greatest(j.places - (j.out_steps - p_ended), 0);
-    FOR r IN SELECT t.value, (t.value->>'index')::int AS index FROM json_array_elements(p_ready) t ORDER BY 2 LOOP
+    FOR r IN SELECT t.value, (t.value->>'index')::int AS index FROM json_array_elements(p_ready) t LOOP
         IF v_room > 0 THEN
             v_room := v_room - 1;
             v_out := v_out || r.value;
@@ -110,7 +111,7 @@ BEGIN
         w.places := planq_places(p_priority);
         UPDATE steps SET wake_at = NULL WHERE job_id = p_job AND round = p_round AND index IN (
             SELECT s.index FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.status = 'ready'
-            ORDER BY s.index OFFSET w.places);
+            ORDER BY s.path DESC, s.index OFFSET w.places);
         GET DIAGNOSTICS w.held_steps = ROW_COUNT;
         SELECT count(*) INTO w.out_steps FROM steps s
         WHERE s.job_id = p_job AND s.round = p_round AND s.status = 'ready' AND s.wake_at IS NOT NULL;

@@ -108,13 +108,13 @@ BEGIN
                 SET source = excluded.source, body = excluded.body, reply = excluded.reply, errors = excluded.errors;
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
-                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
+                           depends_on, dependents, pending, path, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
                            error, finished_at, wake_at, attempt, worker_id, started_at, deadline, tool_digest,
                            longest_seconds)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
                CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
-               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
+               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, coalesce(g.path, 0), g.retries, g.timeout_seconds,
                g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.known IS NOT NULL, g.error::json,
                CASE WHEN g.known IS NOT NULL THEN v_now END,
                CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
@@ -130,7 +130,7 @@ BEGIN
                     AND planq_can_run(p_worker, r.lane, r.tool_name, r.digest) AS is_taken
             FROM json_to_recordset(v_steps) AS r (
                 index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
-                depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
+                depends_on int[], dependents int[], pending int, path int, retries int, timeout_seconds float8,
                 recovery text, wanted text, taken boolean, verbatim boolean, known text, error text, digest text,
                 longest_seconds float8
             )

@@ -54,6 +54,7 @@ class SimulatedJob:
 
     dependents: dict[int, Sequence[int]] = field(default_factory=dict)
     inputs: dict[int, Sequence[int]] = field(default_factory=dict)
+    paths: dict[int, int] = field(default_factory=dict)
     job: JobView = field(default_factory=lambda: JobView(JobStatus.QUEUED))
     steps: dict[int, StepView] = field(default_factory=dict)
     dispatched: list[int] = field(default_factory=list)
@@ -80,12 +81,12 @@ class SimulatedJob:
             self.job = replace(self.job, places=places_of(self.job.open_steps, self.least_window))
         has_ended = index is not None and self.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
         follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled | ToolMissed)
-        keep_window(before, self.steps, self.job.places, follows=follows)
+        keep_window(before, self.steps, self.job.places, self.paths, follows=follows)
 
     def open_window(self) -> None:
         """Let held steps follow where there is room, as the sweeper does."""
         if not self.job.is_paused:
-            keep_window(dict(self.steps), self.steps, self.job.places, follows=True)
+            keep_window(dict(self.steps), self.steps, self.job.places, self.paths, follows=True)
 
     def adopt_window(self, held: Collection[int]) -> None:
         """Take over which steps are held: where several end at once, which of them comes first decides that."""
@@ -173,6 +174,7 @@ class SimulatedJob:
         """Take over the edges of a plan that is about to be accepted; returns its steps."""
         self.dependents |= {step.index: step.dependents for step in planned}
         self.inputs |= {step.index: step.inputs for step in planned}
+        self.paths |= {step.index: step.path for step in planned}
         views = initial_steps(planned)
         self.steps |= {view.index: view for view in views}
         return views

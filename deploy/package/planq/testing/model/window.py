@@ -22,12 +22,17 @@ def places_of(open_steps: int, least: int | None) -> int | None:
 
 
 def keep_window(
-    before: Mapping[int, StepView], steps: dict[int, StepView], places: int | None, *, follows: bool
+    before: Mapping[int, StepView],
+    steps: dict[int, StepView],
+    places: int | None,
+    paths: Mapping[int, int],
+    *,
+    follows: bool,
 ) -> None:
     """Hold what has become ready beyond `places`; where the end of a step made room (`follows`), let others follow.
 
     What has waited, or was taken back from its worker, keeps its place. What has just become ready goes first, then
-    what is held, each in plan order.
+    what is held, each by the longest way behind it (`paths`), then in plan order.
     """
     for index, step in steps.items():
         if step.held and step.status is not StepStatus.READY:
@@ -35,6 +40,7 @@ def keep_window(
     if places is None:
         return
     ready = [n for n, step in sorted(steps.items()) if step.status is StepStatus.READY]
+    ready.sort(key=lambda n: -paths.get(n, 0))
     fresh = [n for n in ready if not _was_out(before.get(n))]
     held = [n for n in ready if steps[n].held and n not in fresh]
     out = sum(step.status in _OUT for step in steps.values()) - len(fresh) - len(held)
