@@ -59,7 +59,6 @@ from planq.shared.settings import VERSION, Settings
 from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.batches.lines import LineSweep
 from planq.shared.store.catalogue import Catalogue, list_tools
-from planq.shared.store.conversations.turns import TurnSweep
 from planq.shared.store.database import Database
 from planq.shared.store.insights.learning import PostgresInsightOffers
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -122,8 +121,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "schedule_sweep": {"due", "fire"},
-    "turn_sweep": {"unsettled", "settle"},
-    "line_sweep": {"settle", "cancel", "admit"},
+    "line_sweep": {"cancel", "admit"},
     "action_sweep": {"act"},
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
@@ -567,7 +565,6 @@ def sweep_duties(database: Database, lease: timedelta, failpoints: Failpoints) -
     """Return what a sweep does for the subjects that stand on jobs."""
     return (
         failpoints.around("schedule_sweep", ScheduleSweep(database)),
-        failpoints.around("turn_sweep", TurnSweep(database)),
         failpoints.around("line_sweep", LineSweep(database, lease)),
         failpoints.around("action_sweep", ActionSweep(database)),
     )

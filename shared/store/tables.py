@@ -95,6 +95,7 @@ _PINS = ("tenant_id", "agent_name", text("coalesce(agent_version, 0)"), text("co
 _HELD = "status = 'ready' AND wake_at IS NULL"
 _AWAITS_TOOL = "status = 'ready' AND tool_away_since IS NOT NULL"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
+_UNSERVED = "(is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)"
 
 
 class Job(SQLModel, table=True):
@@ -108,7 +109,8 @@ class Job(SQLModel, table=True):
     out. A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number
     `child_position`; while `run_at` lies in the year 9999 it is held back, and `is_joined` once that step has been
     notified of its end; a turn of a conversation is joined once the conversation was. The job of a line of a batch,
-    but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. Turns of
+    but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. Of an end that
+    `is_untold` the deliveries could not be written in its commit. Turns of
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order. One with many open steps has
     `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place.
@@ -126,16 +128,7 @@ class Job(SQLModel, table=True):
         partial_index("expires_at", f"{UNFINISHED_JOB} AND {_MOVING}"),
         partial_index("parent_job_id", "parent_job_id IS NOT NULL"),
         partial_index("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
-        Index(
-            "ix_jobs_unnotified",
-            "parent_job_id",
-            postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
-        ),
-        Index(
-            "ix_jobs_unsettled",
-            "conversation_id",
-            postgresql_where=text(f"{_OF_CONVERSATION} AND NOT is_joined AND {ENDED_JOB}"),
-        ),
+        Index("ix_jobs_unserved", "finished_at", postgresql_where=text(f"{_UNSERVED} AND {ENDED_JOB}")),
         Index(
             "ix_jobs_turns",
             "conversation_id",
@@ -143,11 +136,6 @@ class Job(SQLModel, table=True):
         ),
         Index("ix_jobs_pins", *_PINS, postgresql_where=text("agent_name IS NOT NULL")),
         Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
-        Index(
-            "ix_jobs_of_batches_unsettled",
-            "batch_id",
-            postgresql_where=text(f"batch_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
-        ),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
@@ -157,6 +145,7 @@ class Job(SQLModel, table=True):
     child_position: int | None = None
     child_key: str | None = text_column(nullable=True)
     is_joined: bool = flag_column()
+    is_untold: bool = flag_column()
     root_job_id: UUID | None = None
     depth: int = int_column()
     conversation_id: UUID | None = None

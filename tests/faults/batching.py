@@ -90,7 +90,6 @@ def all_of_a_filter(scene: Scene, point: str) -> None:
 
 BATCHING: Mapping[str, Recipe] = {
     "action_sweep.act": all_of_a_filter,
-    "line_sweep.settle": each_line_once,
     "line_sweep.admit": each_line_once,
     "line_sweep.cancel": cancelled,
 }

@@ -57,7 +57,7 @@ def turns(scene: Scene, point: str) -> None:
 def unsettled(scene: Scene, point: str) -> None:
     """Recipe: a worker died before it settled a turn, and the one whose sweeper does so dies."""
     received = [says(scene, f"calculate {n} + 2") for n in range(3)]
-    scene.died_at("store.settle_turn:before")
+    scene.died_at("store.serve_end:before")
     scene.died_at(point)
     scene.worker()
     is_answered(scene, received[0].conversation_id, 3)
@@ -86,11 +86,8 @@ def interrupted(scene: Scene, point: str) -> None:
 
 
 CONVERSING: Mapping[str, Recipe] = {
-    "store.settle_turn": turns,
     "store.history": turns,
     "store.note_outcome": interrupted,
-    "turn_sweep.unsettled": unsettled,
-    "turn_sweep.settle": unsettled,
 }
 
 

@@ -95,7 +95,7 @@ def kin(scene: Scene, point: str) -> None:
 def untold(scene: Scene, point: str) -> None:
     """Recipe: a worker died before it told a parent, and the one whose sweeper does so dies."""
     job_id = scene.submit(*family())
-    scene.died_at("store.child_ended:before")
+    scene.died_at("store.serve_end:before")
     scene.died_at(point)
     scene.worker()
     comes_out_right(scene, job_id)

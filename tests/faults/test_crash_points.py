@@ -13,7 +13,9 @@ import pytest
 
 from planq.shared.failpoints import point_names
 from planq.worker.container import CRASH_POINTS
+from tests.faults.batching import each_line_once
 from tests.faults.conftest import Play, Stage
+from tests.faults.conversing import turns, unsettled
 from tests.faults.reaching import REACH, UNSAFE, Recipe, windowed
 
 POINTS = point_names(CRASH_POINTS)
@@ -30,7 +32,7 @@ LOOKS = {
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
     *("schedule_sweep.due", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
     *("sweep.expired_questions", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
-    *("sweep.missed_tools", "sweep.unnotified_children", "turn_sweep.unsettled", "sweep.with_jobs"),
+    *("sweep.missed_tools", "sweep.unserved_ends", "sweep.with_jobs"),
 }
 """What only looks, or removes what is over: a worker that dies after it has changed nothing yet for a job."""
 
@@ -53,6 +55,16 @@ HELD = [
     play_of(f"{point} with steps held", point, windowed)
     for point in ("store.accept_plan:after", "store.succeed_step:before", "store.succeed_step:after")
 ]
+SERVED = [
+    play_of(f"{point} for a {consumer}", point, recipe)
+    for point in POINTS
+    for name, consumer, recipe in (
+        ("store.serve_end", "turn", turns),
+        ("sweep.serve_ends", "turn", unsettled),
+        ("sweep.serve_ends", "line", each_line_once),
+    )
+    if point.partition(":")[0] == name
+]
 UNSAFELY = [play_of(f"{point} of an unsafe tool", point, recipe) for point, recipe in UNSAFE.items()]
 
 
@@ -63,7 +75,7 @@ def test_every_crash_point_is_reached() -> None:
     assert set(REACH) >= LOOKS | DOUBLES
 
 
-@pytest.mark.parametrize("play", [*EVERYWHERE, *UNSAFELY, *HELD])
+@pytest.mark.parametrize("play", [*EVERYWHERE, *SERVED, *UNSAFELY, *HELD])
 def test_a_worker_that_dies_there_loses_nothing_and_repeats_nothing(
     play: tuple[str, Play], plays: dict[str, Future[None]]
 ) -> None:

@@ -105,7 +105,7 @@ OPERATIONS: tuple[Operation[Conversation], ...] = (
     ),
     Operation("complete turn", lambda s, c: s.store.end_job(c.active, JobStatus.COMPLETED, "done", None, [CALL])),
     Operation("fail turn", lambda s, c: s.store.end_job(c.active, JobStatus.FAILED, None, BOOM, [CALL])),
-    Operation("settle turn", lambda s, c: s.store.settle_turn(c.active.job_id), fails),
+    Operation("settle turn", lambda s, c: s.store.serve_end(c.active.job_id), fails),
     Operation("cancel turn", lambda s, c: s.requests.cancel(c.tenant, c.active.job_id)),
     Operation("cancel held turn", lambda s, c: s.requests.cancel(c.tenant, c.held)),
     Operation("pause turn", lambda s, c: s.requests.pause(c.tenant, c.active.job_id)),

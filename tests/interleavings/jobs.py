@@ -214,7 +214,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
         lambda s, j: s.registry.expire_job(ExpiredJob(j.parent, False, 1.0), BOOM),
         lambda s, j: out_of_time(s, j.parent, "expires_at"),
     ),
-    Operation("notify parent", lambda s, j: s.store.child_ended(j.ended)),
+    Operation("notify parent", lambda s, j: s.store.serve_end(j.ended)),
     # Its child that is being planned, and the one that is queued
     Operation("claim stage", lambda s, j: s.store.claim_stage(j.queued, [JobStatus.QUEUED])),
     Operation(

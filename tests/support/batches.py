@@ -12,6 +12,7 @@ from psycopg.types.json import Json
 
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Strategy
+from planq.shared.store.database import query
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission, submission_values
 
@@ -92,6 +93,9 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
     return sorted(row[0] for row in rows)
 
 
-def settled(connection: Connection) -> None:
-    """Let the lines end whose jobs have ended, as the sweeper does."""
-    connection.execute("SELECT planq_settle_lines(1000)")
+def settled(connection: Connection, most: int = 1000) -> int:
+    """Let the lines end whose jobs have ended, as the sweeper does; return how many these are."""
+    sets = connection.execute(query("unserved_ends"), {"limit": most}).fetchall()
+    for (jobs,) in sets:
+        connection.execute("SELECT planq_serve_ends(%s)", (jobs,))
+    return sum(len(jobs) for (jobs,) in sets)

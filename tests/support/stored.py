@@ -215,7 +215,7 @@ class StoredJob:
             row = await (await connection.execute(query.encode(), [self.id, index])).fetchone()
         assert row is not None
         child: UUID = row["id"]
-        assert await self._store.child_ended(child) is None, "it has not ended"
+        assert not (await self._store.serve_end(child)).applied, "it has not ended"
         if completed:
             claim = await self._store.claim_stage(child, [JobStatus.QUEUED])
             assert claim is not None
@@ -223,9 +223,9 @@ class StoredJob:
             assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
         else:
             await self._requests.cancel("default", child)
-        told = await self._store.child_ended(child)
-        assert await self._store.child_ended(child) is None
-        return told is not None and told.result.applied
+        told = await self._store.serve_end(child)
+        assert not (await self._store.serve_end(child)).applied
+        return told.applied
 
     async def _apply_to_job(self, event: Event, index: int) -> bool:
         match event:

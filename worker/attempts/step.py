@@ -66,7 +66,7 @@ from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, output_to_store
-from planq.worker.engine.chain import Chain, WakeOutcome, after_release
+from planq.worker.engine.chain import Chain, WakeOutcome, after_end, after_release
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
 from planq.worker.engine.writes import Owner, is_looked_into
@@ -233,10 +233,10 @@ class StepRunner:
             return carried
         error = came_to if isinstance(came_to, ErrorRecord) else None
         output = None if isinstance(came_to, ErrorRecord) else JsonText(came_to.preview or came_to.body)
-        wakes = await persist(lambda: self._store.settle_turn(claim.ref.job_id))
+        followed = await persist(lambda: self._store.serve_end(claim.ref.job_id))
         noted = await persist(lambda: self._store.note_outcome(claim, output, error))
         _log_transition("late_outcome_noted", claim, noted)
-        return replace(carried, wakes=[*carried.wakes, *wakes])
+        return replace(carried, wakes=[*carried.wakes, *after_end(followed, claim)])
 
     async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
         match next_:

@@ -22,11 +22,11 @@ from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
-from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Priority
+from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, JobStatus, Lane, Priority
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ClaimRequest, TransitionResult, UnitStep
+from planq.shared.ports.jobs.store import ClaimRequest, Consequence, TransitionResult, UnitStep
 from planq.shared.ports.jobs.sweep import Place
 from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
 from planq.worker.engine.in_flight import Claim, RunningAttempt
@@ -50,7 +50,7 @@ class WakeOutcome:
     and what anybody may carry out; `links` are those of `taken`. `poisoned` says that a thread which cannot be
     stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
     rejected, because the attempt had ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of
-    a wake-up for several steps. `unit` are the further steps of its unit.
+    a wake-up for several steps. `unit` are the further steps of its unit. `has_ended`: with the step, its job has.
     """
 
     attempt: int | None = None
@@ -62,6 +62,7 @@ class WakeOutcome:
     steps: int | None = None
     unit: Sequence[UnitStep] = ()
     links: TaskLinks | None = None
+    has_ended: bool = False
 
     @property
     def text(self) -> str:
@@ -95,7 +96,8 @@ class WakeOutcome:
         ref = end.ref if isinstance(end, StepClaim) else StepRef(end.job_id, end.round, 0)
         wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
         links = links_after(end, len(result.taken) + len(wakes)) if result.taken else None
-        return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links)
+        has_ended = result.job_status in TERMINAL_JOB
+        return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links, has_ended=has_ended)
 
 
 def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None) -> list[Wake]:
@@ -121,6 +123,12 @@ def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None)
         place = StepRef(ref.job_id, ref.round, step.index)
         wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
     return wakes
+
+
+def after_end(followed: Consequence, end: Claim | None = None) -> list[Wake]:
+    """Return the wake-ups that the end of a job asks for where somebody waited for it; `end` as in `after_step`."""
+    parent = followed.parent
+    return [*followed.wakes, *(after_step(parent.step, parent.result, end) if parent is not None else ())]
 
 
 def links_after(end: Claim, count: int) -> TaskLinks:

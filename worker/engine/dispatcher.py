@@ -43,8 +43,8 @@ from planq.worker.engine.chain import (
     Slots,
     WakeOutcome,
     Work,
+    after_end,
     after_release,
-    after_step,
     in_messages,
     links_after,
     own_share,
@@ -254,32 +254,29 @@ class Dispatcher:
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
-            if isinstance(following, StageClaim) and (following.parent or following.conversation_id):
-                carried = await self._notify_parent_or_conversation(following, carried)
+            if following.root_job_id or following.conversation_id:
+                carried = await self._serve_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
             links = carried.links and carried.links.at(0)
         return outcome or WakeOutcome()
 
-    async def _notify_parent_or_conversation(self, claim: StageClaim, carried: WakeOutcome) -> WakeOutcome:
-        """Notify the parent of a child job, or settle a turn, if the job has ended; returns what that led to, too.
+    async def _serve_end(self, claim: Claim, carried: WakeOutcome) -> WakeOutcome:
+        """Serve whoever waits for the job of a claim, if it has ended; returns what that led to, too.
 
         Where the database does not answer, the sweeper does it.
         """
         if carried.taken or carried.wakes or carried.is_late:
             return carried  # the job goes on, or somebody else has ended it
-        try:
-            wakes = await persist(lambda: self._end(claim))
-        except DatabaseUnavailable:
-            _log.warning("end_not_told", extra={"job": str(claim.job_id)})
+        if isinstance(claim, StepClaim) and not carried.has_ended:
             return carried
-        return replace(carried, wakes=[*carried.wakes, *wakes])
-
-    async def _end(self, claim: StageClaim) -> Sequence[Wake]:
-        if claim.parent is None:
-            return await self._store.settle_turn(claim.job_id)
-        notified = await self._store.child_ended(claim.job_id)
-        return () if notified is None else after_step(notified.step, notified.result, claim)
+        job_id = attempt_of(claim).job_id
+        try:
+            followed = await persist(lambda: self._store.serve_end(job_id))
+        except DatabaseUnavailable:
+            _log.warning("end_not_served", extra={"job": str(job_id)})
+            return carried
+        return replace(carried, wakes=[*carried.wakes, *after_end(followed, claim)])
 
     async def _go_on(self, work: Work, chain: Chain, carried: WakeOutcome) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""

@@ -390,8 +390,7 @@ class GuardedStore:
         self.children = store.children
         self.approvals = store.approvals
         self.steps_to_ask_about = store.steps_to_ask_about
-        self.child_ended = store.child_ended
-        self.settle_turn = store.settle_turn
+        self.serve_end = store.serve_end
         self.note_outcome = store.note_outcome
         self.history = store.history
         self.holds_step = store.holds_step

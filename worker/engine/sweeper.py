@@ -59,13 +59,16 @@ from planq.shared.ports.jobs.sweep import (
     SweepStore,
 )
 from planq.shared.ports.jobs.wakes import Publisher, Queues, Wake, stage_again
-from planq.worker.engine.chain import after_step, in_messages
+from planq.worker.engine.chain import after_end, after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
 
 
 _WINDOWS_AT_ONCE = 20
 """Jobs in one commit, each with up to a window of steps."""
+
+_NAMED = 10
+"""Jobs that a line of the log names."""
 
 _PAUSE_SECONDS = 0.1
 """Between two passes of a duty that has more to do."""
@@ -133,7 +136,7 @@ class Sweeper:
             SweepPart.PLANS: self._expire_plans,
             SweepPart.JOBS: self._expire_jobs,
             SweepPart.QUESTIONS: self._expire_questions,
-            SweepPart.CHILDREN: self._notify_parents,
+            SweepPart.ENDS: self._serve_unserved,
             SweepPart.WINDOWS: self._open_windows,
             SweepPart.TOOLS: self._await_tools,
             **{duty.part: partial(self._serve, duty) for duty in duties},
@@ -315,16 +318,31 @@ class Sweeper:
                 )
                 self._job_ended(ended)
                 self._interrupt(ended)
-            if job.is_child:
-                wakes += await self._notify_parent(job.job_id)
+            if job.is_awaited:
+                wakes += after_end(await self._store.serve_ends([job.job_id]))
         return count, wakes
 
-    async def _notify_parents(self) -> tuple[int, list[Wake]]:
+    async def _serve_unserved(self) -> tuple[int, list[Wake]]:
+        """Serve whoever waits for jobs that have ended, where nobody has: lines of batches, and what was missed."""
         wakes: list[Wake] = []
-        ended = await self._store.unnotified_children(self._settings.batch)
-        for child in ended:
-            wakes += await self._notify_parent(child)
-        return len(ended), wakes
+        count = 0
+        sets = list(await self._store.unserved_ends(self._settings.batch))
+        while sets:
+            jobs = sets.pop(0)
+            try:
+                followed = await self._store.serve_ends(jobs)
+            except DatabaseUnavailable:
+                raise
+            except Exception:
+                # One end that cannot be served must not keep the others waiting, nor a line the other lines.
+                _log.exception("end_not_served", extra={"jobs": [str(job) for job in jobs[:_NAMED]]})
+                sets += [[job] for job in jobs] if len(jobs) > 1 else []
+                continue
+            count += len(jobs) * followed.applied
+            wakes += after_end(followed)
+        if count:
+            self._due_in(_PAUSE_SECONDS)
+        return count, wakes
 
     async def _serve(self, duty: SweepDuty) -> tuple[int, list[Wake]]:
         swept = await duty.carry_out(self._settings.batch)
@@ -354,14 +372,6 @@ class Sweeper:
                 _log_step("tool_missed", step.ref, tool=step.tool_name, lane=str(step.lane))
                 wakes += after_step(step.ref, result)
         return count, wakes
-
-    async def _notify_parent(self, child: UUID) -> list[Wake]:
-        """Tell the parent of a child job that has ended; returns what that led to."""
-        notified = await self._store.child_ended(child)
-        if notified is None:
-            return []
-        _log_step("parent_notified", notified.step, child=str(child))
-        return after_step(notified.step, notified.result)
 
     async def _expire_questions(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

@@ -118,6 +118,18 @@ class ParentTransition:
 
 
 @dataclass(frozen=True, slots=True)
+class Consequence:
+    """What followed from the end of a job: what it did to the `parent`, and whom to wake beside that.
+
+    Not `applied`: nobody waited, or whoever did was served before.
+    """
+
+    applied: bool = False
+    parent: ParentTransition | None = None
+    wakes: Sequence[Wake] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message to keep beside a job: the call of a chained tool, and its response, share a `call_id`."""
 
@@ -252,7 +264,7 @@ class JobStore(Protocol):
         """End the job from its stage, as a `JobEnd` of these fields says; True when it applied.
 
         The commit itself announces the end to those who wait for the job. The parent of a child job is notified by
-        `child_ended`, in a commit of its own.
+        `serve_end`, in a commit of its own.
         """
         ...
 
@@ -472,18 +484,10 @@ class JobStore(Protocol):
         """Return how the child jobs of a step that has joined stand, in the order in which they were asked for."""
         ...
 
-    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
-        """Notify the parent that a child job has ended: its step may become ready, the next child may begin.
+    async def serve_end(self, job_id: UUID) -> Consequence:
+        """Serve whoever waits for a job with its end: the step that made it, or the conversation whose turn it is.
 
-        The parent is notified once: None when it was before, when the job has no parent, or when it has not ended.
-        The worker that ended the child calls this after that commit; the sweeper does it where no worker did.
-        """
-        ...
-
-    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
-        """Write down what a turn of a conversation came to that has ended; the next one begins, and is to be woken.
-
-        Once: nothing happens when it was done before, when the job is no turn, or when it has not ended. The worker
+        Once: nothing follows when it was done before, when nobody waits, or when the job has not ended. The worker
         that ended the job calls this after that commit; the sweeper does it where no worker did.
         """
         ...

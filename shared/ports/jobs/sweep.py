@@ -13,7 +13,7 @@ from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.elicitations import AfterAnswer, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind, WakeQueue
-from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
+from planq.shared.ports.jobs.store import Consequence, TransitionResult
 from planq.shared.ports.jobs.wakes import Wake
 
 
@@ -121,12 +121,15 @@ class MissedTool:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredJob:
-    """An unfinished job that has used up its time: that in the queue when it `is_queued`, else the whole."""
+    """An unfinished job that has used up its time: that in the queue when it `is_queued`, else the whole.
+
+    It `is_awaited` where its end is to be served at once (`SweepStore.serve_ends`).
+    """
 
     job_id: UUID
     is_queued: bool
     limit_seconds: float
-    is_child: bool = False
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,7 @@ class SweepPart(StrEnum):
     PLANS = "plans"  # expired_plans
     JOBS = "jobs"  # expired_jobs
     QUESTIONS = "questions"  # expired_questions
-    CHILDREN = "children"  # unnotified_children
-    CONVERSATIONS = "conversations"
+    ENDS = "ends"  # unserved_ends
     BATCHES = "batches"
     ACTIONS = "actions"
     WINDOWS = "windows"  # open_windows
@@ -321,12 +323,12 @@ class SweepStore(Protocol):
         """Fail the step that nobody answered."""
         ...
 
-    async def unnotified_children(self, limit: int) -> Sequence[UUID]:
-        """Return child jobs that ended a while ago and of whose end their parents were not notified."""
+    async def unserved_ends(self, limit: int) -> Sequence[Sequence[UUID]]:
+        """Return jobs that have ended and whose ends nobody was served with, as sets for `serve_ends`."""
         ...
 
-    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
-        """Notify the parent, as `JobStore.child_ended`."""
+    async def serve_ends(self, jobs: Sequence[UUID]) -> Consequence:
+        """Serve whoever waits for these jobs, as `JobStore.serve_end`; several of them are lines of batches."""
         ...
 
     async def open_windows(self, limit: int) -> int:

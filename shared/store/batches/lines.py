@@ -33,7 +33,7 @@ async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = N
 
 
 class LineSweep:
-    """Makes jobs of the lines of batches and ends lines with their jobs, as a `SweepDuty`.
+    """Makes jobs of the lines of batches, as a `SweepDuty`.
 
     While batches run, a pass follows soon after the other: what the workers do in that time has to fit into the
     window. Other sweepers find nothing left to do then, and keep their own pace.
@@ -45,11 +45,6 @@ class LineSweep:
         """A worker whose heartbeat is older than `lease` is not counted where a batch is filled up."""
         self._database = database
         self._lease_seconds = lease.total_seconds()
-
-    async def settle(self, limit: int) -> int:
-        """End the lines whose jobs have ended, and with the last line its batch; return how many."""
-        settled: int = await self._database.call("planq_settle_lines", limit)
-        return settled
 
     async def cancel(self, limit: int) -> Sequence[UUID] | None:
         """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
@@ -69,8 +64,6 @@ class LineSweep:
         ]
 
     async def carry_out(self, limit: int) -> Swept:
-        count = await self.settle(limit)
         cancelled = await self.cancel(min(limit, _AT_ONCE))
         wakes = await self.admit(min(limit, _AT_ONCE))
-        goes_on = bool(count or wakes or cancelled is not None)
-        return Swept(count + len(cancelled or ()), cancelled or (), wakes, goes_on)
+        return Swept(len(cancelled or ()), cancelled or (), wakes, goes_on=bool(wakes or cancelled is not None))

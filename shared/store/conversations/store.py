@@ -20,11 +20,12 @@ from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, 
 from planq.shared.domain.questions.answering import answer_of_message
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher
-from planq.shared.store.conversations.turns import plan_wake, settle_turn
+from planq.shared.store.conversations.turns import plan_wake
 from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import after_answer_fields
+from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.requests import AnsweredBy, Submission, control_result, submission_values
 
 
@@ -325,7 +326,7 @@ class ConversationStore:
 
         May be repeated, also for a job that has not ended or is no turn: nothing happens then.
         """
-        return await settle_turn(self._database, job_id)
+        return (await serve_ends(self._database, [job_id])).wakes
 
     async def job_of(self, tenant_id: str, message_id: UUID) -> UUID | None:
         """Return the job that answers a message, None where there is no such message any more.

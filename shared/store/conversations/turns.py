@@ -10,46 +10,13 @@ from uuid import UUID
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
 from planq.shared.domain.conversations.speakers import Speaker
-from planq.shared.ports.jobs.sweep import SweepPart, Swept
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.ports.jobs.wakes import PlanWake
 from planq.shared.store.database import Database, Row
 
 _log = logging.getLogger("planq.sweep")
 
 _ROWS = 200
 """The most rows of a conversation that a turn is shown; what of them a model gets is bounded by tokens."""
-
-
-async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
-    """See `JobStore.settle_turn`."""
-    settled = await database.call("planq_settle_turn", job_id)
-    begun = settled.get("next")
-    return () if begun is None else (plan_wake({**settled, "id": begun}),)
-
-
-class TurnSweep:
-    """Settles turns that ended a while ago and were not settled in that commit, as a `SweepDuty`."""
-
-    part = SweepPart.CONVERSATIONS
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def unsettled(self, limit: int) -> Sequence[UUID]:
-        """Return turns that ended a while ago and were not settled."""
-        return [row["id"] for row in await self._database.fetch_all("unsettled_turns", limit=limit)]
-
-    async def settle(self, job_id: UUID) -> Sequence[Wake]:
-        """Settle a turn, as `JobStore.settle_turn`."""
-        return await settle_turn(self._database, job_id)
-
-    async def carry_out(self, limit: int) -> Swept:
-        wakes: list[Wake] = []
-        ended = await self.unsettled(limit)
-        for job_id in ended:
-            wakes += await self.settle(job_id)
-            _log.warning("turn_settled", extra={"job": str(job_id)})
-        return Swept(len(ended), wakes=wakes)
 
 
 def plan_wake(begun: Mapping[str, Any]) -> PlanWake:

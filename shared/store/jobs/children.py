@@ -11,10 +11,8 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
 from planq.shared.ports.jobs.claims import StepClaim
-from planq.shared.ports.jobs.store import ParentTransition
 from planq.shared.store.database import Database, Row, json_text
 from planq.shared.store.ids import new_ids
-from planq.shared.store.jobs.codec import transition_result
 
 
 def children_text(claim: StepClaim, delegated: Delegated) -> str:
@@ -55,14 +53,6 @@ def _outcome(row: Row) -> ChildOutcome:
         ended_at=row["finished_at"],
         has_begun=row["has_begun"],
     )
-
-
-async def notify_parent(database: Database, job_id: UUID) -> ParentTransition | None:
-    """See `JobStore.child_ended`."""
-    value = await database.call("planq_child_ended", job_id)
-    if not value["applied"]:
-        return None
-    return ParentTransition(StepRef(UUID(value["job_id"]), value["round"], value["index"]), transition_result(value))
 
 
 def error_record(stored: Mapping[str, Any]) -> ErrorRecord:

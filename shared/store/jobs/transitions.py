@@ -32,20 +32,19 @@ from planq.shared.ports.jobs.store import (
     Approved,
     ArtifactRecord,
     ClaimRequest,
+    Consequence,
     FollowUp,
     JobEnd,
     Message,
-    ParentTransition,
     PayloadRecord,
     TransitionResult,
     UnitStep,
 )
-from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher
-from planq.shared.store.conversations.turns import history, settle_turn
+from planq.shared.store.conversations.turns import history
 from planq.shared.store.database import Database, as_json, json_text, query, stored_text
 from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.children import children_text, notify_parent, outcomes
+from planq.shared.store.jobs.children import children_text, outcomes
 from planq.shared.store.jobs.codec import (
     call_to_json,
     elicitation_text,
@@ -59,6 +58,7 @@ from planq.shared.store.jobs.codec import (
     transition_result,
     wanted_to_json,
 )
+from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.jobs.items import (
     LATE,
     NOTHING,
@@ -447,11 +447,8 @@ class PostgresJobStore:
         found = await outcomes(self._database, claim.ref, claim.ref.index)
         return found.get(claim.ref.index, ())
 
-    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
-        return await notify_parent(self._database, job_id)
-
-    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
-        return await settle_turn(self._database, job_id)
+    async def serve_end(self, job_id: UUID) -> Consequence:
+        return await serve_ends(self._database, [job_id])
 
     async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
         key, told = ("output", output) if error is None else ("error", error.to_json())

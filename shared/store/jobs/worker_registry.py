@@ -25,7 +25,7 @@ from planq.shared.domain.jobs.states import (
     WakeQueue,
 )
 from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.ports.jobs.store import ParentTransition, TransitionResult
+from planq.shared.ports.jobs.store import Consequence, TransitionResult
 from planq.shared.ports.jobs.sweep import (
     Attempt,
     Due,
@@ -45,7 +45,6 @@ from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskL
 from planq.shared.store.batches.lines import fail_lost_lines
 from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
 from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.children import notify_parent
 from planq.shared.store.jobs.codec import (
     after_answer_fields,
     elicitation_text,
@@ -53,6 +52,7 @@ from planq.shared.store.jobs.codec import (
     transition_result,
     tries_of,
 )
+from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.jobs.silence import Silence
 
 
@@ -478,11 +478,11 @@ class WorkerRegistry:
         )
         return transition_result(value)
 
-    async def unnotified_children(self, limit: int) -> Sequence[UUID]:
-        return [row["id"] for row in await self._database.fetch_all("unnotified_children", limit=limit)]
+    async def unserved_ends(self, limit: int) -> Sequence[Sequence[UUID]]:
+        return [row["jobs"] for row in await self._database.fetch_all("unserved_ends", limit=limit)]
 
-    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
-        return await notify_parent(self._database, job_id)
+    async def serve_ends(self, jobs: Sequence[UUID]) -> Consequence:
+        return await serve_ends(self._database, jobs)
 
     async def open_windows(self, limit: int) -> int:
         followed: int = await self._database.call("planq_open_windows", limit)
@@ -563,7 +563,7 @@ def _lost_step(row: Row) -> LostStep:
 def _expired_job(row: Row) -> ExpiredJob:
     is_queued = row["status"] == JobStatus.QUEUED
     limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
-    return ExpiredJob(row["job_id"], is_queued, limit, row["is_child"])
+    return ExpiredJob(row["job_id"], is_queued, limit, row["is_awaited"])
 
 
 def _wake(row: Row) -> Wake:

@@ -252,12 +252,8 @@ _OPEN = """SELECT FROM deliveries WHERE status IN ('pending', 'sending')
 UNION ALL SELECT FROM batches WHERE status IN ('in_progress', 'cancelling')
 UNION ALL SELECT FROM batches WHERE status IN ('uploading', 'validating') AND held_until IS NOT NULL
 UNION ALL SELECT FROM jobs
-WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
-UNION ALL SELECT FROM jobs
-WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
-  AND status IN ('completed', 'failed', 'cancelled')
-UNION ALL SELECT FROM jobs
-WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')"""
+WHERE NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL
+  AND status IN ('completed', 'failed', 'cancelled')"""
 
 
 def _is_settled(database: psycopg.Connection) -> bool:

@@ -36,7 +36,7 @@ def answers(api: Api, received: InboundResult, text: str = "done", **ended: Any)
         claim = await store.claim_stage(received.job_id, [JobStatus.QUEUED])
         assert claim is not None
         assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [], **ended)
-        await store.settle_turn(received.job_id)
+        await store.serve_end(received.job_id)
 
     api.jobs.run(work)
 

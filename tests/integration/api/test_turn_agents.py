@@ -69,7 +69,7 @@ class Desk:
             claim = await store.claim_stage(job_id, [JobStatus.QUEUED])
             assert claim is not None
             assert await store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
-            await store.settle_turn(job_id)
+            await store.serve_end(job_id)
 
         self.api.jobs.run(work)
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Json
 
 from planq.shared.store.ids import new_id
-from tests.support.batches import end_jobs, item, stored_batch
+from tests.support.batches import end_jobs, item, settled, stored_batch
 
 
 class Batches:
@@ -43,8 +43,7 @@ class Batches:
         return [row[0] for row in self.connection.execute("SELECT job_id FROM planq_admit_lines(%s, 15)", (ids,))]
 
     def settle(self, most: int = 1000) -> int:
-        count: int = self.call("planq_settle_lines", most)
-        return count
+        return settled(self.connection, most)
 
     def batch(self, batch_id: UUID) -> dict[str, Any]:
         with self.connection.cursor(row_factory=dict_row) as cursor:

@@ -35,6 +35,7 @@ from planq.shared.ports import (
     StepClaim,
     TaskLinks,
 )
+from planq.shared.ports.jobs.store import ParentTransition
 from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id, new_ids
@@ -75,6 +76,10 @@ class Family:
         """Delegate; returns the children's ids."""
         assert (await self.store.delegate_step(claim, Delegated(children, **rule))).applied
         return [child["id"] for child in await children_of(self.database, claim.ref.job_id)]
+
+    async def told_of(self, child: UUID) -> ParentTransition | None:
+        """Serve the parent with a child's end; returns what that did to it."""
+        return (await self.store.serve_end(child)).parent
 
     async def end(self, child: UUID, status: JobStatus = JobStatus.COMPLETED, **ended: Any) -> StageClaim:
         """End a child from its first stage, without telling anybody."""
@@ -142,7 +147,7 @@ def test_many_ends_at_once_are_each_counted_once(play: Any) -> None:
         claim = await family.parent()
         children = await family.delegate(claim, *[child()] * 24, max_parallel=24)
         await asyncio.gather(*(family.end(each) for each in children))
-        told = await asyncio.gather(*(family.store.child_ended(each) for each in [*children, *children]))
+        told = await asyncio.gather(*(family.told_of(each) for each in [*children, *children]))
         applied = [one for one in told if one is not None]
         assert len(applied) == 24
         assert [one.step for one in applied if one.result.ready] == [claim.ref]
@@ -157,12 +162,12 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         claim = await family.parent()
         children = await family.delegate(claim, *[child()] * 12, max_parallel=4)
         await asyncio.gather(*(family.end(each) for each in children[:4]))
-        told = await asyncio.gather(*(family.store.child_ended(each) for each in children[:4]))
+        told = await asyncio.gather(*(family.told_of(each) for each in children[:4]))
         begun = [each.job_id for one in told if one is not None for each in one.result.children]
         assert sorted(begun) == children[4:8]
         # One that is cancelled while it is held back has no place to give.
         await family.requests.cancel("default", children[9])
-        told_of = await family.store.child_ended(children[9])
+        told_of = await family.told_of(children[9])
         assert told_of is not None
         assert told_of.result.children == []
         held = [row["is_held"] for row in await children_of(family.database, claim.ref.job_id)]
@@ -170,7 +175,7 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         # It is passed over when its turn comes.
         for each in children[4:6]:
             await family.end(each)
-        next_ones = [await family.store.child_ended(each) for each in children[4:6]]
+        next_ones = [await family.told_of(each) for each in children[4:6]]
         assert [one.result.children for one in next_ones if one] == [
             [PlanWake(children[8])],
             [PlanWake(children[10])],
@@ -199,7 +204,7 @@ def test_a_cancel_and_an_end_at_once_leave_nobody_waiting(play: Any) -> None:
             stages = [await family.store.claim_stage(each, [JobStatus.QUEUED]) for each in children]
             ends = [family.store.end_job(each, JobStatus.COMPLETED, "a", None, []) for each in stages if each]
             await asyncio.gather(*ends[:2], family.requests.cancel("default", claim.ref.job_id), *ends[2:])
-            await asyncio.gather(*(family.store.child_ended(each) for each in children))
+            await asyncio.gather(*(family.told_of(each) for each in children))
             rows = await children_of(family.database, claim.ref.job_id)
             assert all(row["status"] in ("completed", "cancelled") and row["is_joined"] for row in rows)
 
@@ -253,7 +258,7 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
         assert (claim.action, claim.with_, claim.model) == ("judge", {"a": [1, "\x00"]}, "openai:m")
         assert (claim.depth, claim.root_job_id, claim.parent) == (1, parent.ref.job_id, parent.ref)
         assert await family.store.end_job(claim, JobStatus.COMPLETED, "{}", None, [], output={"is": "\x00"})
-        told = await family.store.child_ended(born)
+        told = await family.told_of(born)
         assert told is not None
         gathering = await family.store.claim_step(parent.ref)
         assert gathering is not None
@@ -300,7 +305,7 @@ def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:
         job, _ = await family.requests.job("default", born)
         assert (job["status"], job["answer"], job["chained"]) == ("completed", "text", told)
         assert job["output"] == {"a": "\x00"}
-        assert await family.store.child_ended(born) is not None
+        assert await family.told_of(born) is not None
 
     play(scenario)
 
@@ -382,7 +387,7 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         children = await family.delegate(second, child(), child(), until=JoinPolicy.FIRST_SUCCESS)
         assert (await family.store.fail_step(first, ErrorRecord("tool_error", "no"), None)).applied
         await family.end(children[0])
-        told = await family.store.child_ended(children[0])
+        told = await family.told_of(children[0])
         assert told is not None
         assert [step.index for step in told.result.ready] == [1]
         gathering = await family.store.claim_step(second.ref)

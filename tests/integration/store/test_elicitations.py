@@ -110,7 +110,7 @@ def test_a_question_that_ends_with_its_job_gives_the_rest_back(play: Any, ended:
             query = "SELECT id FROM jobs WHERE parent_job_id = %s AND id <> %s"
             (sibling,) = [row["id"] for row in await family.run(query, middle, asking)]
             await family.end(sibling)
-            assert await family.store.child_ended(sibling) is not None
+            assert await family.told_of(sibling) is not None
             gathering = await family.store.claim_step(StepRef(middle, 0, 0))
             assert gathering is not None
             assert (await family.store.succeed_step(gathering, {"value": "v"}, None)).applied
@@ -161,7 +161,7 @@ def test_a_child_that_is_held_back_begins_with_the_time_that_people_did_not_take
         responding = await family.store.claim_stage(first, [JobStatus.RESPONDING])
         assert responding is not None
         assert await family.store.end_job(responding, JobStatus.COMPLETED, "done", None, [])
-        assert await family.store.child_ended(first) is not None
+        assert await family.told_of(first) is not None
         (begun,) = await family.run("SELECT expires_at - now() AS left FROM jobs WHERE id = %s", second)
         assert timedelta(seconds=30) < begun["left"] <= timedelta(seconds=61)
 

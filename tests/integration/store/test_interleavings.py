@@ -31,7 +31,7 @@ from planq.shared.store.requests import RequestStore, Submission
 from planq.shared.store.webhooks.endpoints import WebhookStore
 from planq.shared.store.webhooks.signing import SigningSecrets
 from tests.integration.store.test_turns import Talk
-from tests.support.batches import admitted, end_jobs, item, stored_batch
+from tests.support.batches import admitted, end_jobs, item, settled, stored_batch
 from tests.support.conversations import message
 from tests.support.plans import compiled
 from tests.support.sessions import crossed, raced
@@ -282,7 +282,7 @@ def ended_batch(url: str, outcome: str) -> UUID:
         batch = stored_batch(connection, [item("x")])
         end_jobs(connection, admitted(connection), outcome)
         connection.execute("UPDATE jobs SET failed_steps = 1")
-        connection.execute("SELECT planq_settle_lines(10)")
+        settled(connection)
     return batch
 
 

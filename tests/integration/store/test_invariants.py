@@ -119,7 +119,7 @@ FAMILY_DAMAGE = {
     "open_children_differ": "UPDATE steps SET open_children = 1 WHERE children IS NOT NULL",
     "too_many_children": "UPDATE steps SET max_parallel = 1 WHERE children IS NOT NULL",
     "child_held_in_vain": "UPDATE steps SET max_parallel = 3 WHERE children IS NOT NULL",
-    "parent_not_notified": "UPDATE jobs SET status = 'completed', finished_at = now() - interval '1 h' "
+    "end_not_served": "UPDATE jobs SET status = 'completed', finished_at = now() - interval '1 h' "
     "WHERE parent_job_id IS NOT NULL",
     "child_without_parent": "UPDATE steps SET status = 'succeeded', finished_at = now() WHERE children IS NOT NULL",
     "family_differs": "UPDATE jobs SET depth = 7 WHERE parent_job_id IS NOT NULL",
@@ -130,13 +130,10 @@ TURN_DAMAGE = {
     "turn_out_of_turn": "UPDATE jobs SET run_at = now() WHERE run_at = planq_never()",
     "turn_held_in_vain": "UPDATE conversations SET active_job_id = NULL",
     "active_turn_differs": "UPDATE jobs SET is_joined = true WHERE run_at < planq_never()",
-    "turn_not_settled": "UPDATE jobs SET status = 'failed', finished_at = now() - interval '1 h' "
-    "WHERE run_at < planq_never()",
 }
 """Damage to a conversation of two turns, the first of which is active."""
 
 LINE_DAMAGE = {
-    "line_not_settled": "UPDATE jobs SET status = 'failed', finished_at = now() - interval '1 h'",
     "line_differs": "UPDATE jobs SET is_joined = true",
 }
 """Damage to the job of a batch's line."""

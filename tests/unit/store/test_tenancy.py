@@ -137,14 +137,15 @@ ALL_TENANTS = {
     "secrets_under_other_keys": "the operator changes master keys; each secret is opened as its own tenant's",
     "sweep_look": "a sweep",
     "unanswered_wakes": "a sweep",
-    "unnotified_children": "a sweep",
-    "unsettled_turns": "a sweep",
+    "unserved_ends": "a sweep",
     "woken_jobs": "a sweep",
     "planq_learn": "what that look has found, each job with its own tenant",
     "planq_tally": "numbers of a deployment, for its operator",
     "planq_tally_calls": "numbers of a deployment, for its operator",
     "planq_tally_events": "numbers of a deployment, for its operator",
     "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
+    "planq_serve_ends": "does the same whoever asks, for jobs that have ended, and tells nothing of them",
+    "planq_tell_again": "as planq_serve_ends, which calls it",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""

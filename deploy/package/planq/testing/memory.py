@@ -30,7 +30,7 @@ from planq.shared.domain.references.resolution import resolve
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.values.encoding import JsonText, encode
 from planq.shared.ports import ArtifactRecord, FollowUp, StageClaim, StepClaim, TransitionResult
-from planq.shared.ports.jobs.store import ONE_ROUND, Approved
+from planq.shared.ports.jobs.store import ONE_ROUND, Approved, Consequence
 from planq.testing.model.events import (
     AnswerGiven,
     Event,
@@ -547,8 +547,8 @@ class MemoryStore:
             return TransitionResult(False)
         return self._result(claim.ref.index)
 
-    async def settle_turn(self, job_id: UUID) -> Sequence[Any]:
-        return ()
+    async def serve_end(self, job_id: UUID) -> Consequence:
+        return Consequence()
 
     async def history(
         self, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None = None

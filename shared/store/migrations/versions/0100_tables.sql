@@ -627,6 +627,7 @@ CREATE TABLE jobs (
     child_position INTEGER,
     child_key TEXT,
     is_joined BOOLEAN DEFAULT false NOT NULL,
+    is_untold BOOLEAN DEFAULT false NOT NULL,
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
@@ -707,8 +708,6 @@ CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
 CREATE INDEX ix_jobs_message_flow ON jobs (tenant_id, id) WHERE in_message_flow AND parent_job_id IS NULL;
 
-CREATE INDEX ix_jobs_of_batches_unsettled ON jobs (batch_id) WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
-
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
 CREATE INDEX ix_jobs_pins ON jobs (tenant_id, agent_name, coalesce(agent_version, 0), coalesce(skill_versions, '{}')) WHERE agent_name IS NOT NULL;
@@ -719,9 +718,7 @@ CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
 
 CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
-
-CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
+CREATE INDEX ix_jobs_unserved ON jobs (finished_at) WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL) AND status IN ('completed', 'failed', 'cancelled');
 
 CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 

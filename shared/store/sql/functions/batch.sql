@@ -13,7 +13,7 @@
 --
 -- Lock order: the rows of batches, by their ids, then jobs as everywhere, then lines. A line is changed by nobody who does
 -- not hold its batch, so lines need no locks of their own. No transition that holds a job asks for a batch: what has ended
--- is settled in a commit of its own, by the sweeper.
+-- is settled in a commit of its own (ends.sql).
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
@@ -125,34 +125,26 @@ BEGIN
       AND (b.spent_usd + l.reserved_usd > b.budget_usd OR b.spent_tokens + l.reserved_tokens > b.budget_tokens);
 END $$;
 
--- LinesSettled: ends the lines of up to `p_most` jobs that have ended, and their batches with the last one; one
--- sweeper acts at a time. Returns how many jobs these are. A job that was resumed ends its line anew; one whose line is tried again by another job ends none.
-CREATE FUNCTION planq_settle_lines(p_most int) RETURNS int LANGUAGE plpgsql
+-- LinesSettled: the ends of these jobs end their lines, and batches with their last ones; one sweeper acts at a time. Returns
+-- {applied}: nobody is to be woken. A job that was resumed ends its line anew; one whose line is tried again by another job ends none.
+CREATE FUNCTION planq_settle_lines(p_jobs uuid[]) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_mergejoin = off AS $$
 DECLARE
     v_ended CONSTANT text[] := '{completed,failed,cancelled}';
     v_jobs uuid[];
-    v_batches uuid[];
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.settle')) THEN
-        RETURN 0;
+        RETURN json_build_object('applied', false);
     END IF;
-    SELECT array_agg(u.id), array_agg(DISTINCT u.batch_id) INTO v_jobs, v_batches FROM (
-        SELECT j.id, j.batch_id FROM jobs j
-        WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled')
-        ORDER BY j.batch_id LIMIT p_most  -- of the index that holds them alone
-    ) u;
-    IF v_jobs IS NULL THEN
-        RETURN 0;
-    END IF;
-    PERFORM FROM batches WHERE id = ANY (v_batches) ORDER BY id FOR NO KEY UPDATE;
+    PERFORM FROM batches WHERE id IN (SELECT batch_id FROM jobs WHERE id = ANY (p_jobs)) ORDER BY id FOR NO KEY UPDATE;
     WITH joined AS (
-        UPDATE jobs SET is_joined = true WHERE id = ANY (v_jobs) AND NOT is_joined AND status = ANY (v_ended)
+        UPDATE jobs SET is_joined = true
+        WHERE id = ANY (p_jobs) AND batch_id IS NOT NULL AND NOT is_joined AND status = ANY (v_ended)
         RETURNING id
     )
     SELECT array_agg(id) INTO v_jobs FROM joined;
     PERFORM planq_end_lines(v_jobs);
-    RETURN coalesce(cardinality(v_jobs), 0);
+    RETURN json_build_object('applied', v_jobs IS NOT NULL);
 END $$;
 
 -- Lines of these batches have ended: a batch has completed with its last one, or waits for somebody after its canary. The

@@ -17,7 +17,7 @@
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 --
 -- Lock order: rows of conversations, by their ids where they are several, then jobs as everywhere, then rows of messages. No transition that holds a job
--- asks for a conversation, so a turn is settled in a commit of its own, by the worker that ended it or by the sweeper.
+-- asks for a conversation, so a turn is settled in a commit of its own (ends.sql).
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).

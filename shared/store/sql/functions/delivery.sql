@@ -1,7 +1,8 @@
 -- Delivery: what has to leave the house is written in the commit of what it tells, and sent by a worker.
 --
 --   planq_add_deliveries    one delivery for each endpoint of the tenant that wants the event, one for the callback
---   planq_tell_end          does so for a job that has ended, by a trigger: however a job ends
+--   planq_tell_end          does so for a job that has ended, by a trigger: however a job ends (planq_add_end)
+--   planq_tell_again        does so where it failed then
 --   planq_tell_question     does so for a job that waits for a person
 --   planq_claim_deliveries  a worker takes deliveries that are due, or whose worker is lost
 --   planq_end_delivery      an attempt has ended, fenced by its number
@@ -60,18 +61,44 @@ CREATE FUNCTION planq_short(p_json json) RETURNS json LANGUAGE sql IMMUTABLE AS 
     SELECT CASE WHEN octet_length(p_json::text) <= 8000 THEN p_json END
 $$;
 
--- A job that nobody has delegated has ended: whoever wants to know is told.
+-- A job that nobody has delegated has ended: whoever wants to know is told, in the commit of the end, or (ends.sql) by a sweep.
 CREATE FUNCTION planq_tell_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     -- As planq_is_heard, without a call: every job passes here.
     IF NEW.callback_url IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = NEW.tenant_id AND NOT is_disabled) THEN
-        PERFORM planq_add_deliveries(
-            NEW.tenant_id, 'job.' || NEW.status, NEW.id, NEW.batch_id, NEW.callback_url, json_build_object(
-                'id', NEW.id, 'status', NEW.status, 'outcome', planq_outcome(NEW.status, NEW.error), 'stop_reason', NEW.stop_reason, 'error', planq_short(NEW.error),
-                'metadata', planq_short(NEW.metadata), 'conversation_id', NEW.conversation_id,
-                'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
+        IF NOT planq_add_end(NEW) THEN
+            UPDATE jobs SET is_untold = true WHERE id = NEW.id AND tenant_id = NEW.tenant_id;
+        END IF;
     END IF;
     RETURN NULL;
+END $$;
+
+-- Stores what is to be delivered of the end of a job. Returns whether it could: a fault in this undoes no end, nor makes a model
+-- be asked again.
+CREATE FUNCTION planq_add_end(j jobs) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM planq_add_deliveries(
+        j.tenant_id, 'job.' || j.status, j.id, j.batch_id, j.callback_url, json_build_object(
+            'id', j.id, 'status', j.status, 'outcome', planq_outcome(j.status, j.error), 'stop_reason', j.stop_reason, 'error', planq_short(j.error),
+            'metadata', planq_short(j.metadata), 'conversation_id', j.conversation_id,
+            'created_at', planq_shown_time(j.created_at), 'finished_at', planq_shown_time(j.finished_at)));
+    RETURN true;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'nobody was told of the end of job %: %', j.id, SQLERRM;
+    RETURN false;
+END $$;
+
+-- EndTold, of a job of whose end nobody could be told in its commit. Returns whether it is now, by this.
+CREATE FUNCTION planq_tell_again(p_job uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job AND is_untold AND status IN ('completed', 'failed', 'cancelled') FOR NO KEY UPDATE;
+    IF j.id IS NULL OR NOT planq_add_end(j) THEN
+        RETURN false;
+    END IF;
+    UPDATE jobs SET is_untold = false WHERE id = p_job AND is_untold;
+    RETURN true;
 END $$;
 
 CREATE TRIGGER planq_deliveries AFTER UPDATE OF status ON jobs FOR EACH ROW

@@ -54,10 +54,10 @@ WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXIS
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
       AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
 UNION ALL
--- The sweeper notifies of every end that no worker did.
-SELECT 'parent_not_notified', c.id, NULL FROM jobs c
-WHERE c.parent_job_id IS NOT NULL AND NOT c.is_joined AND c.status IN ('completed', 'failed', 'cancelled')
-  AND c.finished_at < planq_now() - interval '1 minute'
+-- Whoever an end concerns is served with it, by a sweep at the latest.
+SELECT 'end_not_served', id, NULL FROM jobs
+WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
+  AND status IN ('completed', 'failed', 'cancelled') AND finished_at < planq_now() - interval '1 minute'
 UNION ALL
 SELECT 'child_without_parent', c.id, NULL FROM unfinished c
 WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (
@@ -80,16 +80,6 @@ SELECT 'active_turn_differs', c.active_job_id, NULL FROM conversations c
 WHERE c.active_job_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM jobs j WHERE j.id = c.active_job_id AND j.conversation_id = c.id AND j.parent_job_id IS NULL
       AND NOT j.is_joined)
-UNION ALL
--- The sweeper settles every turn that no worker did.
-SELECT 'turn_not_settled', j.id, NULL FROM jobs j
-WHERE j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AND NOT j.is_joined
-  AND j.status IN ('completed', 'failed', 'cancelled') AND j.finished_at < planq_now() - interval '1 minute'
-UNION ALL
--- A line of a batch ends with its job, soon after it.
-SELECT 'line_not_settled', j.id, NULL FROM jobs j
-WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled')
-  AND j.finished_at < planq_now() - interval '1 minute'
 UNION ALL
 SELECT 'line_differs', l.job_id, NULL FROM batch_lines l LEFT JOIN jobs j ON j.id = l.job_id
 WHERE l.status = 'admitted' AND coalesce(j.is_joined, true)

@@ -132,7 +132,7 @@ WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now() O
 SELECT id AS job_id, status,
        least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
            AS queue_timeout_seconds,
-       (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds, parent_job_id IS NOT NULL AS is_child
+       (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds, coalesce(parent_job_id, conversation_id) IS NOT NULL AS is_awaited
 FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
   AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
@@ -163,19 +163,16 @@ FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elic
 WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
 ORDER BY s.wake_at LIMIT %(limit)s
 
--- name: unnotified_children
--- Child jobs that ended a moment ago or longer, of which their parents were not notified, in the order of the index; see sweep_look.
-SELECT id FROM jobs
-WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
-  AND finished_at <= planq_now() - planq_claim_grace()
-ORDER BY parent_job_id LIMIT %(limit)s
-
--- name: unsettled_turns
--- Turns of conversations that ended a moment ago or longer and were not settled, in the order of the index; see sweep_look.
-SELECT id FROM jobs
-WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
-  AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
-ORDER BY conversation_id LIMIT %(limit)s
+-- name: unserved_ends
+-- Ends that somebody is still to be served with, in the order of the index (see sweep_look): lines, all together, and others each
+-- alone. Whoever ended a child or a turn serves its parent or conversation at once, so these are given a moment.
+SELECT array_agg(u.id) AS jobs FROM (
+    SELECT id, finished_at, parent_job_id IS NULL AND conversation_id IS NULL AND NOT is_untold AS is_line FROM jobs
+    WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
+      AND status IN ('completed', 'failed', 'cancelled')
+      AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
+    ORDER BY finished_at LIMIT %(limit)s
+) u GROUP BY CASE WHEN NOT u.is_line THEN u.id END ORDER BY min(u.finished_at)
 
 -- name: woken_jobs
 -- What the wake-ups of these jobs say of them.

@@ -3,7 +3,7 @@
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
 -- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, or a schedule is
 -- due, where that is sooner than %(ahead_seconds)s.
--- An end that nobody has followed up is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
+-- An end that nobody was served with is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
@@ -51,24 +51,15 @@ SELECT 'schedules', NULL, NULL WHERE EXISTS (
       AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 )
 UNION ALL
-SELECT 'children', NULL, NULL WHERE (
+SELECT 'ends', NULL, NULL WHERE (
     SELECT true FROM jobs
-    WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
-      AND finished_at <= planq_now() - planq_claim_grace()
-    ORDER BY parent_job_id LIMIT 1
+    WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
+      AND status IN ('completed', 'failed', 'cancelled')
+      AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
+    ORDER BY finished_at LIMIT 1
 )
 UNION ALL
-SELECT 'conversations', NULL, NULL WHERE (
-    SELECT true FROM jobs
-    WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
-      AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
-    ORDER BY conversation_id LIMIT 1
-)
-UNION ALL
-SELECT 'batches', NULL, NULL WHERE (
-    SELECT true FROM jobs WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
-    ORDER BY batch_id LIMIT 1
-) OR EXISTS (
+SELECT 'batches', NULL, NULL WHERE EXISTS (
     SELECT FROM batches b
     WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
         SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
