@@ -535,19 +535,19 @@ class LaneRuntime:
 
 async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
     """Return a tenant's limits, as soon as the database answers."""
-    return (await persist(lambda: tenants.of(tenant_id))).limits
+    return (await persist(tenants.of, tenant_id)).limits
 
 
 async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
     """Say whether a tenant may name a model on the server's keys, as soon as the database answers (`MayName`)."""
-    config = (await persist(lambda: tenants.of(tenant_id))).config
+    config = (await persist(tenants.of, tenant_id)).config
     return may_name_model(tenant_id, config, model, default)
 
 
 async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:
     """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
     try:
-        return await persist(lambda: secrets.get(tenant_id, f"{provider.value}_api_key"))
+        return await persist(secrets.get, tenant_id, f"{provider.value}_api_key")
     except Misconfigured as error:
         raise AuthFailed(error.message) from error
 

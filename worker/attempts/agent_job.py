@@ -138,7 +138,7 @@ async def offered_tools(
         if missing:
             _log.warning("agent_tools_missing", extra={"job": str(claim.job_id), "tools": missing})
             data = {"agent": claim.agent_name, "tools": missing}
-            await persist(lambda: store.warn(claim, "agent_tools_missing", data))
+            await persist(store.warn, claim, "agent_tools_missing", data)
     elif claim.tools is None:
         names = [
             name

@@ -108,7 +108,7 @@ class Approvals:
                     raise declined_error(answer)
                 if rule.is_met_by(answer.asked_of):
                     return
-        given = await persist(lambda: self.store.approvals(claim))
+        given = await persist(self.store.approvals, claim)
         if any(name == claim.tool_name and rule.is_met_by(asked_of) for name, asked_of in given.tools):
             return
         details = {

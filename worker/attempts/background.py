@@ -24,7 +24,7 @@ from planq.worker.engine.persist import persist
 async def config_of(tenants: Tenants, tenant_id: str) -> TenantConfig:
     """Return what an operator says of a tenant; waits for the database as long as it is away."""
     try:
-        return (await persist(lambda: tenants.of(tenant_id))).config
+        return (await persist(tenants.of, tenant_id)).config
     except NotFound:  # it was removed while its job ran
         return TenantConfig()
 
@@ -56,7 +56,7 @@ class Backgrounds:
         if conversation_id is None or (shown is None and claim.parent is not None) or (shown and not max_tokens):
             return background
         before = None if shown is None else shown.before
-        rows = await persist(lambda: self._store.history(claim.tenant_id, conversation_id, claim.job_id, before))
+        rows = await persist(self._store.history, claim.tenant_id, conversation_id, claim.job_id, before)
         found = await off_loop(history_messages, rows, max_tokens, self._count) if max_tokens else ()
         if shown is not None and shown.form is HistoryForm.SUMMARY:
             found = summary_of(found)

@@ -90,14 +90,14 @@ class Budget:
         """
         if made:
             async with self._recorder.kept(claim.job_id, made):
-                await persist(lambda: self._store.record_calls(claim.job_id, made))
+                await persist(self._store.record_calls, claim.job_id, made)
             made.clear()
-        applied = await persist(lambda: self._store.release_stage(claim))
+        applied = await persist(self._store.release_stage, claim)
         return WakeOutcome(claim.attempt, is_late=not applied)
 
     async def _granted(self, claim: StageClaim, wanted: ReservationRequest) -> int | None:
         holder = Holder(claim.job_id, claim.attempt, claim.round)
-        reserved = await persist(lambda: self._store.reserve(holder, wanted))
+        reserved = await persist(self._store.reserve, holder, wanted)
         if reserved.is_paused or reserved.is_late:
             _log.info("budget_paused" if reserved.is_paused else "stage_lost", extra={"job": str(claim.job_id)})
             raise PausedByBudget
@@ -147,7 +147,7 @@ class ModelCallRecorder:
             yield calls.append
         except asyncio.CancelledError:
             if calls:
-                write = self._begin(persist(lambda: self._store.record_calls(job_id, calls)))
+                write = self._begin(persist(self._store.record_calls, job_id, calls))
                 await asyncio.wait({write}, timeout=_GRACE_SECONDS)
             raise
 
@@ -212,7 +212,7 @@ class ModelCallRecorder:
     async def end_kept(self, claim: StageClaim) -> WakeOutcome:
         """End the job as it was to end before, when the database refused that; no model is asked."""
         try:
-            applied = await self.unbroken(persist(lambda: self._store.end_kept(claim)))
+            applied = await self.unbroken(persist(self._store.end_kept, claim))
         except DatabaseUnavailable:
             raise
         except Exception as refused:
@@ -229,7 +229,7 @@ class ModelCallRecorder:
         error = ErrorRecord.of(refused)
         tried = replace(claim.tried, tries=claim.tried.tries + 1)
         delay = timedelta(seconds=min(2.0 ** min(tried.tries, 5), _LONGEST_PAUSE_SECONDS))
-        applied = await self.unbroken(persist(lambda: self._store.keep_end(claim, end, error, delay, tried, calls)))
+        applied = await self.unbroken(persist(self._store.keep_end, claim, end, error, delay, tried, calls))
         _log.error(
             "job_end_refused",
             extra={"job": str(claim.job_id), "tries": tried.tries, "applied": applied},
@@ -271,7 +271,7 @@ class ModelCallRecorder:
             return await self.end(claim, None, job_error(decided.error), calls)
         delay = decided.delay
         waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
-        applied = await self.unbroken(persist(lambda: self._store.retry_stage(claim, error, delay, waited, calls)))
+        applied = await self.unbroken(persist(self._store.retry_stage, claim, error, delay, waited, calls))
         shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
         _log.warning(
             "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}

@@ -44,7 +44,7 @@ class Insights:
         if mode is InsightMode.OFF or not tools or not _has_planner(claim):
             return ""
         asked = (claim.tenant_id, claim.job_id, claim.input, tools)
-        known = await persist(lambda: self._offers.find(*asked))
+        known = await persist(self._offers.find, *asked)
         if known.side is not None:
             return offered_text(known.found) if known.side is Side.OFFERED else ""
         chosen = await off_loop(fitting, known.found, self._count) if known.found else ()
@@ -55,10 +55,10 @@ class Insights:
         tokens = await off_loop(self._count, text)
         ids = [one.id for one in chosen]
         note = (claim.tenant_id, claim.job_id, known.origin, claim.conversation_id, side, ids, tokens)
-        is_first = await persist(lambda: self._offers.note(*note))
+        is_first = await persist(self._offers.note, *note)
         _log.info("insights_chosen", extra={"job": str(claim.job_id), "side": str(side), "count": len(chosen)})
         if not is_first:  # an attempt that was taken for lost has chosen meanwhile: that counts
-            known = await persist(lambda: self._offers.find(*asked))
+            known = await persist(self._offers.find, *asked)
             side, text = known.side or side, offered_text(known.found)
         return text if side is Side.OFFERED else ""
 

@@ -119,7 +119,7 @@ class PlanStage:
     async def _carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         if (reason := abort_reason(claim.rounds)) is not None:
             return await self._rounds.abort(claim, reason, chain)
-        known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
+        known = await persist(self._catalogue.tools, claim.tenant_id)
         if claim.plan_source is not None and claim.plan_body is not None:
             tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
             return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)

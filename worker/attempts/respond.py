@@ -219,7 +219,7 @@ class Answering:
         self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, stop: StopReason | None
     ) -> WakeOutcome:
         async with self._recorder.kept(claim.job_id, chain.calls):
-            known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
+            known = await persist(self._catalogue.tools, claim.tenant_id)
             follows = chained_call(job.document, answered.value, known)
             if isinstance(follows, NoSuchTool):
                 await self._warn_missing(claim, follows)
@@ -232,7 +232,7 @@ class Answering:
     async def _warn_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
         _log.warning("chained_tool_missing", extra={"job": str(claim.job_id), "tool": missing.tool_name})
         data = {"agent": claim.agent_name, "tool": missing.tool_name}
-        await persist(lambda: self._store.warn(claim, "chained_tool_missing", data))
+        await persist(self._store.warn, claim, "chained_tool_missing", data)
 
     async def _open_round(
         self,
@@ -350,5 +350,5 @@ class OrchestrationStage:
         if conclusions is None:
             fault = InternalFault("this worker cannot conclude orchestrations; start its workers with the same tools")
             return await self._recorder.end(claim, None, ErrorRecord.of(fault), [])
-        output = await persist(lambda: conclusions.conclude(claim.job_id, claim.plan_errors or ()))
+        output = await persist(conclusions.conclude, claim.job_id, claim.plan_errors or ())
         return await self._recorder.end(claim, encode(output).decode(), None, [], output=output)

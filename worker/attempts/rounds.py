@@ -416,7 +416,7 @@ class RoundStage:
         self._counts["planner_fallback", "react"] += 1
         data = {"round": claim.round, "to": Strategy.REACT, "errors": list(malformed.errors)}
         async with self._recorder.kept(claim.job_id, work.chain.calls):
-            await persist(lambda: self._store.warn(claim, "planner_fell_back", data))
+            await persist(self._store.warn, claim, "planner_fell_back", data)
 
 
 def _read(work: _Round, reply: ModelReply) -> _Said:

@@ -39,7 +39,7 @@ class CallSecrets:
     async def get(self, name: str) -> str | None:
         """Return a secret, as soon as the database answers; raises `AuthFailed` for one that cannot be opened."""
         try:
-            text = await persist(lambda: self._secrets(self._tenant_id, name))
+            text = await persist(self._secrets, self._tenant_id, name)
         except Misconfigured as error:
             raise AuthFailed(error.message) from error
         if text is not None:

@@ -121,20 +121,20 @@ class StepRunner:
             return await self._leave(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
-            applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
+            applied = await persist(self._store.suspend_step, claim, waiting.delay, waiting.output)
             if applied and self._alarms is not None:
                 self._alarms.after_wait(claim, waiting.delay)
             return WakeOutcome.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
-            result = await persist(lambda: self._store.delegate_step(claim, delegated))
+            result = await persist(self._store.delegate_step, claim, delegated)
             _log_transition("step_delegated", claim, result.applied)
             return WakeOutcome.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
             ahead = await self._ask_ahead(claim) if question.kind is ElicitationKind.APPROVAL else ()
             try:
-                applied = await persist(lambda: self._store.ask_step(claim, question, ahead=ahead))
+                applied = await persist(self._store.ask_step, claim, question, ahead=ahead)
             except TooManyQuestions as error:
                 return await self.break_off(claim, error, chain, phase=Phase.PREPARING, since=since)
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
@@ -147,7 +147,7 @@ class StepRunner:
         output = outcome.output
         unit = await self._rest_of_unit(claim, output, chain, since)
         try:
-            result = await persist(lambda: self._succeed(claim, output, unit, chain))
+            result = await persist(self._succeed, claim, output, unit, chain)
         except StorageFull as error:
             return await self.break_off(claim, error, chain, since=since)
         _log_transition("step_succeeded", claim, result.applied)
@@ -160,7 +160,7 @@ class StepRunner:
 
         The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
         """
-        result = await persist(lambda: self._store.release_step(claim))
+        result = await persist(self._store.release_step, claim)
         _log_transition("tool_has_gone", claim, result.applied, code=UnknownTool.code)
         wakes = after_release(claim, result)
         others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
@@ -217,8 +217,8 @@ class StepRunner:
             time_left=_time_left(claim, since),
         )
         if isinstance(failure, ExecutionFailed) and (text := failure.traceback):
-            await persist(lambda: self._store.keep_traceback(claim, text))
-        result = await persist(lambda: self._store_next(claim, next_, chain))
+            await persist(self._store.keep_traceback, claim, text)
+        result = await persist(self._store_next, claim, next_, chain)
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
         if isinstance(next_, RunAgain) and result.status is StepStatus.READY and self._alarms is not None:
             self._alarms.after_retry(claim, next_.delay)
@@ -233,8 +233,8 @@ class StepRunner:
             return carried
         error = came_to if isinstance(came_to, ErrorRecord) else None
         output = None if isinstance(came_to, ErrorRecord) else JsonText(came_to.preview or came_to.body)
-        followed = await persist(lambda: self._store.serve_end(claim.ref.job_id))
-        noted = await persist(lambda: self._store.note_outcome(claim, output, error))
+        followed = await persist(self._store.serve_end, claim.ref.job_id)
+        noted = await persist(self._store.note_outcome, claim, output, error)
         _log_transition("late_outcome_noted", claim, noted)
         return replace(carried, wakes=[*carried.wakes, *after_end(followed, claim)])
 
@@ -353,19 +353,19 @@ class StepRunner:
 
     async def _charge(self, claim: StepClaim, usd: float, *, is_ahead: bool = False) -> None:
         """Count what a call costs; raises `BudgetExceeded` where it `is_ahead` and the budget does not suffice."""
-        charged = await persist(lambda: self._store.charge_step(claim, usd, is_ahead=is_ahead))
+        charged = await persist(self._store.charge_step, claim, usd, is_ahead=is_ahead)
         check_reserved(ReservationRequest(), charged)
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
             data = {"tool": claim.tool_name, "parameters": dropped}
-            await persist(lambda: self._store.note_step(claim, PARAMETER_OVERRIDE, data))
+            await persist(self._store.note_step, claim, PARAMETER_OVERRIDE, data)
         if claim.context_id == str(claim.ref.job_id):
             return
         if warnings := suspicious_arguments(arguments):
             data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
-            await persist(lambda: self._store.note_step(claim, SUSPICIOUS_ARGUMENTS, data))
+            await persist(self._store.note_step, claim, SUSPICIOUS_ARGUMENTS, data)
 
     async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, Elicitation]]:
         """Return the approvals that other steps of the round will need, as far as that is known by now.
@@ -373,7 +373,7 @@ class StepRunner:
         What else is wrong with one of these is told in its own turn.
         """
         found: list[tuple[int, Elicitation]] = []
-        for other in await persist(lambda: self._store.steps_to_ask_about(claim)):
+        for other in await persist(self._store.steps_to_ask_about, claim):
             if (tool := self._toolbox.find(other.tool_name)) is not None:
                 try:
                     await self._approvals.check(other, tool, await self._values.arguments(other, tool))
@@ -387,7 +387,7 @@ class StepRunner:
         """Return the call that makes the output from what became of the child jobs."""
         if not isinstance(tool, Gathers):
             raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
-        children = await persist(lambda: self._store.children(claim))
+        children = await persist(self._store.children, claim)
         return tool.gather(arguments, children, claim.note, _context(claim))
 
 

@@ -137,7 +137,7 @@ class Values:
 
     async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
         async with self._loading:
-            body = await persist(lambda: self._payloads.get(tenant_id, known.hash))
+            body = await persist(self._payloads.get, tenant_id, known.hash)
             return await off_loop(lambda: known.extended(json.loads(body), paths))
 
 

@@ -59,9 +59,9 @@ class ChannelSender:
             # Written down at once: whoever repeats what is left begins after it.
             external, count = outcome.external_id, number + 1
             if count < len(parts):
-                await persist(lambda count=count, external=external: self._store.note_part(delivery, count, external))  # type: ignore[misc]
+                await persist(self._store.note_part, delivery, count, external)
         if (moved_to := outcome.moved_to) is not None:
-            await persist(lambda: self._store.move_thread(delivery, said.thread, moved_to))
+            await persist(self._store.move_thread, delivery, said.thread, moved_to)
             return replace(outcome, again=timedelta())
         is_held = outcome.is_uncertain and self._doubt is DoubtPolicy.HOLD
         return replace(outcome, again=None) if is_held else outcome

@@ -272,7 +272,7 @@ class Dispatcher:
             return carried
         job_id = attempt_of(claim).job_id
         try:
-            followed = await persist(lambda: self._store.serve_end(job_id))
+            followed = await persist(self._store.serve_end, job_id)
         except DatabaseUnavailable:
             _log.warning("end_not_served", extra={"job": str(job_id)})
             return carried
@@ -483,7 +483,7 @@ class Dispatcher:
         try:
             await self.in_flight.until_held()
             if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
-                await persist(lambda: self._release(claim))
+                await persist(self._release, claim)
                 return WakeOutcome(claim.attempt)
             if is_looked_into(claim):
                 await self.in_flight.writes.until_stopped(attempt_of(claim))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from planq.shared.domain.errors import DatabaseUnavailable
 
@@ -19,11 +19,12 @@ _PATIENCE_SECONDS = 300.0
 """Longer than a database takes to restart or fail over. Once the heartbeat is back nobody else takes the work, so an
 outcome that is dropped earlier would leave it lying until its deadline."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def persist(ask: Callable[[], Awaitable[T]]) -> T:
-    """Carry out a read or a fenced write of work at hand, trying again while the database does not answer.
+async def persist(ask: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `ask`, a read or a fenced write of work at hand, again and again while the database does not answer.
 
     A repeat of a write that did commit does not land, and counts no model call again; the sweeper then dispatches
     what it unlocked. Raises `DatabaseUnavailable` when the database stays away for five minutes.
@@ -32,7 +33,7 @@ async def persist(ask: Callable[[], Awaitable[T]]) -> T:
     tries = 0
     while True:
         try:
-            return await ask()
+            return await ask(*args, **kwargs)
         except DatabaseUnavailable:
             pause = _PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)]
             if monotonic() + pause > until:

@@ -131,7 +131,7 @@ class DeliverySender:
         if delivery.is_doubtful:
             _log.warning("delivery_repeated", extra={"delivery": str(delivery.id), "tenant": delivery.tenant_id})
         try:
-            outcome = await persist(lambda: self._poster.send(delivery))
+            outcome = await persist(self._poster.send, delivery)
         except DatabaseUnavailable:
             raise
         except Exception as error:
@@ -139,7 +139,7 @@ class DeliverySender:
             described = ErrorRecord.of(error)
             again = ErrorRecord(described.code, described.message, retryable=True)
             outcome = after_failure(again, delivery.tries, None, 0.0)
-        applied = await persist(lambda: self._store.finish(delivery, outcome))
+        applied = await persist(self._store.finish, delivery, outcome)
         _tell(delivery, outcome, applied=applied)
         result = "sent" if outcome.is_sent else "failed" if outcome.again is None else "again"
         if outcome.is_uncertain and outcome.again is None:
