@@ -105,7 +105,10 @@ def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None)
 
     `end` is the attempt whose end it was, in a job of the same tree; None where nobody knows that any more.
     """
-    priority, agent = (Priority.INTERACTIVE, None) if end is None else (end.priority, _agent_of(end))
+    priority = Priority.INTERACTIVE
+    agent: str | None = None
+    if end is not None:
+        priority, agent = end.priority, end.agent if isinstance(end, StepClaim) else end.agent_name
     tenant = "" if end is None else end.tenant_id
     is_stage = result.job_status in STAGES and not any(isinstance(claim, StageClaim) for claim in result.taken)
     links: Iterator[TaskLinks | None] = itertools.repeat(None)
@@ -141,10 +144,6 @@ def links_after(end: Claim, count: int) -> TaskLinks:
         job_id, parent_id = end.job_id, plan_attempt_id(end.job_id, end.attempt)
     root_id = plan_attempt_id(end.root_job_id or job_id, 1)
     return TaskLinks(root_id, parent_id, group_id(parent_id) if count > 1 else None)
-
-
-def _agent_of(claim: Claim) -> str | None:
-    return claim.agent if isinstance(claim, StepClaim) else claim.agent_name
 
 
 def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
@@ -213,7 +212,8 @@ class Chain:
 
         `ready` is how many steps of this lane it makes ready, None where that is not known. A slot is kept for each.
         """
-        self.keep(1)
+        if self.held > 1:
+            self.keep(1)
         if not self.goes_on:
             return None
         most = LOCAL_FAN_OUT if ready is None else own_share(ready, 1 + self.slots.free(self.party), self.workers())
@@ -360,7 +360,7 @@ class Slots:
 
     def free(self, party: Party = ANYBODY) -> int:
         """Return how many can be had at once: 0 while others wait for theirs who go first."""
-        ahead = self._next()
+        ahead = self._next() if self._waiting else None
         return self._left(party) if ahead is None or self._rank(party) < self._rank(ahead) else 0
 
     def reserve(self, most: int, party: Party = ANYBODY) -> int:
@@ -381,7 +381,8 @@ class Slots:
     def release(self, count: int = 1, party: Party = ANYBODY) -> None:
         """Give slots back."""
         self._change(-count, party)
-        self._call_next()
+        if self._waiting:
+            self._call_next()
 
     def hand_over(self, count: int, party: Party, to: Party) -> None:
         """Count slots that somebody holds for another party."""
@@ -405,8 +406,10 @@ class Slots:
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
         mine = self._shares[party.tenant]
-        if self._is_short and mine > self._few:
+        if mine > self._few and self._is_short:
             return True
+        if not self._waiting:
+            return False
         share = self._share(party.tenant)
         return any(
             mine > self._most or 2 * self._share(other.tenant) < share

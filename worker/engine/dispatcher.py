@@ -51,7 +51,7 @@ from planq.worker.engine.chain import (
     place_of,
     wake_of,
 )
-from planq.worker.engine.in_flight import Claim, InFlightWork, PendingClaim, RunningAttempt, attempt_of
+from planq.worker.engine.in_flight import AttemptState, Claim, InFlightWork, RunningAttempt, attempt_of
 from planq.worker.engine.persist import persist
 from planq.worker.engine.writes import is_looked_into
 
@@ -165,7 +165,7 @@ class Dispatcher:
         """
         work, chain = Work(), self._chain(lambda: False)
         claims = await self._store.claim_suspects(group, self._settings.lane)
-        self.in_flight.hold(claims, [PendingClaim(attempt_of(claim).place) for claim in claims])
+        self.in_flight.hold(claims)
         chain.held = self.slots.reserve(len(claims))
         running = [self._branch(work, chain, claim) for claim in claims]
         try:
@@ -196,11 +196,6 @@ class Dispatcher:
             case _:
                 is_slow = False
         return Party(wake.tenant, wake.priority, is_slow)
-
-    def _owner(self, claim: Claim) -> Party:
-        """Return for whom a claim holds its slot, which its wake-up may not have known."""
-        is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
-        return Party(claim.tenant_id, claim.priority, is_slow)
 
     async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> WakeOutcome:
         """Carry out a wake-up, and what follows; it is `tracked` where it came as no message."""
@@ -285,14 +280,14 @@ class Dispatcher:
             await self._publish(wakes)
             await self._release_all(chain, taken)
             return None
-        mine, others = self._split(chain, len(taken), wakes)
+        mine, others = self._split(chain, len(taken), wakes) if wakes else ((), ())
         for place, claim in enumerate(taken[1:], 1):
             self._branch(work, chain, claim, carried.links and carried.links.at(place))
         chain.keep(1)
         if mine:
             beside = self._chain(chain.may_go_on, self._party(mine[0]))
             work.begin(beside, self._run_steps(work, beside, mine))
-        if (child := self._own_child(chain, others)) is not None:
+        if others and (child := self._own_child(chain, others)) is not None:
             beside = self._chain(chain.may_go_on, self._party(child))
             work.begin(beside, self._run_one(work, beside, child, tracked=True))
             others = [wake for wake in others if wake is not child]
@@ -302,7 +297,7 @@ class Dispatcher:
 
     def _split(self, chain: Chain, taken: int, wakes: Sequence[Wake]) -> tuple[Sequence[Wake], Sequence[Wake]]:
         """Return the follow-ups that this process carries out as well, and those for anybody."""
-        if not wakes or not chain.goes_on:
+        if not chain.goes_on:
             return (), wakes
         ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane == self._settings.lane]
         share = own_share(taken + len(ours), taken + self.slots.free(chain.party), self._workers()) - taken
@@ -324,27 +319,41 @@ class Dispatcher:
         if running is None:
             return WakeOutcome()
         chain.running = running
-        chain.become(self._owner(claim))
+        # For whom the claim holds its slot, its wake-up may not have known.
+        is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
+        chain.become(Party(claim.tenant_id, claim.priority, is_slow))
         started = self._clock()
         carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
         try:
             if tracked:
                 self._tracker.started(wake_of(claim, links), claim.attempt)
-            held = running.attempt
-            carried = await under_name(held.place, held.number, self._work(chain, claim))
+            if isinstance(claim, StageClaim):
+                named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
+                attempt_fields.set({**named, "attempt": claim.attempt})
+            try:
+                held = running.attempt
+                carried = await under_name(held.place, held.number, self._executor.carry_out(claim, chain))
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:
+                # A defect of ours ends the attempt with a reason: left alone it would only recur.
+                _log.exception("defect", extra={"attempt": claim.attempt})
+                # The text of a foreign exception may hold anything, so it stays in the log.
+                fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
+                carried = await self._executor.break_off(claim, fault, chain)
         except asyncio.CancelledError:
-            if running.is_fenced and not running.is_cut_off:
+            if running.state is AttemptState.CUT_OFF:
+                # The database already says that this attempt is over; its Celery task ends normally.
+                running.uncancel()
+            elif running.state is AttemptState.FENCED:
                 is_settled = False
                 carried = await self._stand_back(chain, claim, running)
                 is_settled = True
-            elif not running.is_cut_off:
+            else:
                 is_settled = False  # while it is not known to be given back: a second cancellation ends this wait
                 is_settled = await asyncio.shield(self._give_back(chain, claim))
                 raise
-            else:
-                # The database already says that this attempt is over; its Celery task ends normally.
-                running.uncancel()
         except BaseException:
             is_settled = False
             raise
@@ -441,21 +450,6 @@ class Dispatcher:
     async def _publish(self, wakes: Sequence[Wake]) -> bool:
         return await self._publisher.publish(in_messages(wakes, self._workers()))
 
-    async def _work(self, chain: Chain, claim: Claim) -> WakeOutcome:
-        """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
-        if isinstance(claim, StageClaim):
-            told = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
-            attempt_fields.set({**told, "attempt": claim.attempt})
-        try:
-            return await self._executor.carry_out(claim, chain)
-        except DatabaseUnavailable:
-            raise
-        except Exception as error:
-            _log.exception("defect", extra={"attempt": claim.attempt})
-            # The text of a foreign exception may hold anything, so it stays in the log.
-            fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
-            return await self._executor.break_off(claim, fault, chain)
-
     async def _give_back(self, chain: Chain, claim: Claim) -> bool:
         """This process stops in the middle: let another one continue at once, unless a repeat could do harm.
 
@@ -490,7 +484,7 @@ class Dispatcher:
             stopped = _unknown(claim, "the worker could not renew its lease and stopped the call")
             return await self._executor.break_off(claim, stopped, chain)
         except asyncio.CancelledError:
-            if not running.is_cut_off:
+            if running.state is not AttemptState.CUT_OFF:
                 raise  # this process stops, and the database is still away: the lease decides
             running.uncancel()
             return WakeOutcome(claim.attempt)

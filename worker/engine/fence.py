@@ -198,7 +198,8 @@ class Lease:
     @property
     def is_fresh(self) -> bool:
         """False when others may soon take over, or have taken over, what this worker holds."""
-        return self.clock() < self.ends_at
+        (at,) = struct.unpack_from(_FORMAT, self._mark, 0)  # asked for at each claim and conclusion
+        return self.clock() < float(at) + self._seconds
 
     async def until_fresh(self) -> None:
         """Return at once while the lease is fresh, else when it has been renewed; cancel to give up."""

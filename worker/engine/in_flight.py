@@ -12,31 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import JobStore, TransitionResult
+from planq.shared.ports.jobs.store import JobStore, Lands
 from planq.shared.ports.jobs.sweep import Attempt, Place, job_of
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.writes import Owner, Writes
 
 Claim = StageClaim | StepClaim
-
-C = TypeVar("C", StageClaim, StepClaim)
-K = TypeVar("K")
-P = ParamSpec("P")
-T = TypeVar("T")
-V = TypeVar("V")
-
-Concluding = Callable[Concatenate[C, P], Awaitable[T]]
-ConcludingCall = Callable[Concatenate[C, P], Coroutine[Any, Any, T]]
 
 _log = logging.getLogger("planq.engine")
 
@@ -48,42 +41,77 @@ _STALLED_SECONDS = 1.5
 after ten times as long, and until then every wake-up that it takes would lie here, while others stand idle."""
 
 
+class AttemptState(Enum):
+    """How far an attempt in flight has come, and whether it is still this worker's.
+
+    CLAIMING: the answer to its claim is awaited. HELD: it is claimed, and nobody carries it out yet. FENCED: its call
+    had to stop because the lease is over; it may still be this worker's. CONCLUDING: its outcome is being written,
+    and the database decides whether that lands. CANCELLED: the same, but its job was cancelled meanwhile, so nothing
+    that the write brings is begun. CUT_OFF: it is not this worker's any more.
+    """
+
+    CLAIMING = "claiming"
+    HELD = "held"
+    RUNNING = "running"
+    FENCED = "fenced"
+    CONCLUDING = "concluding"
+    CANCELLED = "cancelled"
+    CUT_OFF = "cut off"
+
+
 @dataclass(eq=False, slots=True)
 class PendingClaim:
-    """A claim whose answer is awaited. `is_void`: its job was cancelled meanwhile; `is_begun`: it led to work."""
+    """A claim whose answer is awaited; CUT_OFF where its job was cancelled meanwhile."""
 
     place: Place
-    is_void: bool = False
-    is_begun: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _PendingConclusion:
-    """A conclusion whose answer may bring claims. `is_void`: its job was cancelled meanwhile."""
-
-    is_void: bool = False
+    state: AttemptState = AttemptState.CLAIMING
 
 
 @dataclass(eq=False, slots=True)
 class RunningAttempt:
-    """An attempt in flight, since `held_at`, and the asyncio task that carries it out, None before it is begun.
-
-    `is_cut_off`: it is not held any more. `is_fenced`: it may be, but its call had to stop, for the lease is over.
-    `is_seen_through`: while its tool is called it is not cut off, for a conversation is told the outcome.
-    """
+    """An attempt in flight, since `held_at`, and the asyncio task that carries it out, None before it is begun."""
 
     attempt: Attempt
-    task: asyncio.Task[Any] | None = None
+    claim: Claim
+    state: AttemptState = AttemptState.HELD
     held_at: float = 0.0
-    is_concluding: bool = False
-    is_cut_off: bool = False
-    is_fenced: bool = False
-    is_seen_through: bool = False
+    task: asyncio.Task[Any] | None = None
+
+    @property
+    def is_concluding(self) -> bool:
+        """True while its outcome is being written: nothing else may end it meanwhile."""
+        return self.state in (AttemptState.CONCLUDING, AttemptState.CANCELLED)
+
+    def conclude(self) -> bool:
+        """Begin to write its outcome; False where that has begun before."""
+        if self.is_concluding:
+            return False
+        self.state = AttemptState.CONCLUDING
+        return True
+
+    def cut_off(self) -> bool:
+        """Stop it for good; False where it concludes, or was cut off before."""
+        if self.is_concluding or self.state is AttemptState.CUT_OFF:
+            return False
+        self._stop(AttemptState.CUT_OFF)
+        return True
+
+    def fence(self) -> bool:
+        """Stop its call; False where that has stopped, or has an outcome."""
+        if self.state is not AttemptState.RUNNING:
+            return False
+        self._stop(AttemptState.FENCED)
+        return True
 
     def uncancel(self) -> None:
-        """Take back the cancellation of its task that cutting it off has made."""
+        """Take back the cancellation of its task that stopping it has made."""
         if self.task is not None:
             self.task.uncancel()
+
+    def _stop(self, state: AttemptState) -> None:
+        self.state = state
+        if self.task is not None:
+            self.task.cancel()
 
 
 class InFlightWork:
@@ -111,7 +139,7 @@ class InFlightWork:
         self._clock = clock
         self._asked: dict[object, float] = {}
         self._claiming: dict[Place, list[PendingClaim]] = {}
-        self._taking: dict[UUID, list[_PendingConclusion]] = {}
+        self._taking: dict[UUID, list[RunningAttempt]] = {}
         self._running: dict[Attempt, RunningAttempt] = {}
         self._abandoned: set[Attempt] = set()
         self.late_outcomes = 0
@@ -164,40 +192,48 @@ class InFlightWork:
             yield asked
         finally:
             for claiming in asked:
-                _remove(self._claiming, claiming.place, claiming)
-                if not claiming.is_begun:
+                if self._end_claim(claiming):
                     self._on_change("unclaimed", claiming.place, 0)
 
-    def hold(self, claims: Sequence[Claim], asked: Sequence[PendingClaim]) -> None:
+    def hold(self, claims: Sequence[Claim], asked: Sequence[PendingClaim] = ()) -> None:
         """Count the attempts that a claim has brought as in flight; `begin` is next for each, or `drop`."""
         by_place = {claiming.place: claiming for claiming in asked}
         for claim in claims:
-            claiming = by_place[attempt_of(claim).place]
-            claiming.is_begun = True
-            self._hold(claim, is_cut_off=claiming.is_void)
+            claiming = by_place.get(claim.ref if isinstance(claim, StepClaim) else claim.job_id)
+            is_lost = claiming is not None and claiming.state is AttemptState.CUT_OFF
+            self._hold(claim, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
+            if claiming is not None:
+                self._end_claim(claiming)
+
+    def _end_claim(self, claiming: PendingClaim) -> bool:
+        """Wait for the answer to a claim no more; False where that was said before."""
+        places = self._claiming.get(claiming.place, [])
+        if claiming not in places:
+            return False
+        places.remove(claiming)
+        if not places:
+            del self._claiming[claiming.place]
+        return True
 
     def begin(self, claim: Claim) -> RunningAttempt | None:
         """Carry out what is held in the current task; None when it was cut off already."""
         running = self._running[attempt_of(claim)]
-        if running.is_cut_off:
+        if running.state is AttemptState.CUT_OFF:
             self.end(running, is_settled=True)
             return None
-        running.task = asyncio.current_task()
+        running.state, running.task = AttemptState.RUNNING, asyncio.current_task()
         return running
 
     def drop(self, claim: Claim) -> None:
         """Forget what is held and was not begun."""
         self.end(self._running[attempt_of(claim)], is_settled=True)
 
-    def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
-        is_unsafe_turn = isinstance(claim, StepClaim) and reports_late_outcome(claim)
-        running = RunningAttempt(
-            attempt_of(claim), held_at=self._clock(), is_cut_off=is_cut_off, is_seen_through=is_unsafe_turn
-        )
-        self._running[running.attempt] = running
+    def _hold(self, claim: Claim, state: AttemptState) -> None:
+        attempt = attempt_of(claim)
+        self._running[attempt] = RunningAttempt(attempt, claim, state, self._clock())
         if isinstance(claim, StageClaim):
             self.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))
-        self._on_change("begun", running.attempt.place, running.attempt.number)
+        self._on_change("begun", attempt.place, attempt.number)
 
     def end(self, running: RunningAttempt, *, is_settled: bool) -> None:
         """Forget an attempt; `is_settled` False when it ended by a fault and perhaps still counts as running."""
@@ -216,34 +252,29 @@ class InFlightWork:
         for place, asked in self._claiming.items():
             if job_of(place) == job_id:
                 for claiming in asked:
-                    claiming.is_void = True
-        for taking in self._taking.get(job_id, ()):
-            taking.is_void = True
+                    claiming.state = AttemptState.CUT_OFF
+        for concluding in self._taking.get(job_id, ()):
+            concluding.state = AttemptState.CANCELLED
         self.cut_off([attempt for attempt in self._running if attempt.job_id == job_id])
 
     def cut_off(self, attempts: Collection[Attempt]) -> None:
-        """Cancel attempts that this worker does not hold any more, those that conclude excepted."""
+        """Cancel attempts that this worker does not hold any more, those that conclude excepted.
+
+        While its tool is called, one whose conversation is told the outcome is not cut off either.
+        """
         for attempt in attempts:
             running = self._running.get(attempt)
-            if running is None or running.is_concluding or running.is_cut_off:
+            if running is None or (reports_late_outcome(running.claim) and self.writes.is_acting(attempt)):
                 continue
-            if running.is_seen_through and self.writes.is_acting(attempt):
-                continue
-            running.is_cut_off = True
-            if running.task is not None:
-                running.task.cancel()
-            _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number})
+            if running.cut_off():
+                _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def fence(self) -> None:
         """Stop the calls of writes, for the lease is over: others may soon do the same."""
         for attempt in self.writes.acting:
             running = self._running.get(attempt)
-            if running is None or running.is_concluding or running.is_cut_off or running.is_fenced:
-                continue
-            running.is_fenced = True
-            if running.task is not None:
-                running.task.cancel()
-            _log.warning("attempt_fenced", extra={"job": str(attempt.job_id), "attempt": attempt.number})
+            if running is not None and running.fence():
+                _log.warning("attempt_fenced", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def owner(self, claim: StepClaim, is_held: Callable[[], Awaitable[bool]]) -> Owner:
         """Return the right of a call of a step to act; `is_held` asks the database. Call it on the event loop."""
@@ -254,39 +285,79 @@ class InFlightWork:
         self._abandoned.intersection_update(held)
 
     def guard(self, store: JobStore) -> JobStore:
-        """Return the store for the attempts that are carried out here (`GuardedStore`)."""
-        return GuardedStore(store, self)
+        """Return the store for the attempts that are carried out here.
 
-    def claims(self, method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        Claims and conclusions wait while the lease is not fresh, so that a worker that was frozen first learns what
+        it has lost. The contract of a method says which of them it is (`planq.shared.ports.jobs.store.lands`).
+        """
+        guarded: dict[str, Callable[..., Awaitable[Any]]] = {}
+        for name, declared in vars(JobStore).items():
+            if name.startswith("_"):
+                continue
+            method, role = getattr(store, name), getattr(declared, "lands", None)
+            if role is Lands.CLAIM:
+                method = self._claims(method)
+            elif role is Lands.CONCLUSION:
+                method = self._concludes(method)
+            guarded[name] = method
+        return cast(JobStore, SimpleNamespace(**guarded))
+
+    def _claims(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """Return a claim of the store that waits for a fresh lease, a moment at most.
 
         It raises `DatabaseUnavailable` where nothing should be claimed here now: the lease cannot be renewed, or an
         earlier claim waits for its answer for too long.
         """
 
-        async def claim(*args: P.args, **kwargs: P.kwargs) -> T:
-            await self._allow_claim()
-            with self._asking():
+        async def claim(*args: Any, **kwargs: Any) -> Any:
+            if self._lease is not None and not self._lease.is_fresh:
+                _log.warning("lease_awaited", extra={"attempt": None})
+                try:
+                    async with asyncio.timeout(_FRESH_SECONDS):
+                        await self._lease.until_fresh()
+                except TimeoutError:
+                    raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
+            if self.is_stalled:
+                raise DatabaseUnavailable("an earlier claim of this worker still waits for its answer")
+            mark = object()
+            self._asked[mark] = self._clock()
+            try:
                 return await method(*args, **kwargs)
+            finally:
+                del self._asked[mark]
 
         return claim
 
-    def concludes(self, method: Concluding[C, P, T]) -> ConcludingCall[C, P, T]:
-        """Return a conclusion of the store that waits for a fresh lease and marks its attempt as concluding."""
+    def _concludes(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return a conclusion of the store that waits for a fresh lease and marks its attempt as concluding.
 
-        async def conclude(claim: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            await self._allow_conclusion(claim)
-            return await method(claim, *args, **kwargs)
+        The claims that a `take` brings with it are held.
+        """
 
-        return conclude
-
-    def takes_over(self, method: Concluding[C, P, TransitionResult]) -> ConcludingCall[C, P, TransitionResult]:
-        """Return a conclusion as `concludes` does; the claims that a `take` brings with it are held."""
-
-        async def conclude(claim: C, /, *args: P.args, **kwargs: P.kwargs) -> TransitionResult:
-            await self._allow_conclusion(claim)
-            concluding = method(claim, *args, **kwargs)
-            return await (concluding if kwargs.get("take") is None else self._take_over(claim, concluding))
+        async def conclude(claim: Claim, /, *args: Any, **kwargs: Any) -> Any:
+            if self._lease is not None and not self._lease.is_fresh:
+                _log.warning("lease_awaited", extra={"attempt": claim.attempt})
+                await self._lease.until_fresh()
+            attempt = attempt_of(claim)
+            running = self._running.get(attempt) or RunningAttempt(attempt, claim, AttemptState.CONCLUDING)
+            if running.conclude():
+                self._on_change("concluding", attempt.place, attempt.number)
+            if kwargs.get("take") is None:
+                return await method(claim, *args, **kwargs)
+            job_id = attempt.job_id
+            self._taking.setdefault(job_id, []).append(running)
+            try:
+                result = await method(claim, *args, **kwargs)
+                # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
+                if attempt in self._running:
+                    is_lost = running.state is AttemptState.CANCELLED
+                    for taken in result.taken:
+                        self._hold(taken, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
+            finally:
+                self._taking[job_id].remove(running)
+                if not self._taking[job_id]:
+                    del self._taking[job_id]
+            return result
 
         return conclude
 
@@ -300,114 +371,12 @@ class InFlightWork:
             await self._lease.until_fresh()
             await asyncio.sleep(0)  # the order to cut off may still be queued on this loop
 
-    async def _allow_claim(self) -> None:
-        if self._lease is not None and not self._lease.is_fresh:
-            _log.warning("lease_awaited", extra={"attempt": None})
-            await self._soon_fresh(self._lease)
-
-    async def _allow_conclusion(self, claim: Claim) -> None:
-        if self._lease is not None and not self._lease.is_fresh:
-            _log.warning("lease_awaited", extra={"attempt": claim.attempt})
-            await self._lease.until_fresh()
-        running = self._running.get(attempt_of(claim))
-        if running is not None and not running.is_concluding:
-            running.is_concluding = True
-            self._on_change("concluding", running.attempt.place, running.attempt.number)
-
-    async def _take_over(self, claim: Claim, concluding: Awaitable[TransitionResult]) -> TransitionResult:
-        """Await a conclusion that may bring claims, and hold them."""
-        attempt, taking = attempt_of(claim), _PendingConclusion()
-        self._taking.setdefault(attempt.job_id, []).append(taking)
-        try:
-            result = await concluding
-            # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
-            if attempt in self._running:
-                for taken in result.taken:
-                    self._hold(taken, is_cut_off=taking.is_void)
-        finally:
-            _remove(self._taking, attempt.job_id, taking)
-        return result
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Count a claim as asked for until its answer is there.
-
-        Raises `DatabaseUnavailable` at once while an earlier one waits for too long.
-        """
-        if self.is_stalled:
-            raise DatabaseUnavailable("an earlier claim of this worker still waits for its answer")
-        mark = object()
-        self._asked[mark] = self._clock()
-        try:
-            yield
-        finally:
-            del self._asked[mark]
-
-    async def _soon_fresh(self, lease: Lease) -> None:
-        """Wait a moment for the lease; raises `DatabaseUnavailable` where nothing should be claimed here now."""
-        try:
-            async with asyncio.timeout(_FRESH_SECONDS):
-                await lease.until_fresh()
-        except TimeoutError:
-            raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
-
-
-class GuardedStore:
-    """`JobStore` for the attempts carried out here: claims and conclusions wait while the lease is not fresh.
-
-    So a worker that was frozen first learns what it has lost. Every method of the port is named here as a claim, as
-    the conclusion of an attempt, or as neither; the type checker reports one that is missing.
-    """
-
-    def __init__(self, store: JobStore, work: InFlightWork) -> None:
-        self.claim_stage = work.claims(store.claim_stage)
-        self.claim_step = work.claims(store.claim_step)
-        self.claim_steps = work.claims(store.claim_steps)
-        self.claim_suspects = work.claims(store.claim_suspects)
-        self.accept_plan = work.takes_over(store.accept_plan)
-        self.refuse_plan = work.takes_over(store.refuse_plan)
-        self.chain_tool = work.takes_over(store.chain_tool)
-        self.succeed_step = work.takes_over(store.succeed_step)
-        self.fail_step = work.takes_over(store.fail_step)
-        self.end_job = work.concludes(store.end_job)
-        self.keep_end = work.concludes(store.keep_end)
-        self.end_kept = work.concludes(store.end_kept)
-        self.retry_stage = work.concludes(store.retry_stage)
-        self.suspend_step = work.concludes(store.suspend_step)
-        self.delegate_step = work.concludes(store.delegate_step)
-        self.ask_step = work.concludes(store.ask_step)
-        self.fire_timer = store.fire_timer
-        self.hand_on_steps = store.hand_on_steps
-        self.report_progress = store.report_progress
-        self.release_stage = store.release_stage
-        self.release_step = store.release_step
-        self.reserve = store.reserve
-        self.charge_step = store.charge_step
-        self.warn = store.warn
-        self.note_step = store.note_step
-        self.keep_traceback = store.keep_traceback
-        self.record_calls = store.record_calls
-        self.children = store.children
-        self.approvals = store.approvals
-        self.steps_to_ask_about = store.steps_to_ask_about
-        self.serve_end = store.serve_end
-        self.note_outcome = store.note_outcome
-        self.history = store.history
-        self.holds_step = store.holds_step
-
 
 def attempt_of(claim: Claim) -> Attempt:
     """Return the attempt that a claim is the right to."""
     return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
 
 
-def reports_late_outcome(claim: StepClaim) -> bool:
+def reports_late_outcome(claim: Claim) -> bool:
     """Return whether a conversation is told the outcome of a call also where its turn was cancelled meanwhile."""
-    return claim.effect is Effect.UNSAFE and claim.conversation_id is not None
-
-
-def _remove(lists: dict[K, list[V]], key: K, item: V) -> None:
-    items = lists[key]
-    items.remove(item)
-    if not items:
-        del lists[key]
+    return isinstance(claim, StepClaim) and claim.effect is Effect.UNSAFE and claim.conversation_id is not None

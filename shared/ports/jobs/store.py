@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from planq.shared.domain.conversations.messages import Turns
@@ -21,6 +22,8 @@ from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports.jobs.children import ChildOutcome, Delegated
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,26 @@ class Approved:
     model_calls: int
 
 
+class Lands(Enum):
+    """What the commit of a store's method lands for the worker that calls it."""
+
+    CLAIM = "claim"
+    CONCLUSION = "conclusion"
+
+
+def lands(role: Lands) -> Callable[[Method], Method]:
+    """Mark a method of `JobStore` as a claim, or as the conclusion of the attempt that is its first argument.
+
+    A worker lets these wait while its lease is not fresh (`InFlightWork.guard`); all other methods go at once.
+    """
+
+    def mark(method: Method) -> Method:
+        setattr(method, "lands", role)  # noqa: B010 - a function has no such field for the type checker
+        return method
+
+    return mark
+
+
 class JobStore(Protocol):
     """The durable state of jobs, as the engine uses it. Every transition is one commit and guarded by its attempt.
 
@@ -205,10 +228,12 @@ class JobStore(Protocol):
     the sweeper decide what happens to the work.
     """
 
+    @lands(Lands.CLAIM)
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
         """Take the stage of a job that stands in one of `statuses`; None when it is taken, over or does not exist."""
         ...
 
+    @lands(Lands.CONCLUSION)
     async def accept_plan(
         self,
         claim: StageClaim,
@@ -229,6 +254,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def refuse_plan(
         self,
         claim: StageClaim,
@@ -247,6 +273,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def end_job(
         self,
         claim: StageClaim,
@@ -268,6 +295,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def keep_end(
         self,
         claim: StageClaim,
@@ -285,10 +313,12 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def end_kept(self, claim: StageClaim, /) -> bool:
         """End the job as `claim.kept` says; True when it applied."""
         ...
 
+    @lands(Lands.CONCLUSION)
     async def chain_tool(
         self,
         claim: StageClaim,
@@ -335,6 +365,7 @@ class JobStore(Protocol):
         """Give the stage back unfinished, for another worker to take at once; True when it applied."""
         ...
 
+    @lands(Lands.CONCLUSION)
     async def retry_stage(
         self,
         claim: StageClaim,
@@ -351,10 +382,12 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CLAIM)
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
         ...
 
+    @lands(Lands.CLAIM)
     async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
         """Take those of a job's steps that `claim_step` would take, in one commit; in plan order.
 
@@ -380,6 +413,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CLAIM)
     async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
         """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
 
@@ -388,6 +422,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def succeed_step(
         self,
         claim: StepClaim,
@@ -409,6 +444,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def fail_step(
         self,
         claim: StepClaim,
@@ -427,6 +463,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def ask_step(
         self,
         claim: StepClaim,
@@ -464,6 +501,7 @@ class JobStore(Protocol):
         """
         ...
 
+    @lands(Lands.CONCLUSION)
     async def suspend_step(self, claim: StepClaim, /, delay: timedelta, output: Any) -> bool:
         """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it applied."""
         ...
@@ -472,6 +510,7 @@ class JobStore(Protocol):
         """End the wait of a step that was suspended by this attempt; not applied where its time has not come."""
         ...
 
+    @lands(Lands.CONCLUSION)
     async def delegate_step(self, claim: StepClaim, /, delegated: Delegated) -> TransitionResult:
         """Store the child jobs and let the step wait for them without a worker, in one commit.
 
