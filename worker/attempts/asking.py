@@ -95,6 +95,8 @@ class Approvals:
         no more where a policy wants a stricter approver by now.
         """
         config = await config_of(self.tenants, claim.tenant_id)
+        if not (claim.policies or self.policy or config.tool_policy):
+            return
         rule = rule_of(claim.tool_name, claim.policies, of_operators=(self.policy, config.tool_policy))
         if rule.permission is Permission.AUTO:
             return

@@ -24,7 +24,7 @@ Write = Callable[[float | None, str, float | None], Awaitable[bool]]
 
 
 class CallProgress:
-    """The reports of one call (`planq.shared.ports.tools.Reports`); belongs to the event loop on which it is made.
+    """The reports of one call (`Calling.report`); belongs to the event loop on which it is made.
 
     A report gives the call `seconds` more, and `prolong` is called with that, where it may take `longest` seconds in
     all; None: a report gives no time.
@@ -37,10 +37,14 @@ class CallProgress:
         *,
         seconds: float,
         longest: float | None,
+        began: float | None = None,
         hide: Callable[[str], str] = str,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`hide` takes out of a message what nobody may read; `clock` counts seconds."""
+        """`hide` takes out of a message what nobody may read; `clock` counts seconds.
+
+        `began` is when the call did, None for now.
+        """
         self._write = write
         self._prolong = prolong
         self._seconds = seconds
@@ -48,7 +52,7 @@ class CallProgress:
         self._hide = hide
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._began = clock()
+        self._began = clock() if began is None else began
         self._written_at = self._given_at = float("-inf")
         self._latest: tuple[float | None, str] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -66,18 +70,11 @@ class CallProgress:
         if self._writing is None or self._writing.done():
             self._writing = self._loop.create_task(self._write_latest())
 
-    def report_from_thread(self, done: float | None, message: str) -> None:
-        """Do what `report` does, in a thread of the call."""
-        asyncio.run_coroutine_threadsafe(self._report(done, message), self._loop).result()
-
     def close(self) -> None:
         """Write nothing more: the call has ended."""
         self._is_over = True
         if self._writing is not None:
             self._writing.cancel()
-
-    async def _report(self, done: float | None, message: str) -> None:
-        self.report(done, message)
 
     def _left(self, seconds: float) -> float:
         """Return how many of these seconds the call may still take."""

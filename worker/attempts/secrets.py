@@ -32,7 +32,7 @@ class CallSecrets:
     def __init__(self, tenant_id: str, secrets: SecretsOf) -> None:
         self._tenant_id = tenant_id
         self._secrets = secrets
-        self._given: set[str] = set()
+        self.given: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -43,7 +43,7 @@ class CallSecrets:
         except Misconfigured as error:
             raise AuthFailed(error.message) from error
         if text is not None:
-            self._given.add(text)
+            self.given.add(text)
         return text
 
     def get_from_thread(self, name: str) -> str | None:
@@ -54,7 +54,7 @@ class CallSecrets:
 
     def hidden_in(self, answer: Any) -> Any:
         """Return what a tool answered without what it was given."""
-        if not self._given:
+        if not self.given:
             return answer
         match answer:
             case Suspended(output=output):
@@ -63,28 +63,28 @@ class CallSecrets:
                 hidden = self.hidden_in(output), self.hidden_in([*artifacts]), self.hidden_in(content)
                 return RichOutput(*hidden, answer.cost_usd)
             case BytesArtifact(data=data):
-                for text in self._given:
+                for text in self.given:
                     data = data.replace(text.encode(), "…".encode())
                 return replace(answer, data=data)
             case str() | dict():
-                return without(answer, self._given)
+                return without(answer, self.given)
             case list() if any(isinstance(one, BytesArtifact) for one in answer):
                 return [self.hidden_in(one) for one in answer]
             case list():
-                return without(answer, self._given)
+                return without(answer, self.given)
         return answer
 
     def hide_in_error(self, error: PlanqError) -> None:
         """Take what was given out of what an error says."""
-        if self._given:
-            error.message = without(error.message, self._given)
-            error.details = without(error.details, self._given)
+        if self.given:
+            error.message = without(error.message, self.given)
+            error.details = without(error.details, self.given)
             if isinstance(error, ExecutionFailed):
-                error.traceback = without(error.traceback, self._given)
+                error.traceback = without(error.traceback, self.given)
 
     def hidden_in_question(self, question: Elicitation) -> Elicitation:
         """Return a question without what was given."""
-        if not self._given:
+        if not self.given:
             return question
-        shown = {name: without(getattr(question, name), self._given) for name in ("message", "schema", "default")}
+        shown = {name: without(getattr(question, name), self.given) for name in ("message", "schema", "default")}
         return replace(question, **shown)

@@ -7,7 +7,6 @@ the first of them calls its tool, and then end together as well, after a time in
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -26,7 +25,6 @@ from planq.shared.domain.errors import (
     RateLimited,
     StorageFull,
     StorageUnavailable,
-    TimedOut,
     TooManyQuestions,
     UnknownTool,
 )
@@ -36,7 +34,6 @@ from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import ElicitationKind, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.domain.values.encoding import JsonText
@@ -62,6 +59,7 @@ from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Rep
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
+from planq.worker.attempts.calling import Calling
 from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
@@ -69,7 +67,7 @@ from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, ou
 from planq.worker.engine.chain import Chain, WakeOutcome, after_end, after_release
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
-from planq.worker.engine.writes import Owner, is_looked_into
+from planq.worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 
@@ -145,7 +143,7 @@ class StepRunner:
                 claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
             )
         output = outcome.output
-        unit = await self._rest_of_unit(claim, output, chain, since)
+        unit = await self._rest_of_unit(claim, output, chain, since) if claim.ref in chain.units else ()
         try:
             result = await persist(self._succeed, claim, output, unit, chain)
         except StorageFull as error:
@@ -254,7 +252,9 @@ class StepRunner:
         self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain
     ) -> TransitionResult:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
-        artifact, payload = await self._values.put(claim, output)
+        artifact, payload = output.artifact, None
+        if output.excerpts is not None or output.beside:
+            artifact, payload = await self._values.put(claim, output)
         stored = output_to_store(output)
         return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
 
@@ -279,7 +279,8 @@ class StepRunner:
             held = attempt_of(head or claim)
             asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
             answer = await calling.answer(asking)
-            answer = calling.secrets.hidden_in(answer)
+            if calling.secrets.given:
+                answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):
                 calling.count(self._counts, "suspended")
                 return AttemptOutcome(suspended=answer)
@@ -333,15 +334,17 @@ class StepRunner:
         longest = tool.definition.longest_seconds
         if longest is not None and self._has_processes:
             calling.seconds = longest  # its worker sees that the process lives, and can end it
+        began = monotonic()
+        calling.begin_progress = lambda: CallProgress(
+            partial(self._store.report_progress, claim),
+            calling.prolong,
+            seconds=claim.timeout_seconds,
+            longest=None if self._has_processes else longest,
+            began=began,
+            hide=calling.secrets.hidden_in,
+        )
         with calling.owner.calling(calling.seconds):
-            reports = CallProgress(
-                partial(self._store.report_progress, claim),
-                calling.prolong,
-                seconds=claim.timeout_seconds,
-                longest=None if self._has_processes else longest,
-                hide=calling.secrets.hidden_in,
-            )
-            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, reports)
+            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, calling)
             try:
                 return await calling.ask(tool.call(arguments, context))
             except AskingPerson:
@@ -349,7 +352,7 @@ class StepRunner:
                     await self._charge(claim, 0)
                 raise
             finally:
-                reports.close()
+                calling.end_reports()
 
     async def _charge(self, claim: StepClaim, usd: float, *, is_ahead: bool = False) -> None:
         """Count what a call costs; raises `BudgetExceeded` where it `is_ahead` and the budget does not suffice."""
@@ -468,129 +471,3 @@ def _log_transition(event: str, claim: StepClaim, applied: bool, **fields: Any) 
             **fields,
         },
     )
-
-
-_ABANDON_SECONDS = 2.0
-"""How long a cancelled tool may take to clean up before its step goes on without it."""
-
-
-class Calling:
-    """One attempt on its way to the tool's answer; `phase` says how far it has come.
-
-    `is_abandoned`: a tool that was cancelled at its timeout. It may still run. `seconds` is what it gets.
-    """
-
-    __slots__ = (
-        "_asked_at",
-        "_claim",
-        "_done_or_timeout",
-        "_is_reporting",
-        "_timer",
-        "is_abandoned",
-        "owner",
-        "phase",
-        "seconds",
-        "secrets",
-    )
-
-    def __init__(self, claim: StepClaim, owner: Owner, secrets: CallSecrets) -> None:
-        """Call it on the event loop. Once nobody waits for the call, its `owner` learns that it is over."""
-        self._claim = claim
-        self.owner = owner
-        self.secrets = secrets
-        self._done_or_timeout: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.phase = Phase.PREPARING
-        self.is_abandoned = False
-        self.seconds = claim.timeout_seconds
-        self._asked_at: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_reporting = False
-
-    def count(self, counts: Counter[tuple[str, ...]], outcome: str) -> None:
-        """Count a call of the tool that came to `outcome`, and how long it took; nothing where there was none.
-
-        Keys: `tool_call` by tool and outcome, `tool_seconds` by tool and the bucket that it falls into, the sum of
-        `tool_ms` by tool.
-        """
-        if self._asked_at is None or self.phase not in (Phase.CALLING, Phase.GATHERED):
-            return
-        seconds, tool = monotonic() - self._asked_at, _counted_as(self._claim.tool_name, counts)
-        bucket = next((str(bound) for bound in LATENCIES_SECONDS if seconds <= bound), "+Inf")
-        counts["tool_call", tool, outcome] += 1
-        counts["tool_seconds", tool, bucket] += 1
-        counts["tool_ms", tool] += round(seconds * 1000)
-
-    async def answer(self, attempt: Coroutine[Any, Any, Any]) -> Any:
-        """Return what `attempt` returns, which asks the tool through `ask`; raises what it raises.
-
-        Raises `TimedOut` when the tool does not answer in time. When the caller is cancelled, so is the attempt.
-        """
-        task = asyncio.create_task(attempt)
-        task.add_done_callback(self._wake)
-        try:
-            await self._done_or_timeout
-        except asyncio.CancelledError:
-            self._end()
-            await _abandon(task)
-            raise
-        self._end()
-        if task.cancelled():
-            # Not from here: passed on, it would look like this process stopping, and be repeated for ever.
-            raise InternalFault(f"tool {self._claim.tool_name!r} cancelled itself")
-        if task.done():
-            try:
-                return task.result()
-            finally:
-                del task  # what it raised refers to this frame: left here, only the garbage collector would free both
-        self.is_abandoned = True
-        await _abandon(task)
-        raise TimedOut(f"tool {self._claim.tool_name!r} did not {self._waited_for}")
-
-    async def ask(self, tool: Coroutine[Any, Any, Any]) -> Any:
-        """Return the tool's answer; from now on its time runs. Only for the attempt that `answer` awaits."""
-        self._asked_at = monotonic()
-        self._timer = asyncio.get_running_loop().call_later(self.seconds, self._wake)
-        try:
-            return await tool
-        finally:
-            self._timer.cancel()
-
-    def prolong(self, seconds: float) -> None:
-        """Let the call go on for so many seconds from now: it has reported."""
-        if self._timer is not None and not self._timer.cancelled():
-            self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
-            self.owner.prolong(seconds)
-            self._is_reporting = True
-
-    @property
-    def _waited_for(self) -> str:
-        if self._is_reporting:
-            took = 0.0 if self._asked_at is None else monotonic() - self._asked_at
-            return f"report within {self._claim.timeout_seconds:g} s, or end in time: it ran for {took:.0f} s"
-        return f"answer within {self.seconds:g} s"
-
-    def _end(self) -> None:
-        self.owner.is_over = True
-
-    def _wake(self, _: object = None) -> None:
-        if not self._done_or_timeout.done():
-            self._done_or_timeout.set_result(None)
-
-
-_MOST_TOOLS = 200
-"""So many tools are counted by their names in one process, however many its servers offer in the course of time."""
-
-
-def _counted_as(tool: str, counts: Counter[tuple[str, ...]]) -> str:
-    """Return the name under which a tool is counted: its own, as long as there are few of them."""
-    if ("tool_ms", tool) in counts or sum(name == "tool_ms" for name, *_ in counts) < _MOST_TOOLS:
-        return tool
-    return "other"
-
-
-async def _abandon(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait([task], timeout=_ABANDON_SECONDS)
-    if task.done() and not task.cancelled():
-        task.exception()  # seen, so that asyncio does not report it as never retrieved

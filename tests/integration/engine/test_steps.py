@@ -43,7 +43,7 @@ def test_a_tool_that_hangs_is_cut_off_at_its_timeout(play: Play) -> None:
 
 
 def test_a_tool_that_swallows_its_cancellation_is_abandoned(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planq.worker.attempts.step._ABANDON_SECONDS", 0.05)
+    monkeypatch.setattr("planq.worker.attempts.calling._ABANDON_SECONDS", 0.05)
     freed = asyncio.Event()
 
     @tool(effect="unsafe", timeout_seconds=0.05)

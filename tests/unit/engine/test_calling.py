@@ -16,8 +16,8 @@ from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.ports import StepClaim
+from planq.worker.attempts.calling import Calling
 from planq.worker.attempts.secrets import CallSecrets, no_secrets
-from planq.worker.attempts.step import Calling
 from planq.worker.engine.in_flight import InFlightWork
 
 

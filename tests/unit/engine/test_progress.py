@@ -111,8 +111,6 @@ def test_what_is_no_part_of_the_whole_is_refused(monkeypatch: pytest.MonkeyPatch
         call = Call(monkeypatch)
         with pytest.raises(ValueError, match="expected a part from 0 to 1"):
             call.reports.report(done, "")
-        with pytest.raises(ValueError, match="expected a part from 0 to 1"):
-            await asyncio.to_thread(call.reports.report_from_thread, done, "")
         assert call.written == []
 
     play(scenario)
