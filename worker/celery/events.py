@@ -46,14 +46,14 @@ class TaskEvents(EventDispatcher):
     def send(self, type: str, *args: Any, **fields: Any) -> None:
         """Note a task event for the next `flush`; send any other event at once."""
         if type.startswith("task-"):
-            self.note(type, fields)
+            self.note((type, fields))
         else:
             super().send(type, *args, **fields)
 
-    def note(self, type: str, fields: _Fields) -> None:
-        """Note a task event of this moment; `fields` may be a function, which is only called if a monitor listens."""
+    def note(self, *events: tuple[str, _Fields]) -> None:
+        """Note task events of this moment; fields may be a function, which is only called if a monitor listens."""
         if self.shows_tasks:
-            self._pending.append((type, time.time(), fields))
+            self._pending.extend([(type, time.time(), fields) for type, fields in events])
             if self.on_send_buffered:
                 self.on_send_buffered()
 
@@ -117,23 +117,23 @@ class CeleryTracker:
 
     def started(self, wake: Wake, attempt: int) -> None:
         """Send `task-received` and `task-started`."""
-        self._note("task-received", partial(_received, wake, attempt))
-        self._note("task-started", partial(_identified, wake, attempt))
+        dispatcher = getattr(self._consumer, "event_dispatcher", None)
+        if dispatcher is not None:
+            received, started = partial(_received, wake, attempt), partial(_identified, wake, attempt)
+            dispatcher.note(("task-received", received), ("task-started", started))
 
     def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
         """Send `task-succeeded` or `task-failed`."""
+        dispatcher = getattr(self._consumer, "event_dispatcher", None)
+        if dispatcher is None:
+            return
         if error is None:
-            self._note(
-                "task-succeeded", partial(_identified, wake, attempt, result="succeeded", runtime=runtime_seconds)
-            )
+            shown = {"result": "succeeded", "runtime": runtime_seconds}
+            dispatcher.note(("task-succeeded", partial(_identified, wake, attempt, **shown)))
         else:
             # The code alone: the message may quote a provider or a tool, and monitors show it to everybody.
-            self._note("task-failed", partial(_identified, wake, attempt, exception=error.code, traceback=""))
-
-    def _note(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
-        dispatcher = getattr(self._consumer, "event_dispatcher", None)
-        if dispatcher is not None:
-            dispatcher.note(kind, fields)
+            shown = {"exception": error.code, "traceback": ""}
+            dispatcher.note(("task-failed", partial(_identified, wake, attempt, **shown)))
 
 
 def _received(wake: Wake, attempt: int) -> dict[str, Any]:

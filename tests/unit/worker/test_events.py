@@ -58,12 +58,12 @@ def test_nothing_is_made_for_nobody_until_somebody_comes() -> None:
         return {"uuid": str(number)}
 
     for number in range(10):
-        events.note("task-started", partial(fields, number))
+        events.note(("task-started", partial(fields, number)))
     events.flush()
     assert made == [0]
     producer.channel.heard_by = 1
     for number in range(10, 20):
-        events.note("task-started", partial(fields, number))
+        events.note(("task-started", partial(fields, number)))
     events.flush()
     assert made == [0, *range(10, 20)]
 
@@ -74,11 +74,11 @@ def test_what_is_noted_while_a_list_is_made_goes_out_with_the_next() -> None:
 
     def fields(number: int) -> dict[str, Any]:
         if number < 3:
-            events.note("task-started", partial(fields, number + 10))
+            events.note(("task-started", partial(fields, number + 10)))
         return {"uuid": str(number)}
 
     for number in range(5):
-        events.note("task-started", partial(fields, number))
+        events.note(("task-started", partial(fields, number)))
     events.flush()
     told = [event["uuid"] for batch in producer.sent for event in batch]
     assert told == [str(number) for number in (*range(5), *range(10, 13))]
@@ -95,7 +95,7 @@ def test_what_could_not_be_made_is_kept_in_its_order() -> None:
         return {"uuid": str(number)}
 
     for number in range(3):
-        events.note("task-started", partial(fields, number))
+        events.note(("task-started", partial(fields, number)))
     with pytest.raises(RuntimeError):
         events.flush()
     broken = False
