@@ -296,13 +296,13 @@ class InFlightWork:
                 continue
             method, role = getattr(store, name), getattr(declared, "lands", None)
             if role is Lands.CLAIM:
-                method = self._claims(method)
+                method = self.claims(method)
             elif role is Lands.CONCLUSION:
-                method = self._concludes(method)
+                method = self.concludes(method)
             guarded[name] = method
         return cast(JobStore, SimpleNamespace(**guarded))
 
-    def _claims(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def claims(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """Return a claim of the store that waits for a fresh lease, a moment at most.
 
         It raises `DatabaseUnavailable` where nothing should be claimed here now: the lease cannot be renewed, or an
@@ -328,7 +328,7 @@ class InFlightWork:
 
         return claim
 
-    def _concludes(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def concludes(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """Return a conclusion of the store that waits for a fresh lease and marks its attempt as concluding.
 
         The claims that a `take` brings with it are held.
