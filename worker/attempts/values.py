@@ -20,10 +20,11 @@ from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
 from planq.shared.domain.results.artifacts import MAX_CONTENT, identify, is_artifact_id
+from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import Steps, violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.encoding import JsonText, encode, is_larger
+from planq.shared.domain.values.encoding import JsonText, encode, is_larger, most_parts
 from planq.shared.domain.values.pointers import Path
 from planq.shared.domain.values.preview import preview_json
 from planq.shared.ports import (
@@ -108,14 +109,15 @@ class Values:
         if isinstance(answer, RichOutput):
             ready = await self.ready(claim, tool, answer.output)
             return await off_loop(_accompanied, ready, tool.definition, answer, claim, self._limits)
-        if not is_larger(answer, min(INLINE_CHARS, self._limits.inline)):
+        body = _body(tool.definition.name, answer, self._limits)
+        if len(body) <= min(INLINE_CHARS, self._limits.inline):
             steps = Steps(_STEPS_AT_ONCE)
             try:
-                return _ready(tool.definition, answer, claim, self._limits, steps)
+                return _ready(tool.definition, answer, body, claim, self._limits, steps)
             except InvalidOutput:
                 if not steps.are_spent:
                     raise
-        return await off_loop(_ready, tool.definition, answer, claim, self._limits)
+        return await off_loop(_ready, tool.definition, answer, body, claim, self._limits)
 
     async def put(self, claim: StepClaim, output: ReadyOutput) -> tuple[ArtifactRecord | None, PayloadRecord | None]:
         """Store the bytes of what is large, which its step may then refer to; return what is to be stored with it.
@@ -216,10 +218,7 @@ def _unusable(definition: ToolDefinition) -> InvalidOutput:
 
 
 def _body(name: str, output: Any, limits: OutputLimits) -> bytes:
-    try:
-        body = encode(output)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidOutput(f"tool {name!r} returned what is no JSON: {error}") from error
+    body = output_text(name, output)
     if len(body) > limits.most:
         raise InvalidOutput(
             f"tool {name!r} returned {len(body)} bytes; at most {limits.most} are kept: return less, or a reference "
@@ -229,11 +228,15 @@ def _body(name: str, output: Any, limits: OutputLimits) -> bytes:
 
 
 def _ready(
-    definition: ToolDefinition, output: Any, claim: StepClaim, limits: OutputLimits, steps: Steps | None = None
+    definition: ToolDefinition,
+    output: Any,
+    body: bytes,
+    claim: StepClaim,
+    limits: OutputLimits,
+    steps: Steps | None = None,
 ) -> ReadyOutput:
     name, wanted = definition.name, claim.wanted
-    body = _body(name, output, limits)
-    defects = violations(definition.output_schema or {}, output, steps=steps)
+    defects = violations(definition.output_schema or {}, output, steps=steps, parts=most_parts(body))
     if defects:
         shown = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {shown}")

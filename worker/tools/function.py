@@ -20,6 +20,7 @@ from planq.shared.domain.errors import (
     OutcomeUnknown,
 )
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
+from planq.shared.domain.results.output import output_text
 from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
 from planq.shared.ports import NotHappened, Ownership, RichOutput, Suspended, ToolContext
@@ -105,6 +106,7 @@ class FunctionTool:
             raise InvalidOutput(
                 f"{name} returned Suspended with content or artifacts beside its output; expected the output alone"
             )
+        output_text(name, dumped)  # as it is stored now, apart from what answers
         return dumped
 
     async def _offered(self, injected: Mapping[str, Any], context: ToolContext) -> Mapping[Any, Any]:

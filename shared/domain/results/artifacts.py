@@ -147,8 +147,10 @@ def detect_wrapper(content: Any) -> Wrapper | None:
 def identify(output: Any) -> ArtifactIdentity | None:
     """Return what is stored about an output that is an artifact wrapper with a usable id, else None."""
     wrapper = detect_wrapper(output)
+    if wrapper is None:
+        return None
     artifact_id = extract_artifact_id(output)
-    if wrapper is None or artifact_id is None or not is_artifact_id(artifact_id):
+    if artifact_id is None or not is_artifact_id(artifact_id):
         return None
     skill_id = extract_skill_id(output)
     kind = infer_type(wrapper.artifact, None)

@@ -72,14 +72,22 @@ class Schema:
         self._quick = QuickCheck(schema)
 
     def violations(
-        self, value: Any, *, partial: bool = False, limit: int = MAX_VIOLATIONS, steps: Steps | None = None
+        self,
+        value: Any,
+        *,
+        partial: bool = False,
+        limit: int = MAX_VIOLATIONS,
+        steps: Steps | None = None,
+        parts: int | None = None,
     ) -> list[Violation]:
         """Return at most `limit` violations, at most one for each place and keyword; empty when `value` is valid.
 
         With `partial`, parts of `value` may be `UNKNOWN`: what depends on them is taken to be satisfied. It takes at
-        most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`.
+        most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`. Who
+        has seen that `value` is no deeper than `MAX_DEPTH` hands over how many `parts` it has at most.
         """
-        parts = _parts(value)
+        if parts is None:
+            parts = _parts(value)
         if parts is None:
             return [Violation("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
         if self._quick.is_surely_valid(value, parts, partial=partial):
@@ -160,9 +168,11 @@ def compile_schema(schema: Mapping[str, Any]) -> Schema:
     return compiled
 
 
-def violations(schema: Mapping[str, Any], value: Any, *, steps: Steps | None = None) -> list[Violation]:
+def violations(
+    schema: Mapping[str, Any], value: Any, *, steps: Steps | None = None, parts: int | None = None
+) -> list[Violation]:
     """Return how `value` breaks `schema`; see `Schema.violations`."""
-    return compile_schema(schema).violations(value, steps=steps)
+    return compile_schema(schema).violations(value, steps=steps, parts=parts)
 
 
 def rebase(schema: Any, base: str) -> Any:

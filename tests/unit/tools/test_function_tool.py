@@ -20,6 +20,7 @@ from planq.shared.domain.errors import (
     Misconfigured,
 )
 from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import check_schema, violations
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from planq.shared.ports import Suspended, ToolContext
@@ -357,7 +358,7 @@ def test_output_that_is_no_json_is_refused(
     make: Make, context: ToolContext, function: Callable[..., Any], words: str
 ) -> None:
     with pytest.raises(InvalidOutput, match=words):
-        asyncio.run(make(function).call({}, context))
+        output_text("it", asyncio.run(make(function).call({}, context)))
 
 
 def test_keys_that_are_no_text_become_it(make: Make, context: ToolContext) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from planq.shared.domain.errors import InvalidOutput, Misconfigured
 from planq.shared.domain.plan.document import parse_plan
 from planq.shared.domain.plan.validation import validate_plan
+from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import Question, RichOutput, Suspended, ToolContext
 from planq.testing import AskedQuestion, tool_context
@@ -124,7 +125,7 @@ def test_a_response_that_cannot_be_kept_is_refused(make: Make, context: ToolCont
         (Suspended(timedelta(1), ToolResponse("x", {"n": 1})), "expected the output alone"),
     ):
         with pytest.raises(InvalidOutput, match=words):
-            asyncio.run(said(response, ToolResponse[dict[str, float]]))
+            output_text("it", asyncio.run(said(response, ToolResponse[dict[str, float]])).output)
     with pytest.raises(Misconfigured, match="a ToolResponse beside something else"):
         asyncio.run(said(None, ToolResponse[int] | str))
 
