@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -30,7 +29,6 @@ from planq.api.access.scopes import Access, digest_behind
 from planq.api.access.sessions import Sessions
 from planq.api.http.exchange import (
     HttpRefusal,
-    JsonResponse,
     check_fields,
     decode_body,
     error_response,
@@ -211,43 +209,22 @@ def client_closed_response() -> Response:
     return Response(status_code=499)
 
 
-def job_id_of(text: str) -> UUID:
-    """Return the id in a path; what is no UUID names no job: `NotFound`."""
+def uuid_of(what: str, text: str, whose: str = "their") -> UUID:
+    """Return the id in a path; text that is no UUID names none of `what`: `NotFound`."""
     try:
         return UUID(text)
     except ValueError:
-        raise NotFound(f"there is no job {capped(text, 80)!r}; job ids are UUIDs") from None
+        raise NotFound(f"there is no {what} {capped(text, 80)!r}; {whose} ids are UUIDs") from None
+
+
+def job_id_of(text: str) -> UUID:
+    """Return the id of a job in a path, as `uuid_of` does."""
+    return uuid_of("job", text, "job")
 
 
 def conversation_id_of(text: str) -> UUID:
-    """Return the id of a conversation that a caller names; what is no UUID names none: `NotFound`."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no conversation {capped(text, 80)!r}; their ids are UUIDs") from None
-
-
-def page_of(
-    rows: Sequence[T], limit: int, show: Callable[[T], dict[str, Any]], cursor_after: Callable[[T], str]
-) -> Response:
-    """Answer with at most `limit` rows; one row more than that says that there is a next page."""
-    following = cursor_after(rows[limit - 1]) if len(rows) > limit else None
-    return JsonResponse({"items": [show(row) for row in rows[:limit]], "next_cursor": following})
-
-
-def cursor_of(raw: bytes) -> str:
-    """Return the bytes that name a place in a list as a cursor: base64 for URLs, without padding."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def cursor_bytes(cursor: str) -> bytes:
-    """Return the bytes of a cursor; raises `ValueError` for what is none."""
-    return base64.b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}".encode("ascii"), altchars=b"-_", validate=True)
-
-
-def no_cursor() -> InvalidRequest:
-    """Return the refusal of what is no cursor."""
-    return InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")
+    """Return the id of a conversation that a caller names, as `uuid_of` does."""
+    return uuid_of("conversation", text)
 
 
 StepPath = Annotated[

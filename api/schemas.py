@@ -6,7 +6,7 @@ nothing yet.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
@@ -32,6 +32,8 @@ from planq.shared.domain.plan.document import WHOLE, Plan
 from planq.shared.domain.plan.forms import PlanForm
 from planq.shared.domain.rounds.block import LoopBlock
 from planq.shared.domain.tools.definition import ToolDefinition
+
+T = TypeVar("T")
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_PAGE = 100
@@ -292,6 +294,13 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Page(Answer, Generic[T]):
+    """What every list answers with."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
 class ErrorDocument(Answer):
     """Why a job or a step failed."""
 
@@ -454,11 +463,8 @@ class ElicitationDocument(Answer):
     due_at: Time | None = Field(description="Until when it waits; null where it is closed or its job paused.")
 
 
-class ElicitationPage(Answer):
+class ElicitationPage(Page[ElicitationDocument]):
     """Questions, newest first; `next_cursor` is null on the last page."""
-
-    items: list[ElicitationDocument]
-    next_cursor: str | None
 
 
 class OpenQuestion(Answer):
@@ -565,11 +571,8 @@ class JobDocument(JobSummary):
     retry: RetryDocument | None
 
 
-class JobPage(Answer):
+class JobPage(Page[JobSummary]):
     """Jobs, newest first; `next_cursor` is null on the last page."""
-
-    items: list[JobSummary]
-    next_cursor: str | None
 
 
 class ToolList(Answer):

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from planq.api.documents import shown_id
 from planq.api.http.prefix import below_prefix
-from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
+from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, Page, RequestBody, Time
 from planq.shared.domain.conversations.failure import user_message_for_step
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
@@ -118,18 +118,12 @@ class FlowTask(Answer):
     completed_at: Time | None
 
 
-class FlowPlanPage(Answer):
+class FlowPlanPage(Page[FlowPlan]):
     """Plans, newest first. A page may hold fewer than it could: what has no plan is passed over."""
 
-    items: list[FlowPlan]
-    next_cursor: str | None
 
-
-class FlowTaskPage(Answer):
+class FlowTaskPage(Page[FlowTask]):
     """Tasks, newest first. With a `status` a page may hold fewer than it could."""
-
-    items: list[FlowTask]
-    next_cursor: str | None
 
 
 def plan_id_of(job_id: UUID) -> UUID:

@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import Services, Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.deps import Services, Use, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
+from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import JobFilterRequest
 from planq.api.jobs.submission import check_key
-from planq.api.routes.jobs import CursorQuery, KeyHeader
-from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
-from planq.shared.domain.errors import Conflict, NotFound, capped
+from planq.api.routes.jobs import KeyHeader
+from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
+from planq.shared.domain.errors import Conflict
 from planq.shared.domain.overview.selection import ActionStatus, JobAct
 from planq.shared.store.actions.store import COUNTED_AMONG, NewAction
 from planq.shared.store.database import Row, shown_time
@@ -71,11 +72,8 @@ class JobActionDocument(Answer):
     finished_at: Time | None
 
 
-class JobActionPage(Answer):
+class JobActionPage(Page[JobActionDocument]):
     """Job actions, newest first; `next_cursor` is null on the last page."""
-
-    items: list[JobActionDocument]
-    next_cursor: str | None
 
 
 class ConcernedJobs(Answer):
@@ -133,19 +131,16 @@ async def get_actions(
     services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
 ) -> Response:
     """List job actions, newest first; thirty days after their end they are removed."""
-    try:
-        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None
+    below = id_of_cursor(cursor)
     rows = await services.job_actions.page(who.tenant_id, below=below, limit=limit + 1)
     left = {row["id"]: await _left(services, who, row) for row in rows}
-    return page_of(rows, limit, lambda row: _document(row, left[row["id"]]), lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, lambda row: _document(row, left[row["id"]]))
 
 
 @action_routes.get("/job-actions/{action_id}", response_model=JobActionDocument, responses=error_responses(404))
 async def get_action(action_id: ActionPath, services: Use, who: Who) -> Response:
     """Return a job action."""
-    return await _answer_with(services, who, _id_of(action_id))
+    return await _answer_with(services, who, uuid_of("job action", action_id))
 
 
 @action_routes.post(
@@ -153,7 +148,7 @@ async def get_action(action_id: ActionPath, services: Use, who: Who) -> Response
 )
 async def cancel_action(action_id: ActionPath, services: Use, who: Who) -> Response:
     """Change no further job; what is done stays done. One that has completed is refused: 409."""
-    found = _id_of(action_id)
+    found = uuid_of("job action", action_id)
     if not await services.job_actions.stop(who.tenant_id, found):
         row = await services.job_actions.get(who.tenant_id, found)
         if row["status"] != ActionStatus.CANCELLED:
@@ -181,10 +176,3 @@ def _document(row: Row, left: int | None) -> dict[str, Any]:
         "created_at": shown_time(row["created_at"]),
         "finished_at": shown_time(row["finished_at"]),
     }
-
-
-def _id_of(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no job action {capped(text, 80)!r}; their ids are UUIDs") from None

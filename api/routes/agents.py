@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Services, Use, no_cursor, page_of, strict_router
+from planq.api.deps import Services, Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
-from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
+from planq.api.http.pages import no_cursor, page_of
+from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Page, Time
 from planq.shared.computing import off_loop
 from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
 from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
@@ -80,11 +81,8 @@ class AgentSummary(Answer):
     created_at: Time
 
 
-class AgentPage(Answer):
+class AgentPage(Page[AgentSummary]):
     """Agents in the order of their names; `next_cursor` is null on the last page."""
-
-    items: list[AgentSummary]
-    next_cursor: str | None
 
 
 class SkillSummary(Answer):
@@ -96,11 +94,8 @@ class SkillSummary(Answer):
     created_at: Time
 
 
-class SkillPage(Answer):
+class SkillPage(Page[SkillSummary]):
     """Skills in the order of their names; `next_cursor` is null on the last page."""
-
-    items: list[SkillSummary]
-    next_cursor: str | None
 
 
 NamePath = Annotated[

@@ -15,23 +15,15 @@ from planq.api.access.callers import Caller, Who
 from planq.api.batches.documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
 from planq.api.batches.upload import upload
 from planq.api.batches.validation import defects_of
-from planq.api.deps import (
-    Services,
-    Use,
-    client_closed_response,
-    cursor_bytes,
-    cursor_of,
-    no_cursor,
-    page_of,
-    strict_router,
-)
+from planq.api.deps import Services, Use, client_closed_response, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import object_in
 from planq.api.jobs.submission import callback_of, check_key
-from planq.api.routes.jobs import CursorQuery, KeyHeader
+from planq.api.routes.jobs import KeyHeader
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.shared.domain.batches.states import BatchStatus
-from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.store.batches.store import NewBatch
 from planq.shared.store.ids import new_id
@@ -144,12 +136,9 @@ async def get_batches(
     cursor: CursorQuery = None,
 ) -> Response:
     """List batches, newest first."""
-    try:
-        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None
+    below = id_of_cursor(cursor)
     rows = await services.batches.page(who.tenant_id, status=status, below=below, limit=limit + 1)
-    return page_of(rows, limit, batch_document, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, batch_document)
 
 
 @batch_routes.get("/batches/{batch_id}", response_model=BatchDocument, responses=error_responses(404))
@@ -177,11 +166,8 @@ async def get_batch_errors(
 
 
 def batch_id_of(text: str) -> UUID:
-    """Return the id in a path; what is no UUID names no batch: `NotFound`."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no batch {capped(text, 80)!r}; batch ids are UUIDs") from None
+    """Return the id of a batch in a path, as `uuid_of` does."""
+    return uuid_of("batch", text, "batch")
 
 
 async def answer_with_batch(services: Services, who: Caller, batch_id: UUID) -> Response:

@@ -12,22 +12,12 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.conversations.agents import AgentHeader, named_agent
-from planq.api.deps import (
-    Services,
-    Use,
-    announce_ended,
-    conversation_id_of,
-    cursor_bytes,
-    cursor_of,
-    job_id_of,
-    no_cursor,
-    page_of,
-    strict_router,
-)
+from planq.api.deps import Services, Use, announce_ended, conversation_id_of, job_id_of, strict_router
 from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.routes.jobs import CursorQuery, JobPath
-from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
+from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
+from planq.api.routes.jobs import JobPath
+from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.inbound import unknown_channel
@@ -77,11 +67,8 @@ class ConversationDocument(Answer):
     created_at: Time
 
 
-class ConversationPage(Answer):
+class ConversationPage(Page[ConversationDocument]):
     """Conversations, newest first; `next_cursor` is null on the last page."""
-
-    items: list[ConversationDocument]
-    next_cursor: str | None
 
 
 class ConversationMessage(Answer):
@@ -111,11 +98,8 @@ class ConversationMessage(Answer):
     answered_question_id: Id | None = Field(description="The question (`/elicitations/{id}`) that it answered.")
 
 
-class ConversationMessagePage(Answer):
+class ConversationMessagePage(Page[ConversationMessage]):
     """Rows of a conversation, newest first; `next_cursor` is null on the last page."""
-
-    items: list[ConversationMessage]
-    next_cursor: str | None
 
 
 class JobMessages(Answer):
@@ -207,11 +191,11 @@ async def get_conversations(
     cursor: CursorQuery = None,
 ) -> Response:
     """List conversations, newest first."""
-    below = None if cursor is None else UUID(bytes=_bytes_of(cursor))
+    below = id_of_cursor(cursor)
     rows = await services.conversations.page(
         who.tenant_id, channel=channel, thread=thread, below=below, limit=limit + 1
     )
-    return page_of(rows, limit, _conversation, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, _conversation)
 
 
 @conversation_routes.get(
@@ -239,7 +223,7 @@ async def get_messages(
     What a turn did is written down when it has ended; `turn` says in which order turns began.
     """
     found = conversation_id_of(conversation_id)
-    below = None if cursor is None else int.from_bytes(_bytes_of(cursor)[8:], "big", signed=True)
+    below = None if cursor is None else int.from_bytes(cursor_bytes(cursor, 16)[8:], "big", signed=True)
     await services.conversations.one(who.tenant_id, found)
     rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
     # In a thread, because counting tokens takes a moment, and the first time a second.
@@ -340,13 +324,3 @@ def _message(row: Row) -> dict[str, Any]:
         "created_at": shown_time(row["created_at"]),
         "answered_question_id": shown_id(row["answered_question_id"]),
     }
-
-
-def _bytes_of(cursor: str) -> bytes:
-    try:
-        raw = cursor_bytes(cursor)
-    except ValueError:
-        raise no_cursor() from None
-    if len(raw) != 16:
-        raise no_cursor()
-    return raw

@@ -9,23 +9,14 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import (
-    Services,
-    Use,
-    check_job_is_open_to,
-    cursor_bytes,
-    cursor_of,
-    job_id_of,
-    no_cursor,
-    page_of,
-    strict_router,
-)
+from planq.api.deps import Services, Use, check_job_is_open_to, job_id_of, strict_router, uuid_of
 from planq.api.documents import elicitation_document
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.answering import answer_elicitation, is_closed
-from planq.api.routes.jobs import CursorQuery, JobPath
+from planq.api.routes.jobs import JobPath
 from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
-from planq.shared.domain.errors import NotFound, capped
+from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.store.database import Row
 
@@ -46,12 +37,12 @@ async def get_elicitations(
     cursor: CursorQuery = None,
 ) -> Response:
     """List questions to people, newest first; with `status=open` it is the inbox."""
-    below = _below(cursor)
+    below = id_of_cursor(cursor)
     flow = not who.sees_all_questions
     rows = await services.elicitations.page(
         who.tenant_id, status=status, job_id=job, below=below, message_flow=flow, limit=limit + 1
     )
-    return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, elicitation_document)
 
 
 @elicitation_routes.get("/jobs/{job_id}/elicitations", response_model=ElicitationPage, responses=error_responses(404))
@@ -63,11 +54,11 @@ async def get_elicitations_of_job(
     cursor: CursorQuery = None,
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
-    found, below = job_id_of(job_id), _below(cursor)
+    found, below = job_id_of(job_id), id_of_cursor(cursor)
     await check_job_is_open_to(who, services, found)
     await services.requests.view(who.tenant_id, found, only_ended=True)
     rows = await services.elicitations.page(who.tenant_id, job_id=found, below=below, limit=limit + 1)
-    return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, elicitation_document)
 
 
 @elicitation_routes.get(
@@ -101,21 +92,7 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
 
 async def _question(services: Services, who: Caller, text: str) -> Row:
     """Return a question that is there for the caller; raises `NotFound`."""
-    row = await services.elicitations.one(who.tenant_id, _id_of(text))
+    row = await services.elicitations.one(who.tenant_id, uuid_of("elicitation", text))
     if not (row["in_message_flow"] or who.sees_all_questions):
         raise NotFound(f"there is no elicitation {row['id']}")
     return row
-
-
-def _id_of(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no elicitation {capped(text, 80)!r}; their ids are UUIDs") from None
-
-
-def _below(cursor: str | None) -> UUID | None:
-    try:
-        return None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Use, cursor_bytes, cursor_of, job_id_of, no_cursor, page_of, strict_router
+from planq.api.deps import Use, job_id_of, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.routes.jobs import CursorQuery, JobPath
-from planq.api.schemas import MAX_PAGE, Answer, Id, RequestBody, Time
+from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.routes.jobs import JobPath
+from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
 from planq.shared.computing import off_loop
-from planq.shared.domain.errors import NotFound, capped, storable
+from planq.shared.domain.errors import storable
 from planq.shared.domain.insights.offering import InsightMode, Side, confidence
 from planq.shared.domain.insights.report import Usefulness, compare, compare_rates
 from planq.shared.domain.insights.rules import InsightKind
@@ -66,11 +66,8 @@ class InsightWithSources(InsightDocument):
     sources: list[InsightSourceDocument]
 
 
-class InsightPage(Answer):
+class InsightPage(Page[InsightDocument]):
     """Insights, newest first; `next_cursor` is null on the last page."""
-
-    items: list[InsightDocument]
-    next_cursor: str | None
 
 
 class InsightChange(RequestBody):
@@ -176,10 +173,10 @@ async def get_insights(
         with_retired=retired,
         kind=kind,
         tool=None if tool is None else storable(tool),
-        below=_below(cursor),
+        below=id_of_cursor(cursor),
         limit=limit + 1,
     )
-    return page_of(rows, limit, _insight, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, _insight)
 
 
 @insight_routes.get("/insights/report", response_model=InsightReport)
@@ -200,7 +197,7 @@ async def get_insight_report(
 @insight_routes.get("/insights/{insight_id}", response_model=InsightWithSources, responses=error_responses(404))
 async def get_insight(insight_id: InsightPath, services: Use, who: Who) -> Response:
     """Return an insight with the newest jobs that have taught it."""
-    return JsonResponse(_with_sources(await services.insights.get(who.tenant_id, _id_of(insight_id))))
+    return JsonResponse(_with_sources(await services.insights.get(who.tenant_id, uuid_of("insight", insight_id))))
 
 
 @insight_routes.patch(
@@ -208,7 +205,7 @@ async def get_insight(insight_id: InsightPath, services: Use, who: Who) -> Respo
 )
 async def patch_insight(insight_id: InsightPath, body: InsightChange, services: Use, who: Who) -> Response:
     """Pin an insight, or retire it, or take that back; return it."""
-    found = _id_of(insight_id)
+    found = uuid_of("insight", insight_id)
     await services.insights.change(who.tenant_id, found, is_pinned=body.is_pinned, is_retired=body.is_retired)
     return JsonResponse(_with_sources(await services.insights.get(who.tenant_id, found)))
 
@@ -218,7 +215,7 @@ async def patch_insight(insight_id: InsightPath, body: InsightChange, services: 
 )
 async def retire_insight(insight_id: InsightPath, services: Use, who: Who) -> Response:
     """Retire an insight. It stays known until it expires, so that its lesson is not offered when it comes again."""
-    await services.insights.change(who.tenant_id, _id_of(insight_id), is_pinned=False, is_retired=True)
+    await services.insights.change(who.tenant_id, uuid_of("insight", insight_id), is_pinned=False, is_retired=True)
     return Response(status_code=204)
 
 
@@ -264,17 +261,3 @@ def _insight(row: Row) -> dict[str, Any]:
 def _with_sources(row: Row) -> dict[str, Any]:
     asked = {name: row[name] and str(row[name]) for name in ("reflection_job_id", "reflected_job_id")}
     return {**_insight(row), **asked, "sources": row["sources"] or []}
-
-
-def _id_of(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no insight {capped(text, 80)!r}; their ids are UUIDs") from None
-
-
-def _below(cursor: str | None) -> UUID | None:
-    try:
-        return None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None

@@ -21,16 +21,13 @@ from planq.api.deps import (
     Use,
     announce_ended,
     client_closed_response,
-    cursor_bytes,
-    cursor_of,
     job_id_of,
     job_when_ended,
-    no_cursor,
-    page_of,
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, page_of
 from planq.api.jobs.filters import (
     FilterAgent,
     FilterBatch,
@@ -48,13 +45,6 @@ from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.views import JobView
 
 job_routes = strict_router("jobs")
-
-CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
-"""The 16 bytes of an id in base64 for URLs, for `/openapi.json`."""
-
-CursorQuery = Annotated[
-    str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
-]
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
@@ -281,10 +271,7 @@ async def get_jobs(
     No index knows more of a job than its `status`, its `strategy` and when it came. Where more is asked for, a page
     looks at 5,000 jobs and no more: it may have fewer than `limit`, or none, and `next_cursor` goes on behind them.
     """
-    try:
-        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None
+    below = id_of_cursor(cursor)
     tenant_id = _listed_tenant(who, tenant)
     rare = {
         "priority": priority,
@@ -302,7 +289,7 @@ async def get_jobs(
         rows = await services.requests.jobs(
             tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
         )
-        return page_of(rows, limit, job_summary, lambda row: cursor_of(row["id"].bytes))
+        return page_of(rows, limit, job_summary)
     wanted = filter_of({"status": status, "strategy": strategy, **rare}, datetime.now(UTC))
     found = await services.overview.found(tenant_id, wanted, below=below, limit=limit, roots=roots)
     views = await services.requests.views(tenant_id, found.ids)

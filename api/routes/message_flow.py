@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import Path, Query
 from starlette.requests import Request
@@ -27,21 +26,12 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.api.deps import (
-    Services,
-    Use,
-    check_job_is_open_to,
-    cursor_bytes,
-    cursor_of,
-    job_id_of,
-    no_cursor,
-    strict_router,
-)
+from planq.api.deps import Services, Use, check_job_is_open_to, job_id_of, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, id_cursor, id_of_cursor
 from planq.api.jobs.submission import CHANNEL_OF_TASKS, submit_job
 from planq.api.routes.control import resume_job
 from planq.api.routes.jobs import (
-    CursorQuery,
     KeyHeader,
     PreferHeader,
     TraceHeader,
@@ -192,10 +182,7 @@ async def cancel_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
 
 async def _page(services: Services, who: Caller, limit: int, cursor: str | None) -> tuple[Sequence[Row], str | None]:
     """Return a page of the caller's jobs that no other job has made, and the cursor of the next one."""
-    try:
-        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None
+    below = id_of_cursor(cursor)
     rows = await services.requests.jobs(
         who.tenant_id,
         status=None,
@@ -204,7 +191,7 @@ async def _page(services: Services, who: Caller, limit: int, cursor: str | None)
         roots=True,
         message_flow=not who.sees_all_jobs,
     )
-    following = cursor_of(rows[limit - 1]["id"].bytes) if len(rows) > limit else None
+    following = id_cursor(rows[limit - 1]) if len(rows) > limit else None
     return rows[:limit], following
 
 

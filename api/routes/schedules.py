@@ -11,11 +11,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.documents import schedule_document
 from planq.api.http.exchange import error_responses
-from planq.api.schemas import MAX_PAGE, Answer, Id, Time
-from planq.shared.domain.errors import NotFound, capped
+from planq.api.http.pages import cursor_bytes, cursor_of, no_cursor, page_of
+from planq.api.schemas import MAX_PAGE, Answer, Id, Page, Time
 from planq.shared.domain.jobs.states import Outcome
 from planq.shared.store.database import Row
 
@@ -43,11 +43,8 @@ class ScheduleDocument(Answer):
     created_at: Time
 
 
-class SchedulePage(Answer):
+class SchedulePage(Page[ScheduleDocument]):
     """Schedules, newest first; `next_cursor` is null on the last page."""
-
-    items: list[ScheduleDocument]
-    next_cursor: str | None
 
 
 _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw][A-D][A-Za-z0-9_-]{9}$"
@@ -77,11 +74,7 @@ async def delete_schedule(
     schedule_id: Annotated[str, Path(json_schema_extra={"format": "uuid"})], services: Use, who: Who
 ) -> Response:
     """Remove a schedule: it makes no more jobs; those that it made stay."""
-    try:
-        id_ = UUID(schedule_id)
-    except ValueError:
-        raise NotFound(f"there is no schedule {capped(schedule_id, 80)!r}; their ids are UUIDs") from None
-    await services.schedules.delete(who.tenant_id, id_)
+    await services.schedules.delete(who.tenant_id, uuid_of("schedule", schedule_id))
     return Response(status_code=204)
 
 
@@ -92,7 +85,7 @@ def _to_cursor(row: Row) -> str:
 
 def _from_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
-        raw = cursor_bytes(cursor)
+        raw = cursor_bytes(cursor, 24)
         micros = int.from_bytes(raw[16:], "big")
         seconds, rest = divmod(micros, 1_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest), UUID(bytes=raw[:16])

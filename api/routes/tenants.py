@@ -6,17 +6,17 @@ from dataclasses import asdict
 from datetime import timedelta
 from operator import attrgetter
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of
 from planq.api.routes.channels import ChannelList
-from planq.api.schemas import MAX_PAGE, Answer, Id, Time
-from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.api.schemas import MAX_PAGE, Answer, Id, Page, Time
+from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tenants.config import (
     TenantConfig,
@@ -47,12 +47,6 @@ _TenantPath = Annotated[
 ]
 _KeyPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The key's id.")]
 _Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-_KeyCursor = Annotated[
-    str | None,
-    Query(
-        json_schema_extra={"pattern": "^[A-Za-z0-9_-]{21}[AQgw]$"}, description="`next_cursor` of the page before."
-    ),
-]
 _TenantCursor = Annotated[
     str | None,
     Query(
@@ -131,11 +125,8 @@ class TenantLimitsDocument(Answer):
     items: list[LimitDocument]
 
 
-class TenantPage(Answer):
+class TenantPage(Page[TenantDocument]):
     """Tenants by their ids; `next_cursor` is null on the last page."""
-
-    items: list[TenantDocument]
-    next_cursor: str | None
 
 
 class KeyRequest(BaseModel):
@@ -170,11 +161,8 @@ class NewKeyDocument(KeyDocument):
     key: str = Field(description="The key itself, shown this once.")
 
 
-class KeyPage(Answer):
+class KeyPage(Page[KeyDocument]):
     """Keys, the oldest first; `next_cursor` is null on the last page."""
-
-    items: list[KeyDocument]
-    next_cursor: str | None
 
 
 @tenant_routes.get("/tenants", response_model=TenantPage)
@@ -267,13 +255,10 @@ async def patch_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use
 
 @tenant_routes.get("/tenants/{tenant_id}/keys", response_model=KeyPage, responses=error_responses(404))
 async def get_keys(
-    tenant_id: _TenantPath, services: Use, limit: _Limit = MAX_PAGE, cursor: _KeyCursor = None
+    tenant_id: _TenantPath, services: Use, limit: _Limit = MAX_PAGE, cursor: CursorQuery = None
 ) -> Response:
     """List the keys of a tenant, the oldest first, revoked and expired ones, too."""
-    try:
-        after = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None
+    after = id_of_cursor(cursor)
     tenant = await services.tenant_store.get(_known_form(tenant_id))
     found = await services.api_keys.page(tenant.id, after=after, limit=limit + 1)
     return page_of(found, limit, StoredKey.to_json, lambda key: cursor_of(key.id.bytes))
@@ -300,10 +285,7 @@ async def post_key(tenant_id: _TenantPath, body: KeyRequest, services: Use) -> R
 )
 async def delete_key(tenant_id: _TenantPath, key_id: _KeyPath, services: Use) -> Response:
     """Revoke a key for ever: every API process refuses it within a second. It stays in the list."""
-    try:
-        id_ = UUID(key_id)
-    except ValueError:
-        raise NotFound(f"there is no key {capped(key_id, 80)!r}; their ids are UUIDs") from None
+    id_ = uuid_of("key", key_id)
     await services.api_keys.revoke(_known_form(tenant_id), id_)
     return Response(status_code=204)
 

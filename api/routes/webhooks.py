@@ -11,12 +11,11 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.submission import callback_of, require_signing
-from planq.api.routes.jobs import CursorQuery
-from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, RequestBody, Time
-from planq.shared.domain.errors import NotFound, capped
+from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, Page, RequestBody, Time
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
 from planq.shared.domain.webhooks.endpoints import EVENT_NAMES, checked_events
 from planq.shared.store.database import Row, shown_time
@@ -82,11 +81,8 @@ class SecretDocument(Answer):
     secret: str
 
 
-class EndpointPage(Answer):
+class EndpointPage(Page[EndpointDocument]):
     """Endpoints, newest first; `next_cursor` is null on the last page."""
-
-    items: list[EndpointDocument]
-    next_cursor: str | None
 
 
 class DeliverySummary(Answer):
@@ -120,11 +116,8 @@ class DeliveryDocument(DeliverySummary):
     )
 
 
-class DeliveryPage(Answer):
+class DeliveryPage(Page[DeliverySummary]):
     """Deliveries, newest first; `next_cursor` is null on the last page."""
-
-    items: list[DeliverySummary]
-    next_cursor: str | None
 
 
 EndpointPath = Annotated[
@@ -157,14 +150,14 @@ async def get_endpoints(
     services: Use, who: Who, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, cursor: CursorQuery = None
 ) -> Response:
     """List endpoints, newest first."""
-    rows = await services.webhooks.endpoints(who.tenant_id, below=_below(cursor), limit=limit + 1)
-    return page_of(rows, limit, _endpoint, lambda row: cursor_of(row["id"].bytes))
+    rows = await services.webhooks.endpoints(who.tenant_id, below=id_of_cursor(cursor), limit=limit + 1)
+    return page_of(rows, limit, _endpoint)
 
 
 @webhook_routes.get("/endpoints/{endpoint_id}", response_model=EndpointDocument, responses=error_responses(404))
 async def get_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Return an endpoint, without its secret."""
-    return JsonResponse(_endpoint(await services.webhooks.endpoint(who.tenant_id, _id_of("endpoint", endpoint_id))))
+    return JsonResponse(_endpoint(await services.webhooks.endpoint(who.tenant_id, uuid_of("endpoint", endpoint_id))))
 
 
 @webhook_routes.patch(
@@ -174,7 +167,7 @@ async def patch_endpoint(endpoint_id: EndpointPath, body: EndpointChange, servic
     """Change what is named, and return the endpoint. What waits for it goes to its new address."""
     row = await services.webhooks.change(
         who.tenant_id,
-        _id_of("endpoint", endpoint_id),
+        uuid_of("endpoint", endpoint_id),
         url=None if body.url is None else callback_of(services.settings, body.url, "url"),
         events=None if body.events is None else checked_events(body.events),
         description=body.description,
@@ -188,7 +181,7 @@ async def patch_endpoint(endpoint_id: EndpointPath, body: EndpointChange, servic
 )
 async def delete_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Remove an endpoint with its secrets and the log of its deliveries."""
-    await services.webhooks.delete(who.tenant_id, _id_of("endpoint", endpoint_id))
+    await services.webhooks.delete(who.tenant_id, uuid_of("endpoint", endpoint_id))
     return Response(status_code=204)
 
 
@@ -197,7 +190,7 @@ async def delete_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) ->
 )
 async def rotate_secret(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Make another secret for an endpoint, and return it; the one before signs too for 24 hours."""
-    found = _id_of("endpoint", endpoint_id)
+    found = uuid_of("endpoint", endpoint_id)
     await services.webhooks.endpoint(who.tenant_id, found)
     require_signing(services.settings)
     return JsonResponse({"secret": await services.signing.rotate(who.tenant_id, found)})
@@ -211,7 +204,7 @@ async def rotate_secret(endpoint_id: EndpointPath, services: Use, who: Who) -> R
 )
 async def test_endpoint(endpoint_id: EndpointPath, services: Use, who: Who) -> Response:
     """Send an endpoint the event `endpoint.test`, and return the delivery; ask for it to see what became of it."""
-    delivery_id = await services.webhooks.test(who.tenant_id, _id_of("endpoint", endpoint_id))
+    delivery_id = await services.webhooks.test(who.tenant_id, uuid_of("endpoint", endpoint_id))
     return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, delivery_id)), status_code=202)
 
 
@@ -241,15 +234,15 @@ async def get_deliveries(
 ) -> Response:
     """List deliveries, newest first, without what is sent."""
     rows = await services.webhooks.deliveries(
-        who.tenant_id, status=status, endpoint_id=endpoint, job_id=job, below=_below(cursor), limit=limit + 1
+        who.tenant_id, status=status, endpoint_id=endpoint, job_id=job, below=id_of_cursor(cursor), limit=limit + 1
     )
-    return page_of(rows, limit, _delivery, lambda row: cursor_of(row["id"].bytes))
+    return page_of(rows, limit, _delivery)
 
 
 @webhook_routes.get("/deliveries/{delivery_id}", response_model=DeliveryDocument, responses=error_responses(404))
 async def get_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
     """Return a delivery with what is sent."""
-    return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, _id_of("delivery", delivery_id))))
+    return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, uuid_of("delivery", delivery_id))))
 
 
 @webhook_routes.post(
@@ -260,7 +253,7 @@ async def get_delivery(delivery_id: DeliveryPath, services: Use, who: Who) -> Re
 )
 async def redeliver(delivery_id: DeliveryPath, services: Use, who: Who) -> Response:
     """Send a delivery at once, under its id: one that waits, or anew one that has ended; return it."""
-    found = _id_of("delivery", delivery_id)
+    found = uuid_of("delivery", delivery_id)
     await services.webhooks.redeliver(who.tenant_id, found)
     return JsonResponse(_delivery(await services.webhooks.delivery(who.tenant_id, found)), status_code=202)
 
@@ -278,17 +271,3 @@ def _delivery(row: Row) -> dict[str, Any]:
     named = ("id", "endpoint_id", "conversation_id", "job_id", "batch_id")
     ids = {name: None if row[name] is None else str(row[name]) for name in named}
     return {**row, **times, **ids}
-
-
-def _id_of(what: str, text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no {what} {capped(text, 80)!r}; their ids are UUIDs") from None
-
-
-def _below(cursor: str | None) -> UUID | None:
-    try:
-        return None if cursor is None else UUID(bytes=cursor_bytes(cursor))
-    except ValueError:
-        raise no_cursor() from None

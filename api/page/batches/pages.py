@@ -15,6 +15,7 @@ from starlette.types import Message
 from planq.api.access.callers import Who
 from planq.api.batches.documents import BatchResumeRequest
 from planq.api.deps import Use
+from planq.api.http.pages import CursorQuery
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
 from planq.api.page.frame.words import line
@@ -39,7 +40,6 @@ from planq.api.routes.batches import (
     get_batches,
     post_batch,
 )
-from planq.api.routes.jobs import CursorQuery
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
 

@@ -1,0 +1,66 @@
+"""Pages of a list: the cursor at which one begins, and the answer that has it. To clients a cursor is opaque."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from fastapi import Query
+from starlette.responses import Response
+
+from planq.api.http.exchange import JsonResponse
+from planq.shared.domain.errors import InvalidRequest
+
+T = TypeVar("T")
+
+CursorQuery = Annotated[
+    str | None,
+    # The 16 bytes of an id in base64 for URLs.
+    Query(
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]{21}[AQgw]$"}, description="`next_cursor` of the page before."
+    ),
+]
+
+
+def page_of(
+    rows: Sequence[T], limit: int, show: Callable[[T], dict[str, Any]], cursor_after: Callable[[T], str] | None = None
+) -> Response:
+    """Answer with at most `limit` rows; one row more than that says that there is a next page.
+
+    Where `cursor_after` does not say another, the cursor is the `id` of a page's last row.
+    """
+    following = (cursor_after or id_cursor)(rows[limit - 1]) if len(rows) > limit else None
+    return JsonResponse({"items": [show(row) for row in rows[:limit]], "next_cursor": following})
+
+
+def id_cursor(row: Any) -> str:
+    """Return the cursor of the page behind a row, by its id."""
+    return cursor_of(row["id"].bytes)
+
+
+def id_of_cursor(cursor: str | None) -> UUID | None:
+    """Return the id behind which a page begins, None for the first page; raises `InvalidRequest` for no cursor."""
+    return None if cursor is None else UUID(bytes=cursor_bytes(cursor, 16))
+
+
+def cursor_of(raw: bytes) -> str:
+    """Return the bytes that name a place in a list as a cursor: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def cursor_bytes(cursor: str, size: int) -> bytes:
+    """Return the bytes of a cursor; raises `InvalidRequest` for what is none of this `size`."""
+    try:
+        raw = base64.b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}".encode("ascii"), altchars=b"-_", validate=True)
+    except ValueError:
+        raise no_cursor() from None
+    if len(raw) != size:
+        raise no_cursor()
+    return raw
+
+
+def no_cursor() -> InvalidRequest:
+    """Return the refusal of what is no cursor."""
+    return InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")
