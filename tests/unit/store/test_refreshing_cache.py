@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from planq.shared.store import fresh
+from planq.shared.store import refreshing_cache
 from planq.shared.store.refreshing_cache import RefreshingCache
 from tests.support.waiting import until
 
@@ -34,7 +34,7 @@ class Source:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as its only element."""
     now = [1_000.0]
-    monkeypatch.setattr(fresh, "monotonic", lambda: now[0])
+    monkeypatch.setattr(refreshing_cache, "monotonic", lambda: now[0])
     return now
 
 
@@ -117,7 +117,7 @@ def test_a_reader_who_goes_away_takes_nothing_from_the_others(clock: list[float]
 
 
 def test_what_strangers_ask_for_does_not_fill_the_memory(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "MOST_KEPT", 3)
+    monkeypatch.setattr(refreshing_cache, "MOST_KEPT", 3)
 
     async def work(kept: RefreshingCache[str, str], source: Source) -> None:
         for key in "abc":
@@ -154,7 +154,7 @@ def test_what_was_read_a_moment_ago_is_asked_for_without_a_reader(clock: list[fl
 
 
 def test_few_are_asked_for_without_a_reader(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "MOST_YOUNG", 2)
+    monkeypatch.setattr(refreshing_cache, "MOST_YOUNG", 2)
 
     async def work() -> None:
         kept = RefreshingCache(Source().ask, 1.0, young_for=5.0)
