@@ -62,6 +62,18 @@ class Purgeable:
     oldest: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What became of some jobs: `last` is the last one that was looked at, None where there are no others behind it.
+
+    `kept` counts those that had to stay, and those that went and have child jobs, which stayed for them.
+    """
+
+    last: UUID | None
+    removed: int
+    kept: int
+
+
 class Collector(Protocol):
     """What removes large values (`PayloadStore`)."""
 
@@ -116,16 +128,18 @@ class Retention:
     async def _delete_all(self, status: JobStatus, tenant_id: str) -> AsyncIterator[int]:
         """Delete what is due of a tenant, from the oldest to the newest; yield how many went with each batch.
 
-        What was kept by others that went with it, as the maker of their artifact, goes in another round.
+        What was kept by others that went with it, as its parent or the maker of an artifact, goes in another round.
         """
         is_over = False
         while not is_over:
-            is_over, last = True, _BEFORE_ALL
-            while (removed := await self._delete(status, tenant_id, last)) is not None:
-                last, count = removed
-                if count:
-                    is_over = False
-                    yield count
+            last: UUID | None = _BEFORE_ALL
+            removed = kept = 0
+            while last is not None:
+                batch = await self._delete(status, tenant_id, last)
+                last, removed, kept = batch.last, removed + batch.removed, kept + batch.kept
+                if batch.removed:
+                    yield batch.removed
+            is_over = not (removed and kept)
 
     async def _remove_conversations(self) -> AsyncIterator[RemovalBatch]:
         """Delete messages that came long enough ago, then conversations without any."""
@@ -176,10 +190,10 @@ class Retention:
         kept = self._keep.get(kind)
         return None if kept is None else kept.total_seconds()
 
-    async def _delete(self, status: JobStatus, tenant_id: str, after: UUID) -> tuple[UUID, int] | None:
-        """Delete one batch of a tenant's jobs behind one; return the last that was looked at, and how many went.
+    async def _delete(self, status: JobStatus, tenant_id: str, after: UUID) -> _Batch:
+        """Delete one batch of a tenant's jobs behind one.
 
-        None when no more is due. Several statements in one transaction: the later ones see what was committed before
+        Several statements in one transaction: the later ones see what was committed before
         the first one's locks. One process at a time looks for a batch, or all would look at the same jobs.
         """
         chosen = {
@@ -192,9 +206,10 @@ class Retention:
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_retention"))
             found = await (await connection.execute(query("lock_purgeable_jobs"), chosen)).fetchall()
-            if not found:
-                return None
             ids = [row["id"] for row in found if row["is_held"]]
-            await connection.execute(query("charge_schedules"), {"ids": ids})
-            deleted = await connection.execute(query("delete_purgeable_jobs"), {"ids": ids})
-            return found[-1]["id"], deleted.rowcount
+            gone = []
+            if ids:
+                await connection.execute(query("charge_schedules"), {"ids": ids})
+                gone = await (await connection.execute(query("delete_purgeable_jobs"), {"ids": ids})).fetchall()
+        kept = len(found) - len(gone) + sum(row["has_children"] for row in gone)
+        return _Batch(found[-1]["id"] if found and found[0]["has_more"] else None, len(gone), kept)

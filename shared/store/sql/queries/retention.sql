@@ -79,8 +79,8 @@ SELECT pg_advisory_xact_lock(hashtext('planq.retention'))
 
 -- name: lock_purgeable_jobs
 -- Jobs of a tenant in one status that ended more than `seconds` ago, or longer than the tenant keeps them, oldest first, behind
--- `after`. At most `limit` jobs, and no more once those found have `most_steps` steps. They are locked until the transaction
--- ends but for those that somebody holds, which are not `is_held` here.
+-- `after`. At most `limit` jobs, and no more once those found have `most_steps` steps; `has_more` says whether there may be
+-- others behind. They are locked until the transaction ends but for those that somebody holds, which are not `is_held` here.
 WITH sized AS MATERIALIZED (
     SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
     FROM (
@@ -96,10 +96,12 @@ WITH sized AS MATERIALIZED (
     SELECT j.id FROM jobs j
     WHERE j.id = ANY (ARRAY(SELECT id FROM sized WHERE steps_before < %(most_steps)s)) AND j.status = %(status)s
       AND j.finished_at < planq_kept_since(
-          (SELECT t.config FROM tenants t WHERE t.id = j.tenant_id), %(status)s, %(seconds)s)
+          (SELECT t.config FROM tenants t WHERE t.id = %(tenant_id)s), %(status)s, %(seconds)s)
     FOR UPDATE SKIP LOCKED
 )
-SELECT s.id, s.id IN (SELECT id FROM held) AS is_held FROM sized s WHERE s.steps_before < %(most_steps)s ORDER BY s.id
+SELECT s.id, s.id IN (SELECT id FROM held) AS is_held,
+       (SELECT count(*) >= %(limit)s OR max(steps_before) >= %(most_steps)s FROM sized) AS has_more
+FROM sized s WHERE s.steps_before < %(most_steps)s ORDER BY s.id
 
 -- name: delete_purgeable_batch
 -- Deletes the batch in one status that ended first, with its lines, if that was more than `seconds` ago, or longer than its
@@ -114,7 +116,8 @@ DELETE FROM batches b USING old WHERE b.id = old.id
 
 -- name: delete_purgeable_jobs
 -- Deletes jobs that this transaction has locked, with everything that hangs on them; a child or a fork that was made
--- after they were found keeps its job (a statement of its own sees it). Yields their ids.
+-- after they were found keeps its job (a statement of its own sees it). Yields their ids, and whether child jobs stayed for
+-- them.
 -- An artifact that another job names too, since it took the outcome over, is handed to the newest such job instead: its
 -- row is the only one of that id, so it cannot be copied when the outcome is. Where all of them are being deleted as
 -- well, here or by somebody else, its job stays for a later batch. The lock is one that nobody waits for, so that two
@@ -150,7 +153,7 @@ WITH holders AS (
     FROM heirs h JOIN gone ON gone.id = h.job_id
     WHERE a.tenant_id = h.tenant_id AND a.id = h.id AND a.version = h.version
 )
-SELECT id FROM gone
+SELECT id, EXISTS (SELECT FROM jobs c WHERE c.parent_job_id = gone.id) AS has_children FROM gone
 
 -- name: charge_schedules
 -- Takes what jobs have used, which this transaction deletes, off the budgets of the reminders that made them: once they
