@@ -114,6 +114,7 @@ def shown_time(value: datetime | None) -> str | None:
 def named(texts: Iterable[str]) -> Mapping[str, bytes]:
     """Return the statements of query files, by name: `-- name: heartbeat` begins one, the next such line ends it.
 
+    The rows of `sweep_look/batches` are added to those of `sweep_look`: what a subject adds stands in its own file.
     Raises `ValueError` for a name that is there twice.
     """
     found: dict[str, bytes] = {}
@@ -123,7 +124,10 @@ def named(texts: Iterable[str]) -> Mapping[str, bytes]:
             if name in found:
                 raise ValueError(f"two queries are called {name!r}; give one of them another name")
             found[name] = statement.strip().encode()
-    return found
+    whole = {name: statement for name, statement in found.items() if "/" not in name}
+    for name in sorted(found.keys() - whole.keys()):
+        whole[name.partition("/")[0]] += b"\nUNION ALL\n" + found[name]
+    return whole
 
 
 _QUERIES = named(

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
 from planq.shared.domain.jobs.schedule import next_time, read_zone
-from planq.shared.ports.jobs.sweep import SweepPart, Swept
+from planq.shared.ports.jobs.sweep import Swept
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.agents.documents import DocumentStore, pin_agent, with_prompt
 from planq.shared.store.conversations.turns import plan_wake
@@ -73,7 +73,7 @@ class FiredSchedule:
 class ScheduleSweep:
     """Makes the jobs of schedules whose time has come, as a `SweepDuty`."""
 
-    part = SweepPart.SCHEDULES
+    part = "schedules"
 
     def __init__(self, database: Database) -> None:
         self._database = database

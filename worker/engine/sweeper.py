@@ -129,7 +129,7 @@ class Sweeper:
         self._suspected = suspected
         self._workers = workers
         self.counts = Counter[tuple[str, ...]]()
-        self._parts: Mapping[SweepPart, Callable[[], Awaitable[tuple[int, list[Wake]]]]] = {
+        self._parts: Mapping[str, Callable[[], Awaitable[tuple[int, list[Wake]]]]] = {
             SweepPart.TIMERS: self._fire_timers,
             SweepPart.STEPS: self._take_back_steps,
             SweepPart.STAGES: self._take_back_stages,

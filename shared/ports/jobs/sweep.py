@@ -147,7 +147,7 @@ class ExpiredQuestion:
 
 
 class SweepPart(StrEnum):
-    """What a sweep may have to do: the method of `SweepStore` in the comment finds it, or a `SweepDuty` does it."""
+    """What a sweep may have to do beside its duties: the method of `SweepStore` in the comment finds it."""
 
     TIMERS = "timers"  # due_timers
     STEPS = "steps"  # lost_steps
@@ -156,23 +156,20 @@ class SweepPart(StrEnum):
     JOBS = "jobs"  # expired_jobs
     QUESTIONS = "questions"  # expired_questions
     ENDS = "ends"  # unserved_ends
-    BATCHES = "batches"
-    ACTIONS = "actions"
     WINDOWS = "windows"  # open_windows
     TOOLS = "tools"  # wake_offered, missed_tools
     WAKES = "wakes"  # take_due_wakes
-    SCHEDULES = "schedules"
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What one look found: parts with something to do, and queues whose work was published and is not claimed.
+    """What one look found: parts and duties with something to do, queues whose work was published and is not claimed.
 
     `suspected` are the lanes with suspects that wait for a process of their own. `next_in` is when the next job or
     plan runs out of time, None where that is not soon.
     """
 
-    parts: Collection[SweepPart]
+    parts: Collection[str]
     unclaimed: Collection[WakeQueue]
     suspected: Collection[Lane] = ()
     next_in: timedelta | None = None
@@ -195,7 +192,7 @@ class SweepDuty(Protocol):
     """What a sweep does for a subject that stands on jobs, and of which the engine knows nothing else."""
 
     @property
-    def part(self) -> SweepPart:
+    def part(self) -> str:
         """The part of a look that says whether there is something to do."""
         ...
 

@@ -16,7 +16,7 @@ from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, Pla
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
 from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
 from planq.shared.domain.overview.selection import JobAct, JobFilter
-from planq.shared.ports.jobs.sweep import SweepPart, Swept
+from planq.shared.ports.jobs.sweep import Swept
 from planq.shared.store.actions.store import is_meant, selected_jobs
 from planq.shared.store.database import Database, Row, as_json
 from planq.shared.store.ids import new_id
@@ -37,7 +37,7 @@ _CHANGED_AT_ONCE = 50
 class ActionSweep:
     """Carries out job actions, a part of their jobs at a time, as a `SweepDuty`."""
 
-    part = SweepPart.ACTIONS
+    part = "actions"
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, JobDeleted
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.ports.jobs.sweep import SweepPart, Swept
+from planq.shared.ports.jobs.sweep import Swept
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_ids
@@ -39,7 +39,7 @@ class LineSweep:
     window. Other sweepers find nothing left to do then, and keep their own pace.
     """
 
-    part = SweepPart.BATCHES
+    part = "batches"
 
     def __init__(self, database: Database, lease: timedelta) -> None:
         """A worker whose heartbeat is older than `lease` is not counted where a batch is filled up."""

@@ -39,7 +39,6 @@ from planq.shared.ports.jobs.sweep import (
     LostStep,
     MissedTool,
     Peer,
-    SweepPart,
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.store.batches.lines import fail_lost_lines
@@ -288,9 +287,9 @@ class WorkerRegistry:
             margin_seconds=self._margin_seconds,
             tool_wait_seconds=self._tool_wait_seconds,
         )
-        next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
+        next_in = min((row["seconds"] for row in rows if row["seconds"] is not None), default=None)
         return Due(
-            parts={SweepPart(row["part"]) for row in rows if row["lane"] is None and row["seconds"] is None},
+            parts={row["part"] for row in rows if row["lane"] is None and row["seconds"] is None},
             unclaimed={WakeQueue(row["lane"]) for row in rows if row["part"] == "unclaimed"},
             suspected={Lane(row["lane"]) for row in rows if row["part"] == "suspects"},
             next_in=None if next_in is None else timedelta(seconds=next_in),

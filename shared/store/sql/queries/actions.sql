@@ -93,3 +93,6 @@ FROM (
     )
 ) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
 ORDER BY j.id
+
+-- name: sweep_look/actions
+SELECT 'actions', NULL, NULL WHERE EXISTS (SELECT FROM job_actions WHERE status = 'running')

@@ -56,3 +56,10 @@ FROM (
     SELECT status, held_until, total, invalid, completed, failed, cancelled FROM batches
     WHERE tenant_id = %(tenant_id)s AND status IN ('in_progress', 'cancelling')
 ) b
+
+-- name: sweep_look/batches
+SELECT 'batches', NULL, NULL WHERE EXISTS (
+    SELECT FROM batches b
+    WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
+        SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
+)

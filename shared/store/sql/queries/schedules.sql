@@ -69,3 +69,15 @@ DELETE FROM schedules WHERE id IN (
     SELECT id FROM schedules WHERE NOT is_active AND created_at < planq_now() - interval '30 days'
     ORDER BY created_at LIMIT 1000
 )
+
+-- name: sweep_look/schedules
+SELECT 'schedules', NULL, NULL WHERE EXISTS (
+    SELECT FROM schedules WHERE is_active AND next_at <= planq_now()
+      AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
+      AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
+)
+UNION ALL
+SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
+    SELECT min(next_at) AS at FROM schedules
+    WHERE is_active AND next_at > planq_now() AND next_at < planq_now() + make_interval(secs => %(ahead_seconds)s)
+) next WHERE next.at IS NOT NULL

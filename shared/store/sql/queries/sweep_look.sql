@@ -1,8 +1,8 @@
 -- name: sweep_look
 -- What a sweep has to do: a row for each part of it, one for each queue with unclaimed work, and one for each lane with
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
--- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, or a schedule is
--- due, where that is sooner than %(ahead_seconds)s.
+-- finds the rows then. And a row that says in how many seconds the next job or plan runs out of time, where that is sooner than
+-- %(ahead_seconds)s. What subjects have a sweep do is told by rows of their own, in their files.
 -- An end that nobody was served with is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
 -- stands in an EXISTS has no order.
@@ -45,12 +45,6 @@ SELECT 'jobs', NULL, NULL WHERE EXISTS (
       AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 )
 UNION ALL
-SELECT 'schedules', NULL, NULL WHERE EXISTS (
-    SELECT FROM schedules WHERE is_active AND next_at <= planq_now()
-      AND (budget IS NULL AND conversation_id IS NULL OR planq_has_ended(last_job_id))
-      AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
-)
-UNION ALL
 SELECT 'ends', NULL, NULL WHERE (
     SELECT true FROM jobs
     WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
@@ -58,14 +52,6 @@ SELECT 'ends', NULL, NULL WHERE (
       AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
     ORDER BY finished_at LIMIT 1
 )
-UNION ALL
-SELECT 'batches', NULL, NULL WHERE EXISTS (
-    SELECT FROM batches b
-    WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
-        SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
-)
-UNION ALL
-SELECT 'actions', NULL, NULL WHERE EXISTS (SELECT FROM job_actions WHERE status = 'running')
 UNION ALL
 SELECT 'windows', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs WHERE held_steps > 0 AND paused_at IS NULL AND out_steps < planq_places(priority)
@@ -117,8 +103,5 @@ SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
         WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL
           AND deadline > planq_now() AND deadline < planq_now() + make_interval(secs => %(ahead_seconds)s)
           AND paused_at IS NULL
-    ), (
-        SELECT min(next_at) FROM schedules
-        WHERE is_active AND next_at > planq_now() AND next_at < planq_now() + make_interval(secs => %(ahead_seconds)s)
     )) AS at
 ) next WHERE next.at IS NOT NULL
