@@ -20,6 +20,7 @@ from planq.deploy.local.child import exit_status, has_exited, reap, send, spawn
 from planq.deploy.local.folder import last_lines, size_of
 from planq.shared.data_folder import usable
 from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.values.backoff import pause_after
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -202,7 +203,7 @@ class Supervisor:
     def _note_death(self, watch: _Watch) -> None:
         now = monotonic()
         watch.deaths = 1 if now - watch.started_at >= _STEADY_SECONDS else watch.deaths + 1
-        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (watch.deaths - 1), _LONGEST_PAUSE_SECONDS)
+        pause = pause_after(watch.deaths, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         watch.restart_at = now + pause
         how = "cannot start as it is configured" if watch.part.is_misconfigured() else "ended unexpectedly"
         self._say(f"{watch.part.name} {how}; starting it again in {pause:g} s (log: {watch.part.log})")

@@ -30,6 +30,7 @@ from planq.shared.domain.models.estimate import cut_to, wanted_for
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
 from planq.shared.domain.plan.errors import plan_refused
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports import CutOff, JobEnd, JobStore, Message, Prices, StageClaim, TransitionResult
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.engine.chain import WakeOutcome
@@ -228,7 +229,7 @@ class ModelCallRecorder:
         """Keep what a stage came to whose end the database refuses, so that nothing but the end is tried again."""
         error = ErrorRecord.of(refused)
         tried = replace(claim.tried, tries=claim.tried.tries + 1)
-        delay = timedelta(seconds=min(2.0 ** min(tried.tries, 5), _LONGEST_PAUSE_SECONDS))
+        delay = timedelta(seconds=pause_after(tried.tries, 2.0, _LONGEST_PAUSE_SECONDS))
         applied = await self.unbroken(persist(self._store.keep_end, claim, end, error, delay, tried, calls))
         _log.error(
             "job_end_refused",

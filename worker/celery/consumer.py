@@ -29,6 +29,7 @@ from planq.shared.broker.dead_letters import DeadLetterWriter
 from planq.shared.broker.depth import reply_of
 from planq.shared.broker.messages import check_message
 from planq.shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
+from planq.shared.domain.values.backoff import pause_after
 from planq.worker.celery.control import GuardedControl, GuardedPidbox
 
 _log = logging.getLogger("planq.consumer")
@@ -59,11 +60,13 @@ class Backoff:
         self._clock = clock
         self._began = -_STEADY_SECONDS
         self._seconds = 0.0
+        self._losses = 0
 
     def step(self) -> None:
         """Wait as long as it is time for: not at all at first, then twice as long each time, up to a bound."""
         is_first = self._clock() - self._began >= _STEADY_SECONDS + self._seconds
-        self._seconds = 0.0 if is_first else min(max(2 * self._seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        self._losses = 0 if is_first else self._losses + 1
+        self._seconds = pause_after(self._losses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._wait(self._seconds)
         self._began = self._clock()
 

@@ -19,6 +19,7 @@ from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, Int
 from planq.shared.domain.frames import under_name
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
+from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import JobStore
 from planq.shared.ports.jobs.wakes import (
@@ -432,7 +433,7 @@ class Dispatcher:
         while len(self._hops) > _HOPS_KEPT:
             self._hops.popitem(last=False)
         if hops and not self._is_winding_down:
-            await asyncio.sleep(min(_FIRST_HOP_SECONDS * 2 ** min(hops - 1, 10), _LONGEST_HOP_SECONDS))
+            await asyncio.sleep(pause_after(hops, _FIRST_HOP_SECONDS, _LONGEST_HOP_SECONDS))
 
     async def _ask_for(self, wakes: Sequence[Wake]) -> Sequence[Claim]:
         if len(wakes) > 1:

@@ -9,11 +9,11 @@ from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.domain.values.backoff import pauses
 
 _log = logging.getLogger("planq.engine")
 
-_PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""The pauses between tries; the last one repeats."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 8.0
 
 _PATIENCE_SECONDS = 300.0
 """Longer than a database takes to restart or fail over. Once the heartbeat is back nobody else takes the work, so an
@@ -30,14 +30,13 @@ async def persist(ask: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.
     what it unlocked. Raises `DatabaseUnavailable` when the database stays away for five minutes.
     """
     until = monotonic() + _PATIENCE_SECONDS
-    tries = 0
+    waits = pauses(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     while True:
         try:
             return await ask(*args, **kwargs)
         except DatabaseUnavailable:
-            pause = _PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)]
+            pause = next(waits)
             if monotonic() + pause > until:
                 raise
-        tries += 1
         _log.warning("database_awaited", extra={"pause_seconds": pause})
         await asyncio.sleep(pause)

@@ -38,6 +38,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
+from planq.shared.domain.values.backoff import pause_after
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, HostBusy.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""
@@ -72,10 +73,8 @@ class RetryPolicy:
 
     def delay_before(self, attempt: int, jitter: float) -> timedelta:
         """Return the wait before `attempt` (2 is the first retry); `jitter` is a uniform draw from [0, 1)."""
-        if attempt < 2:
-            return timedelta(0)
-        exponent = min(attempt - 2, 30)
-        return min(self.cap, self.base * float(2**exponent)) * jitter
+        seconds = pause_after(attempt - 1, self.base.total_seconds(), self.cap.total_seconds())
+        return timedelta(seconds=seconds) * jitter
 
 
 class StepAttempt(Protocol):

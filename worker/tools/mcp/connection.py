@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -26,6 +25,7 @@ from mcp.shared.exceptions import MCPError
 
 from planq.shared.domain.errors import ExecutionFailed, Unreached
 from planq.shared.domain.redact import Redaction
+from planq.shared.domain.values.backoff import pause_after, pauses
 from planq.shared.ports.tools import AskingPerson
 from planq.shared.telemetry.logs import hide
 from planq.worker.tools.errors import ToolError, quoted
@@ -52,8 +52,8 @@ _MAX_PAGES = 100
 _CLOSE_SECONDS = 8.0
 """The SDK gives a stdio server up to 6.5 s to end before it is killed and given up."""
 
-_AWAY_PAUSES_SECONDS = (0.1, 0.25, 0.5, 1.0)
-"""The pauses between tries of a call that could not be sent; the last one repeats."""
+_FIRST_RESEND_SECONDS, _LONGEST_RESEND_SECONDS = 0.1, 1.0
+"""The pauses between tries of a call that could not be sent."""
 
 _LISTED_ANEW_SECONDS = 1.0
 """A server that says without an end that its tools have changed is asked for them no more often than this."""
@@ -144,12 +144,12 @@ class ServerConnection:
         """
         options, loop = self.server.planq, asyncio.get_running_loop()
         until = loop.time() + min(options.away_seconds, options.timeout_seconds / 2)
-        pauses = itertools.chain(_AWAY_PAUSES_SECONDS, itertools.repeat(_AWAY_PAUSES_SECONDS[-1]))
+        waits = pauses(_FIRST_RESEND_SECONDS, _LONGEST_RESEND_SECONDS)
         while True:
             try:
                 return await self._call_once(tool, arguments, idempotency_key, resumption, says, headers, progressed)
             except Unreached:
-                pause = next(pauses)
+                pause = next(waits)
                 if self._stopping.is_set() or loop.time() + pause > until:
                     raise
             await asyncio.sleep(pause)
@@ -308,23 +308,23 @@ class ServerConnection:
         return self._client
 
     async def _stay_connected(self) -> None:
-        pause = 0.0
+        failures = 0
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(pause_after(failures, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)):
                         await self._wanted.wait()
                 if self._stopping.is_set():
                     break
                 # A try that a call has asked for makes those that come by themselves no rarer.
-                longest = max(pause, _FIRST_PAUSE_SECONDS) if self._wanted.is_set() else _LONGEST_PAUSE_SECONDS
+                most = max(failures, 1) if self._wanted.is_set() else failures + 1
                 self._wanted.clear()
-                pause = min(await self._hold_one_connection(pause), longest)
+                failures = most if await self._hold_one_connection() else 0
         finally:
             self._attempted.set()
 
-    async def _hold_one_connection(self, pause: float) -> float:
-        """Connect, stay connected until the connection ends, and return the pause before the next attempt."""
+    async def _hold_one_connection(self) -> bool:
+        """Connect, and stay connected until the connection ends; True when the next attempt has to wait."""
         loop = asyncio.get_running_loop()
         connected_at: float | None = None
         reason = _ENDED
@@ -349,15 +349,13 @@ class ServerConnection:
         finally:
             self._client = None
         if self._stopping.is_set():
-            return 0.0
+            return False
         self.problem = reason
         _log.warning("mcp_server_lost", extra={"server": self.server.name, "reason": reason})
         if connected_at is None:
             self._failed_at = loop.time()
             self._attempted.set()
-        elif loop.time() - connected_at >= _STEADY_SECONDS:
-            return 0.0
-        return min(max(2 * pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        return connected_at is None or loop.time() - connected_at < _STEADY_SECONDS
 
     async def _until_lost(self, client: Client) -> None:
         """Return when the connection has ended; until then list the tools anew as often as they change."""

@@ -14,6 +14,7 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.results.artifacts import build_tool_response, provenance
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import scope_headers
+from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
 from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
@@ -101,7 +102,7 @@ class McpTool:
                 resumption = talk.put(result)
             else:  # the server is not done, and wants to be asked again
                 resumption = Resumption(state=result.state)
-                await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 2**leg, _LONGEST_PAUSE_SECONDS))
+                await asyncio.sleep(pause_after(leg + 1, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS))
         why = "does not know the state that it gave just now" if has_forgotten else "keeps asking to be called again"
         raise ToolError(f"MCP server {server!r}, tool {self._tool!r}, {why}")
 
