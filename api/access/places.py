@@ -23,6 +23,7 @@ from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
 from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.store.batching import Batcher
 from planq.shared.store.tenants.places import PlaceKey, PlaceStore
+from planq.shared.timers import every
 
 _log = logging.getLogger("planq.api")
 
@@ -100,16 +101,17 @@ class Places:
 
     async def keep(self) -> None:
         """Say what is held, again and again; cancel to stop."""
-        while True:
-            await asyncio.sleep(_KEEP_SECONDS)
-            try:
-                await self.say()
-                if monotonic() - self._tidied >= _TIDY_SECONDS:
-                    self._tidied = monotonic()
-                    await self._store.forget()
-                self._is_away = False
-            except DatabaseUnavailable as error:
-                self._lose(error)
+        await every(_KEEP_SECONDS, self._keep, name="places", waits_first=True)
+
+    async def _keep(self) -> None:
+        try:
+            await self.say()
+            if monotonic() - self._tidied >= _TIDY_SECONDS:
+                self._tidied = monotonic()
+                await self._store.forget()
+            self._is_away = False
+        except DatabaseUnavailable as error:
+            self._lose(error)
 
     async def say(self) -> None:
         """Tell the database what is held here, and give back what is not used; raises `DatabaseUnavailable`."""

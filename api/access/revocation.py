@@ -6,16 +6,12 @@ goes on, in one statement every `_LOOK_SECONDS`, as long as there are any.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from planq.api.access.scopes import caller_by
-from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.store.tenants.api_keys import KnownKey
-
-_log = logging.getLogger("planq.keys")
+from planq.shared.timers import every
 
 _LOOK_SECONDS = 0.4
 
@@ -50,7 +46,6 @@ class OngoingRequests:
         """`look` says of digests of keys how they stand now; raises `DatabaseUnavailable`."""
         self._look = look
         self._under: dict[bytes, set[Ongoing]] = {}
-        self._has_some = asyncio.Event()
 
     @contextlib.contextmanager
     def under(self, digest: bytes | None, stop: Callable[[], None]) -> Iterator[Ongoing]:
@@ -60,7 +55,6 @@ class OngoingRequests:
             yield ongoing
             return
         self._under.setdefault(digest, set()).add(ongoing)
-        self._has_some.set()
         try:
             yield ongoing
         finally:
@@ -74,19 +68,12 @@ class OngoingRequests:
 
         While the database is away everything goes on: each key was good a moment ago.
         """
-        while True:
-            await self._has_some.wait()
-            await asyncio.sleep(_LOOK_SECONDS)
-            digests = list(self._under)
-            if not digests:
-                self._has_some.clear()
-                continue
-            try:
-                found = await self._look(digests)
-            except DatabaseUnavailable as error:
-                _log.debug("keys_not_looked_at", extra={"cause": error.message})
-                continue
-            for digest, key in zip(digests, found, strict=True):
-                if key is None or key.ended is not None or key.is_disabled:
-                    for ongoing in tuple(self._under.get(digest, ())):
-                        ongoing.stop(key)
+        await every(_LOOK_SECONDS, self._stop_ended, name="keys", waits_first=True)
+
+    async def _stop_ended(self) -> None:
+        digests = list(self._under)
+        found = await self._look(digests) if digests else ()
+        for digest, key in zip(digests, found, strict=True):
+            if key is None or key.ended is not None or key.is_disabled:
+                for ongoing in tuple(self._under.get(digest, ())):
+                    ongoing.stop(key)

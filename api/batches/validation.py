@@ -32,6 +32,7 @@ from planq.shared.domain.values.encoding import measure
 from planq.shared.prices import price_of
 from planq.shared.store.batches.store import CheckedLine, HeldBatch
 from planq.shared.store.requests import Submission
+from planq.shared.timers import every, woken_by
 
 _log = logging.getLogger("planq.api")
 
@@ -65,20 +66,14 @@ class _ReadLine:
 
 async def validate_batches(services: Services) -> None:
     """Validate the lines of batches as long as the process lives; what the database refuses is tried again."""
-    while True:
-        services.batch_arrived.clear()
-        try:
-            if await services.batches.is_due():
-                await services.batches.drop_abandoned()
-                while (held := await services.batches.take()) is not None:
-                    await _validate(services, held)
-        except Unavailable as error:
-            _log.warning("batches_wait", extra={"cause": error.message})
-        try:
-            async with asyncio.timeout(_POLL_SECONDS):
-                await services.batch_arrived.wait()
-        except TimeoutError:
-            pass
+
+    async def validate_due() -> None:
+        if await services.batches.is_due():
+            await services.batches.drop_abandoned()
+            while (held := await services.batches.take()) is not None:
+                await _validate(services, held)
+
+    await every(_POLL_SECONDS, validate_due, name="batches", pause=woken_by(services.batch_arrived))
 
 
 async def _validate(services: Services, held: HeldBatch) -> None:

@@ -8,7 +8,6 @@ Every application has a registry of its own, so that two of them in one process 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.tallies.store import TallyStore
+from planq.shared.timers import every
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -130,14 +130,14 @@ class Metrics:
 
     async def keep_report(self) -> None:
         """Renew the report for ever, where this process has it and is asked for its metrics; cancel to end."""
-        while True:
-            await asyncio.sleep(REPORT_SECONDS / 3)
-            if self._scraped_at is not None:
-                with contextlib.suppress(DatabaseUnavailable):
-                    if monotonic() - self._scraped_at > _SCRAPED_WITHIN:
-                        await self.drop_report()
-                    elif self._has_report:
-                        self._has_report = await self._tallies.hold_report(self._process, REPORT_SECONDS)
+        await every(REPORT_SECONDS / 3, self._renew_report, name="report", waits_first=True)
+
+    async def _renew_report(self) -> None:
+        if self._scraped_at is not None:
+            if monotonic() - self._scraped_at > _SCRAPED_WITHIN:
+                await self.drop_report()
+            elif self._has_report:
+                self._has_report = await self._tallies.hold_report(self._process, REPORT_SECONDS)
 
     async def drop_report(self) -> None:
         """Give the report up, so that another process has it with its next scrape."""

@@ -29,6 +29,7 @@ from planq.shared.ports.streams import TextPiece
 from planq.shared.store.events.log import EventLog, FreshEvents, LoggedEvent, LogHorizon
 from planq.shared.store.ids import new_id
 from planq.shared.store.streams.followers import StreamStore
+from planq.shared.timers import every
 
 _log = logging.getLogger("planq.api")
 
@@ -287,12 +288,13 @@ class Streams:
 
     async def beat(self) -> None:
         """Send heartbeats; cancel to stop."""
-        while True:
-            await asyncio.sleep(1.0)
-            now = monotonic()
-            for stream in self._all():
-                if stream.beat_at <= now:
-                    stream.beat()
+        await every(1.0, self._beat_once, name="stream heartbeats", waits_first=True)
+
+    async def _beat_once(self) -> None:
+        now = monotonic()
+        for stream in self._all():
+            if stream.beat_at <= now:
+                stream.beat()
 
     async def look(self) -> None:
         """Look for all who follow, as long as somebody does; cancel to stop."""

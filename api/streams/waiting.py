@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from time import monotonic
@@ -16,7 +15,7 @@ from uuid import UUID
 
 from starlette.types import Receive
 
-from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.timers import every, woken_by
 
 WAITED = "planq.waited_seconds"
 """Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""
@@ -24,8 +23,6 @@ WAITED = "planq.waited_seconds"
 _NEW_SECONDS = 30.0
 _MOST_NEW = 10_000
 """Most clients wait for a job right after submitting it; these bound what is remembered for them."""
-
-_log = logging.getLogger("planq.api")
 
 
 class Waiter:
@@ -126,14 +123,10 @@ class Waiters:
 
     async def poll(self) -> None:
         """Ask for the jobs of all waiters every `poll_seconds`; cancel to stop."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poll_now.wait(), self._poll_seconds)
-            self._poll_now.clear()
-            if not self._waiting:
-                continue
-            try:
-                for job_id in await self._ended(list(self._waiting)):
-                    self.heard(job_id)
-            except DatabaseUnavailable as error:
-                _log.warning("database_unavailable", extra={"cause": error.message})
+        pause = woken_by(self._poll_now)
+        await every(self._poll_seconds, self._poll_once, name="waits", pause=pause, waits_first=True)
+
+    async def _poll_once(self) -> None:
+        if self._waiting:
+            for job_id in await self._ended(list(self._waiting)):
+                self.heard(job_id)

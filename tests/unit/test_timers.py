@@ -1,4 +1,4 @@
-"""Timers of a process: those that are near act, the others are left to the sweep."""
+"""Timers that are near act, the others are left to the sweep; duties go on through outages and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.timers import NearTimers
+from planq.shared.timers import NearTimers, every, woken_by
 
 PATIENCE_SECONDS = 60.0
 
@@ -95,3 +95,55 @@ def _noting(acted: list[str], what: str, then: Callable[[], None] = lambda: None
         then()
 
     return act
+
+
+def test_a_duty_goes_on_through_outages_and_errors(caplog: pytest.LogCaptureFixture) -> None:
+    results: list[Exception | None] = [
+        DatabaseUnavailable("away"),
+        DatabaseUnavailable("away"),
+        None,
+        ValueError("a"),
+    ]
+    pauses: list[float] = []
+    done = asyncio.Event()
+
+    async def duty() -> None:
+        if not results:
+            done.set()
+        elif (error := results.pop(0)) is not None:
+            raise error
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(every(30.0, duty, name="look", pause=pause, waits_first=True))
+        await done.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    with caplog.at_level(logging.WARNING, "planq.timers"):
+        play(scenario)
+
+    assert pauses[:5] == [30.0, 1.0, 1.0, 30.0, 30.0], "an outage is looked at again sooner"
+    assert [record.getMessage() for record in caplog.records] == ["database_unavailable", "duty_failed"]
+
+
+def test_an_event_ends_the_pause_and_one_that_is_set_meanwhile_the_next() -> None:
+    seen: list[int] = []
+
+    async def scenario() -> None:
+        event, done = asyncio.Event(), asyncio.Event()
+
+        async def duty() -> None:
+            seen.append(len(seen))
+            (done if len(seen) == 3 else event).set()
+
+        task = asyncio.create_task(every(3_600.0, duty, name="look", pause=woken_by(event)))
+        await done.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    play(scenario)
+    assert seen == [0, 1, 2]

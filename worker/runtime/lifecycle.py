@@ -42,6 +42,7 @@ from planq.shared.store.payloads.objects import open_objects
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.retention import Retention
 from planq.shared.store.tallies.store import TallyStore
+from planq.shared.timers import every
 from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
@@ -54,9 +55,6 @@ from planq.worker.runtime.reconcile import InFlight, Reconciler
 _log = logging.getLogger("planq.lifecycle")
 
 _STOP_SECONDS = 5.0
-
-_AGAIN_SECONDS = 1.0
-"""How soon a beat is tried again while the database is away: outcomes wait for it once the lease is not fresh."""
 
 _SILENT_SHARE = 0.25
 """How much of its lease a worker waits for the answer to a beat or a sweep before it takes its connections for dead:
@@ -266,14 +264,17 @@ class Lifecycle:
             workers=lambda: self._io_workers,
         )
         self._swept = sweeper.counts
-        self._start(self._every(self._settings.heartbeat_seconds, self._beat))
+        self._start(every(self._settings.heartbeat_seconds, self._beat, name="heartbeat"))
         if not self._identity.for_suspects:  # its worker does that, and lives longer
-            self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._sweep_timer.pause))
-            self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
-            self._start(self._every(_TALLY_SECONDS, TallyStore(self._database).add_up))
+            self._start(
+                every(self._settings.sweep_seconds, sweeper.sweep, name="sweep", pause=self._sweep_timer.pause)
+            )
+            self._start(every(self._settings.retention_sweep_seconds, self._retain, name="retention"))
+            self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
             if self._identity.lane == Lane.IO:
                 learning = Learning(self._database, self._settings.insights, self._settings.insights_days)
-                self._start(self._every(self._settings.insights_sweep_seconds, partial(learn_all, learning)))
+                learn = partial(learn_all, learning)
+                self._start(every(self._settings.insights_sweep_seconds, learn, name="insights"))
         self._start(self._lag.sample())
         if self._quarantine is not None:
             self._start(self._quarantine.listen())
@@ -312,23 +313,6 @@ class Lifecycle:
                 await self._registry.forget(self._identity.id)
         finally:
             await self._database.close()
-
-    async def _every(
-        self,
-        seconds: float,
-        action: Callable[[], Coroutine[Any, Any, Any]],
-        wait: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
-    ) -> None:
-        while True:
-            pause = seconds
-            try:
-                await action()
-            except DatabaseUnavailable as error:
-                _log.warning("database_unavailable", extra={"cause": error.message})
-                pause = min(seconds, _AGAIN_SECONDS)
-            except Exception:
-                _log.exception("heartbeat_thread_failed")
-            await wait(pause)
 
     async def _beat(self) -> None:
         processes = self._parts.processes

@@ -18,6 +18,7 @@ from typing import Protocol
 from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
 from planq.shared.ports.deliveries import Delivery, DeliveryStore
+from planq.shared.timers import every, woken_by
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.webhooks")
@@ -72,19 +73,9 @@ class DeliverySender:
 
     def start(self) -> None:
         """Send from now on, on the running loop."""
-        self._running = asyncio.create_task(self.run())
-
-    async def run(self) -> None:
-        """Send until cancelled."""
-        while True:
-            self._freed.clear()
-            try:
-                await self.fill()
-            except DatabaseUnavailable as error:
-                _log.warning("database_unavailable", extra={"cause": error.message})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._tick_seconds):
-                    await self._freed.wait()
+        self._running = asyncio.create_task(
+            every(self._tick_seconds, self.fill, name="deliveries", pause=woken_by(self._freed))
+        )
 
     async def fill(self) -> None:
         """Begin as many deliveries as are due and have room here. Raises `DatabaseUnavailable`."""
