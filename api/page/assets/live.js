@@ -12,21 +12,58 @@ function isBusy(region) {
   return region.contains(one) && one.matches("input, textarea, select");
 }
 
+// What finds in a region that is loaded anew what has the focus in the old one; null where nothing has it.
+function finderOf(old) {
+  const one = document.activeElement;
+  if (!old.contains(one)) return null;
+  if (one.id) return (fresh) => fresh.querySelector(`#${CSS.escape(one.id)}`);
+  if (one.matches("summary") && one.parentElement.id) {
+    return (fresh) => fresh.querySelector(`#${CSS.escape(one.parentElement.id)} > summary`);
+  }
+  const href = one.getAttribute("href");
+  return href && ((fresh) => [...fresh.querySelectorAll("a")].find((link) => link.getAttribute("href") === href));
+}
+
 function replaceRegion(old, fresh) {
-  if (old.outerHTML === fresh.outerHTML || isBusy(old)) return;
+  if (isBusy(old)) return;
   for (const open of old.querySelectorAll("details[id]")) {
     const same = fresh.querySelector(`#${CSS.escape(open.id)}`);
-    if (same) same.open = open.open || same.open;
+    if (!same) continue;
+    same.open = open.open || same.open;
+    const loaded = open.querySelector(":scope > .below[data-status]");
+    if (loaded) same.querySelector(":scope > .below").replaceWith(loaded.cloneNode(true));
   }
-  const focused = old.contains(document.activeElement) ? document.activeElement : null;
-  const mark = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.getAttribute("href"));
+  if (old.outerHTML === fresh.outerHTML) return;
+  const find = finderOf(old);
   old.replaceWith(fresh);
-  if (!mark) return;
-  const again = mark.startsWith("#")
-    ? fresh.querySelector(mark)
-    : [...fresh.querySelectorAll("a")].find((link) => link.getAttribute("href") === mark);
-  if (again) again.focus({ preventScroll: true });
+  if (find) find(fresh)?.focus({ preventScroll: true });
 }
+
+const loading = new Set();
+
+// A child job opens within the page of its parent: it is loaded then, and again while it moves.
+async function loadBelow(child) {
+  const shown = child.querySelector(":scope > .below");
+  const isOver = shown.dataset.over && shown.dataset.status === child.dataset.status;
+  if (!child.open || isOver || loading.has(child.id)) return;
+  loading.add(child.id);
+  try {
+    const answer = await fetch(child.dataset.src, { headers: { Accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = answer.ok && page.querySelector(".below");
+    if (fresh && shown.isConnected) replaceRegion(shown, document.importNode(fresh, true));
+  } catch {
+    // Its link stays there, or what was loaded before; the next look at the page tries again.
+  } finally {
+    loading.delete(child.id);
+  }
+}
+
+function loadAllBelow() {
+  for (const child of document.querySelectorAll("details[data-src][open]")) loadBelow(child);
+}
+
+document.addEventListener("toggle", ({ target }) => { if (target.dataset?.src) loadBelow(target); }, true);
 
 async function refresh() {
   due = null;
@@ -52,6 +89,7 @@ function show(page) {
   if (stream && !isRefused) main.dataset.stream = stream;
   else delete main.dataset.stream;
   if (stream !== followed) wake();
+  loadAllBelow();
   document.dispatchEvent(new CustomEvent("planq:fresh"));
 }
 

@@ -96,7 +96,8 @@ def inert(text: Any, most: int = SHOWN_CHARS) -> str:
 
 def line(text: Any, most: int = 160) -> str:
     """Return the beginning of a text, in one line."""
-    return inert(" ".join(str(text)[: 4 * most].split()), most)
+    whole = " ".join(str(text)[: 4 * most].split())
+    return inert(whole) if len(whole) <= most else f"{inert(whole[: most - 1])}…"
 
 
 def pretty(value: Any) -> str:

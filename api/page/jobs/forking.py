@@ -1,8 +1,9 @@
-"""A fork with an edited plan: looked at first, with the difference and what would run, then made."""
+"""A fork with an edited plan: checked while it is typed, looked at with the difference, then made."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,22 +13,41 @@ from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import error_response, json_bytes
 from planq.api.page.frame.differences import differences, laid_out
+from planq.api.page.frame.positions import lines_of
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.jobs.acts import json_in
+from planq.api.routes.catalogue import post_validation
 from planq.api.routes.control import fork_job
 from planq.api.routes.jobs import get_job
-from planq.api.schemas import ForkRequest
+from planq.api.schemas import ForkRequest, ValidationRequest
 from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.plan.errors import PlanError
 
 fork_routes = page_router()
+
+
+class Look(NamedTuple):
+    """What a look at an edited plan found: its defects, or why it is refused, or else what a fork would do."""
+
+    defects: list[dict[str, Any]]
+    left_out: int = 0
+    problem: dict[str, Any] | None = None
+    preview: dict[str, Any] | None = None
 
 
 @fork_routes.get("/ui/jobs/{job_id}/fork")
 async def show_fork(request: Request, job_id: str, services: Use) -> Response:
     """Show the plan of a job, to be edited."""
     job = values_of(await get_job(request, job_id, services))
-    return _page(request, job, laid_out(job["plan"]))
+    return _page(request, "fork.html", job, laid_out(job["plan"]), Look([]))
+
+
+@fork_routes.post("/ui/jobs/{job_id}/fork/check")
+async def post_check(request: Request, job_id: str, services: Use, who: Who) -> Response:
+    """Look at a plan that is being typed; what is found is a part of the page."""
+    job = values_of(await get_job(request, job_id, services))
+    text = fields_of(request).get("plan", "")
+    return _page(request, "forked.html", job, text, await _look(request, job_id, services, who, text))
 
 
 @fork_routes.post("/ui/jobs/{job_id}/fork")
@@ -36,17 +56,46 @@ async def post_fork(request: Request, job_id: str, services: Use, who: Who) -> R
     fields = fields_of(request)
     job = values_of(await get_job(request, job_id, services))
     text = fields.get("plan", "")
-    is_look = fields.get("act") != "fork"
-    sent: dict[str, Any] = {"dry_run": is_look, "repeat_unsafe": "repeat_unsafe" in fields}
+    found = await _look(request, job_id, services, who, text)
+    if fields.get("act") != "fork":
+        return _page(request, "fork.html", job, text, found)
+    if found.defects:
+        return _page(request, "fork.html", job, text, found, status=400)
+    sent = {"plan": json.loads(text), "repeat_unsafe": "repeat_unsafe" in fields}
     try:
-        sent["plan"] = json_in(text, "plan")
-        answer = await _forked(request, job_id, services, who, sent)
+        made = await _forked(request, job_id, services, who, sent)
     except PlanqError as error:
         refused = values_of(error_response(error))
-        return _page(request, job, text, status=refused["status"], problem=refused)
-    if is_look:
-        return _page(request, job, text, preview=answer)
-    return seen(f"/jobs/{answer['id']}")
+        return _page(request, "fork.html", job, text, Look([], problem=refused), status=refused["status"])
+    return seen(f"/jobs/{made['id']}")
+
+
+async def _look(request: Request, job_id: str, services: Services, who: Caller, text: str) -> Look:
+    try:
+        plan = json.loads(text)
+    except json.JSONDecodeError as error:
+        told = f"expected JSON, found something else: {error.msg}"
+        return Look([{"line": error.lineno, "place": "", "told": told}])
+    except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+        return Look([{"line": None, "place": "", "told": f"expected JSON that can be read: {error}"}])
+    checked = values_of(await post_validation(body_of(ValidationRequest, {"plan": plan}), services, who))
+    if checked["errors"]:
+        return Look(_defects(text, checked["errors"]), checked.get("errors_left_out", 0))
+    sent = {"plan": plan, "dry_run": True, "repeat_unsafe": "repeat_unsafe" in fields_of(request)}
+    try:
+        return Look([], preview=await _forked(request, job_id, services, who, sent))
+    except PlanqError as error:
+        return Look([], problem=values_of(error_response(error)))
+
+
+def _defects(text: str, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return defects as the page lists them, each with the line on which what it is about begins."""
+    lines = lines_of(text, [one["place"] for one in errors])
+    found = [
+        {"line": lines[one["place"]], "place": one["place"], "told": PlanError.from_json(one).render()}
+        for one in errors
+    ]
+    return sorted(found, key=lambda one: one["line"])
 
 
 async def _forked(request: Request, job_id: str, services: Services, who: Caller, sent: dict[str, Any]) -> Any:
@@ -57,14 +106,8 @@ async def _forked(request: Request, job_id: str, services: Services, who: Caller
     return values_of(await fork_job(asked, job_id, services, who, body_of(ForkRequest, sent)))
 
 
-def _page(request: Request, job: dict[str, Any], text: str, *, status: int = 200, **shown: Any) -> Response:
-    known = {"preview": None, "problem": None, **shown}
-    return page(
-        request,
-        "fork.html",
-        status=status,
-        job=job,
-        text=text,
-        changes=differences(laid_out(job["plan"]), text, ("as it was", "edited")),
-        **known,
-    )
+def _page(
+    request: Request, template: str, job: dict[str, Any], text: str, look: Look, *, status: int = 200
+) -> Response:
+    changes = differences(laid_out(job["plan"]), text, ("as it was", "edited"))
+    return page(request, template, status=status, job=job, text=text, look=look, changes=changes)

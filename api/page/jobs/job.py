@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -15,8 +14,10 @@ from planq.api.deps import Services, StepPath, Use, job_id_of, step_index_of
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
-from planq.api.page.frame.trees import SHOWN_NODES, table_of
+from planq.api.page.frame.trees import SHOWN_NODES
 from planq.api.page.jobs.artifacts import shown_artifacts
+from planq.api.page.jobs.below import children_by_step
+from planq.api.page.jobs.outcomes import first_error, structured
 from planq.api.page.jobs.picture import picture_of
 from planq.api.page.jobs.timeline import attempts_of, moments_by_step, moments_of, timeline_of
 from planq.api.routes.elicitations import get_elicitation
@@ -60,8 +61,8 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         "job.html",
         job=job,
         why=why,
-        error=_first_error(job),
-        answer=_structured(job),
+        error=first_error(job),
+        answer=structured(job),
         artifacts=await shown_artifacts(services, who, listed["items"]),
         most=SHOWN_NODES // 10 if is_long else SHOWN_NODES,
         steps=[step for step in steps if not is_long or step["status"] != StepStatus.SUCCEEDED],
@@ -71,6 +72,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
         is_long=is_long,
         timeline=timeline_of(job, moments, own, datetime.now(UTC).timestamp()),
         attempts=await attempts_of(services, who, {index: own[index] for index in whole}),
+        below=children_by_step(job),
         left_out=len(job["steps"]) - len(steps),
         planned=_planned(job),
         called=called[:_MOST_CALLS],
@@ -115,6 +117,7 @@ async def step_page(request: Request, job_id: str, index: StepPath, services: Us
         step=step,
         planned=_planned(job),
         attempts=(await attempts_of(services, who, moments))[number],
+        below=children_by_step(job),
         most=SHOWN_NODES,
         is_live=step["finished_at"] is None and not JobStatus(job["status"]).is_terminal,
     )
@@ -163,28 +166,6 @@ def _planned(job: dict[str, Any]) -> dict[int, Any]:
                 if isinstance(call, dict)
             }
     return found
-
-
-def _structured(job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the answer of a job where it is JSON, with the table that it is; None where it is text for people."""
-    value = job["output"]
-    if value is None and (job["answer"] or "").lstrip()[:1] in ("{", "["):
-        try:
-            value = json.loads(job["answer"])
-        except (ValueError, RecursionError):
-            return None
-    return None if value is None else {"value": value, "table": table_of(value)}
-
-
-def _first_error(job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the first thing that went wrong, with its step where it has one: what a person looks for first."""
-    for step in job["steps"]:
-        if step["error"] is not None and step["status"] == StepStatus.FAILED:
-            return {**step["error"], "step": step}
-    for one in job["rounds"]:
-        for defect in one["plan_errors"] or ():
-            return {"code": "plan_invalid", "message": str(defect.get("error", defect)), "step": None}
-    return None if job["error"] is None else {**job["error"], "step": None}
 
 
 async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> list[dict[str, Any]]:

@@ -223,7 +223,7 @@ def test_a_plan_is_seen_as_a_graph_and_forked_with_an_edit(stack: Stack, visitor
     plan.fill(good)
     page.get_by_role("button", name="Look first").click()
     expect(page.locator("#preview")).to_contain_text("$9 test_hold")
-    expect(page.locator("#preview pre")).to_contain_text('-      "tool_name": "test_raise"')
+    expect(page.locator("#changes pre")).to_contain_text('-      "tool_name": "test_raise"')
     page.get_by_role("button", name="Fork", exact=True).click()
     expect(page.locator("#facts .state")).to_have_text("Completed")
     assert page.url.rpartition("/")[2] != job_id
