@@ -12,18 +12,26 @@ import pytest
 
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Lane, Strategy
+from planq.shared.domain.jobs.states import JobStatus, Lane, Respond, Strategy
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ChildRequest, ClaimRequest, Delegated, StepClaim
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
+from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.children import children_of
 from tests.support.conversations import Thread
-from tests.support.harness import Harness, ScriptedModel
+from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.plans import compiled
 
 Connection = psycopg.Connection[Any]
+
+
+@tool(name="note", effect="read")
+async def note(text: str) -> dict[str, str]:
+    """Note a text."""
+    return {"text": f"<{text}>"}
+
 
 CALL = {"calls": [{"tool_name": "sim_read", "arguments": {}}]}
 BOOM = ErrorRecord("internal", "boom")
@@ -153,6 +161,22 @@ def test_a_lost_end_is_served_once(play: Any, database_url: str, name: str) -> N
 
     with psycopg.connect(database_url, autocommit=True) as connection, psycopg.connect(database_url) as held:
         play(scenario, ScriptedModel())
+
+
+def test_the_turn_after_one_that_ends_with_its_last_step_waits_for_no_sweep(play: Any) -> None:
+    """Its conversation was not told, as no stage had ended the job."""
+
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        plan = {"calls": [{"tool_name": "note", "arguments": {"text": "a"}}]}
+        first = await thread.says("x", submission={"plan": plan, "respond": Respond.OUTPUT})
+        await thread.says("y")
+        await harness.publish(first.wakes)
+        await harness.drain()
+        rows = await thread.rows(first.conversation_id)
+        assert [text for direction, text in rows if direction == "outbound"] == ["<a>", "hello"]
+
+    play(scenario, ScriptedModel(planned="hello"), [make_tool(note)])
 
 
 @pytest.mark.parametrize("name", CONSUMERS)
