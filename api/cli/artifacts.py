@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
-from planq.api.cli.console import as_line, err, print_columns, print_json, write_pieces
+from planq.api.cli.console import as_line, err, print_items, write_pieces
 from planq.api.cli.outcome import reported
 from planq.shared.domain.errors import Misconfigured
 
@@ -23,13 +23,9 @@ def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: A
     """List what a job has made, every version, in the order of its steps."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.artifacts(str(job_id))
-    if as_json:
-        print_json(found)
-    elif found["items"]:
-        print_columns([_row(one) for one in found["items"]])
+    print_items(found, _row, "this job has made no artifacts", as_json=as_json)
+    if found["items"] and not as_json:
         err.print("`planq artifact ID --to FILE` keeps one", style="dim")
-    else:
-        err.print("this job has made no artifacts")
 
 
 def _row(made: dict[str, Any]) -> list[str]:

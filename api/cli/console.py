@@ -59,6 +59,9 @@ def _plain_segment(segment: Segment) -> Segment:
     return Segment(plain(segment.text), style)
 
 
+Row = Callable[[Any], Sequence[str]]
+"""Makes the columns of a line for an item."""
+
 out = PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
 err = PlainConsole(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
@@ -114,15 +117,21 @@ def tell_of_more(page: Page) -> None:
         err.print("there are more; --limit shows them", style="dim")
 
 
-def print_list(page: Page, row: Callable[[Any], Sequence[str]], nothing: str, *, as_json: bool) -> None:
-    """Print a page, a line for each item, and say where there is more, or `nothing` where it is empty."""
+def print_items(answer: Mapping[str, Any], row: Row, nothing: str, *, as_json: bool) -> None:
+    """Print the `items` of an answer, a line for each, or say `nothing` where it has none."""
     if as_json:
-        print_page(page)
+        print_json(answer)
         return
-    if not page.items:
+    if not answer["items"]:
         err.print(nothing)
-    print_columns([row(one) for one in page.items])
-    tell_of_more(page)
+    print_columns([row(one) for one in answer["items"]])
+
+
+def print_list(page: Page, row: Row, nothing: str, *, as_json: bool) -> None:
+    """Print the items of a page as `print_items` does, and say where there are more."""
+    print_items({"items": page.items, "next_cursor": page.next_cursor}, row, nothing, as_json=as_json)
+    if not as_json:
+        tell_of_more(page)
 
 
 def print_json_line(value: Any) -> None:

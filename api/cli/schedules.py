@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json
+from planq.api.cli.console import as_line, out, print_items
 from planq.api.cli.outcome import reported
 
 
@@ -28,12 +28,7 @@ def show_schedules(
     """List the reminders that are to come, newest first, with what the last job of each came to."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.schedules(everything=everything)
-    if as_json:
-        print_json({"items": found})
-        return
-    if not found:
-        err.print("nothing is scheduled")
-    print_columns([_row(one) for one in found])
+    print_items({"items": found}, _row, "nothing is scheduled", as_json=as_json)
 
 
 def delete_schedules(

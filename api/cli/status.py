@@ -14,6 +14,7 @@ from planq.api.cli.console import (
     err,
     out,
     print_columns,
+    print_items,
     print_json,
     print_page,
     shown_status,
@@ -308,14 +309,14 @@ def find_by_id(
     Exit code 1 where nothing has it.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.find(id)["items"]
-    if as_json:
-        print_json({"items": found})
-    elif found:
-        print_columns([[one["kind"], as_line(one["id"], 80), _belongs_to(one)] for one in found])
-    else:
-        err.print("nothing has this id")
-    end(OK if found else NOT_OK)
+        found = client.find(id)
+    print_items(
+        found,
+        lambda one: [one["kind"], as_line(one["id"], 80), _belongs_to(one)],
+        "nothing has this id",
+        as_json=as_json,
+    )
+    end(OK if found["items"] else NOT_OK)
 
 
 def _belongs_to(found: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
-from planq.api.cli.console import as_line, err, out, print_columns, print_json
+from planq.api.cli.console import as_line, err, out, print_columns, print_items, print_json
 from planq.api.cli.outcome import reported
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq endpoints list` shows.")]
@@ -38,12 +38,7 @@ def show_endpoints(url: Url = None, api_key: ApiKey = None, as_json: AsJson = Fa
     """List the endpoints of the tenant, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.endpoints()
-    if as_json:
-        print_json({"items": found})
-        return
-    if not found:
-        err.print("there is no endpoint")
-    print_columns([_endpoint_row(one) for one in found])
+    print_items({"items": found}, _endpoint_row, "there is no endpoint", as_json=as_json)
 
 
 def add_endpoint(
@@ -142,12 +137,7 @@ def show_deliveries(
     """List deliveries, newest first, with what became of each."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         found = client.deliveries(status=status, endpoint=endpoint, job=job, limit=limit)
-    if as_json:
-        print_json(found)
-        return
-    if not found["items"]:
-        err.print("nothing was to be delivered")
-    print_columns([_delivery_row(one) for one in found["items"]])
+    print_items(found, _delivery_row, "nothing was to be delivered", as_json=as_json)
 
 
 def retry_deliveries(
