@@ -1,7 +1,7 @@
-"""What this process knows of the machine that it runs on: which process it is, and which others there have gone.
+"""Reads from /proc which process this one is, and which other workers of this machine have ended.
 
-Only what the kernel says for certain counts (`planq.shared.domain.jobs.processes`). Where /proc is not that of this
-process's own pid namespace, or hides processes of others, or is not there at all, nobody is ever seen to have gone.
+Only proof by the kernel counts (`planq.shared.domain.jobs.processes`). Where /proc belongs to another pid namespace,
+hides other users' processes or is missing, no worker is ever found to have ended.
 """
 
 from __future__ import annotations

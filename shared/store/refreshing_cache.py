@@ -1,4 +1,4 @@
-"""What the database says, kept for a moment: many ask for the same again and again, and one look serves them all."""
+"""A cache of query results that expires after seconds and refreshes ahead; concurrent readers share one query."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 MOST_KEPT = 10_000
-"""More are kept by nobody: what strangers make up would else fill the memory."""
+"""Bound on cached keys, so that keys which a stranger invents cannot exhaust the memory."""
 
 MOST_YOUNG = 8
-"""So many keys are asked for without a reader: whoever has more in use at the same time has readers for each."""
+"""Bound on keys that are refreshed without a reader. A process that uses more keys at once has readers for each."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class RefreshingCache(Generic[Key, Value]):
-    """What `ask` returns for a key, never older than `seconds`; lives on one event loop.
+    """Caches what `ask` returns for a key, for at most `seconds`; belongs to one event loop.
 
-    What is read again after half of that time is asked for beside the reader, so that nobody waits for what is in
-    use. Those who wait for the same share one asking, and its error. The `MOST_YOUNG` keys that were read last are
-    asked for again without a reader, until nobody has read them for `young_for` seconds, or an asking has failed.
+    A read after half of that time returns the cached value and starts a refresh in the background, so that readers of
+    a key in use never wait. Concurrent readers of one key share one call of `ask`, and its error. The `MOST_YOUNG`
+    keys that were read last are refreshed without a reader, until nobody has read them for `young_for` seconds or a
+    refresh has failed.
     """
 
     def __init__(self, ask: Callable[[Key], Awaitable[Value]], seconds: float, *, young_for: float = 0.0) -> None:
@@ -34,12 +35,12 @@ class RefreshingCache(Generic[Key, Value]):
         self._asking: dict[Key, asyncio.Task[Value]] = {}
 
     def peek(self, key: Key) -> Value | None:
-        """Return the value of a key that was asked for a moment ago; None where `of` would ask."""
+        """Return the cached value of a key without waiting; None where `of` would call `ask`."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and monotonic() < kept[0] + self._seconds / 2 else None
 
     async def of(self, key: Key) -> Value:
-        """Return the value of a key; raises what `ask` raises where none is kept."""
+        """Return the value of a key; raises what `ask` raises where no value is cached."""
         kept = self._kept.get(key)
         if self._young_for:
             self._note_reader(key)

@@ -1,4 +1,4 @@
-"""The tables of workers: who lives, which tools each has, what was lost with one, and what plans may call."""
+"""The tables of workers: their leases, their tools, the attempts that were lost with one, and the tool catalogue."""
 
 from __future__ import annotations
 

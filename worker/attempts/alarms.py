@@ -1,6 +1,6 @@
-"""What an attempt leaves to time: the end of a step's wait, the next try of a step or a stage.
+"""Timers in memory for what an attempt has scheduled: the end of a step's wait, the retry of a step or a stage.
 
-The sweeper finds both. An alarm lets them happen at their time, as long as this process lives.
+The sweeper finds both too, later. A timer makes them happen on time, as long as this process lives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The background of a stage: the turns before, and what its tenant has configured."""
+"""Loads the context of a stage: earlier turns of its conversation, and the configuration of its tenant."""
 
 from __future__ import annotations
 

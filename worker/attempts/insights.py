@@ -1,4 +1,4 @@
-"""What a planner is told of earlier jobs: chosen once for a job, noted with it, and shown unless it is held out."""
+"""Chooses the insights that a planner sees, once for each job, and stores the choice; a held-out job sees none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping an outcome through a loss of the database."""
+"""Retries a read or a fenced write until the database answers again, so that an outage loses no outcome."""
 
 from __future__ import annotations
 

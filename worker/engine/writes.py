@@ -1,7 +1,7 @@
-"""The calls of writes (`idempotent` and `unsafe` tools) that may act now, and the right of a call to act.
+"""Counts the running calls of tools that write (`idempotent` and `unsafe`), and permits each call to begin.
 
-A call acts from its beginning until its asyncio task has ended, and as long as a thread of it runs, which no
-cancellation stops. Code that says that an attempt has stopped asks here first.
+A call runs until its asyncio task and every thread that it started have ended; cancellation stops no thread. Code
+must ask here before it reports an attempt as stopped.
 """
 
 from __future__ import annotations

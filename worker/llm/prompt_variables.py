@@ -1,4 +1,4 @@
-"""What a prompt template of the caller's may insert: the values of its variables in one turn.
+"""The variables that a caller's prompt template may use, and their values in one turn.
 
 What a user, a tool or a planning model wrote is put between tags that it cannot close, as in planq's own prompts.
 """

@@ -48,7 +48,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """What a stage or step is about to use: the tokens of a question and of its reply, model calls, and steps.
+    """What a stage or step asks to reserve: the tokens of a question and of its reply, model calls, and steps.
 
     The reply may be cut to `least_tokens`. `price` is None where it is not known: then it is taken to be what the
     tree's tokens have cost so far. `call_id` is that of the call, by whose record the reservation ends. `made` are

@@ -1,8 +1,8 @@
-"""Which process a worker is, and when what the kernel tells proves that it has gone for good. Pure.
+"""The identity of a worker's process, and the proof from kernel data that this process has ended. Pure.
 
-A number alone names no process: it is used again, and each boot, pid namespace and time namespace has numbers and a
-clock of its own. So all of these are part of what a worker writes beside its lease, and a worker that lives elsewhere
-learns nothing from it. What cannot be seen is never taken for gone: then the lease decides.
+A pid alone identifies no process: the kernel reuses pids, and each boot, pid namespace and time namespace has its own
+pids and clock. So a worker stores all of these beside its lease, and a worker in another namespace concludes
+nothing from them. A process that cannot be seen counts as alive: its lease decides.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What the kernel tells of a process number. `is_running`: a thread of it lives, be it stopped or asleep."""
+    """What the kernel reports of a pid. `is_running`: a thread of the process lives, be it stopped or asleep."""
 
     started: int
     is_running: bool
 
 
 class NoStatus(Enum):
-    """Why nothing is seen."""
+    """Why the kernel reports no status of a pid."""
 
     ABSENT = auto()
-    """The kernel says that there is none."""
+    """No process has this pid."""
 
     HIDDEN = auto()
-    """There may be one of which this process is not told."""
+    """A process may have this pid, but the kernel hides it from this one."""
 
 
 def process_has_ended(process: Process, seen: ProcessStatus | NoStatus) -> bool:

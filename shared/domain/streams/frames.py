@@ -17,7 +17,7 @@ class Frame:
 
 
 class FrameReader:
-    """Reads the frames of one stream that comes in pieces; comments are none, and one that breaks off is dropped.
+    """Reads the frames of one stream from its chunks; skips comments, and drops an incomplete last frame.
 
     Lines end with LF, as planq writes them: texts may hold any other character that ends lines elsewhere.
     """

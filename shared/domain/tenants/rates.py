@@ -1,7 +1,7 @@
-"""How many messages a tenant may send: at most so many within any 60 seconds, and so many over one channel of them.
+"""Rate limits of messages: a tenant has a sliding window of 60 seconds, and so has each of its channels.
 
-The windows slide: a message counts for 60 seconds from the moment at which it was let in, and what was refused counts
-nowhere. Both windows are looked at before either counts a message. Times are Unix times, in seconds.
+A message counts for 60 seconds from its admission; a refused message counts in neither window. Both windows are
+checked before either counts the message. Times are Unix times, in seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class RateRequest:
-    """A message that asks to be let in, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has."""
+    """A request to admit a message, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has."""
 
     tenant_id: str
     channel: str
@@ -37,9 +37,9 @@ class RateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What counts in one window after a message was let in or refused.
+    """The state of one window after a message was admitted or refused.
 
-    `frees_at` is when a full window lets the next message in, and when the oldest message leaves any other one.
+    `frees_at` is when a full window admits the next message, or when the oldest message leaves any other window.
     """
 
     limit: int

@@ -37,7 +37,7 @@ class ReadyStep:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What the caller of a transition takes over itself of that which the transition makes ready.
+    """What the caller of a transition claims for itself of the work that the transition makes ready.
 
     It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
     of the ready steps of `lane`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.

@@ -18,7 +18,7 @@ from planq.shared.ports.jobs.wakes import Wake
 
 
 class LossKind(StrEnum):
-    """How the loss of an attempt's worker was seen."""
+    """The evidence that an attempt has lost its worker."""
 
     LEASE = "lease"  # the worker's lease ended, or was given up
     GONE = "gone"  # the worker's process has gone
@@ -377,7 +377,7 @@ def job_of(place: Place) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class RemovalBatch:
-    """What one batch removed: `kind` is the status of the jobs, or a table; `count` is never 0."""
+    """The count of rows that one batch removed; `kind` is the status of the jobs, or a table. Never 0."""
 
     kind: str
     count: int

@@ -1,4 +1,4 @@
-"""The event log as those read it who want each event once, whatever was committed late."""
+"""Reads the event log so that a follower gets each event exactly once, despite transactions that commit late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of what leaves the house: where a tenant is told, its channels, and every delivery."""
+"""The tables of webhook endpoints, of channels, and of the deliveries to both."""
 
 from __future__ import annotations
 
