@@ -248,9 +248,8 @@ END $$;
 -- The event of a step that was claimed.
 CREATE FUNCTION planq_step_started(s steps) RETURNS planq_event LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN ROW(s.tenant_id, s.job_id, 'step_started', json_build_object(
-        'round', s.round, 'index', s.index, 'attempt', s.attempt, 'tool_name', s.tool_name,
-        'worker_id', s.worker_id))::planq_event;
+    RETURN ROW(s.tenant_id, s.job_id, 'step_started',
+        planq_start_told(s.round, s.index, s.attempt, s.tool_name, s.worker_id))::planq_event;
 END $$;
 
 -- Takes over what a transition has made ready: `p_result` is what it returned, the caller holds the job's row.

@@ -13,6 +13,18 @@ BEGIN
     INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
 END $$;
 
+-- The data of the event of a step that was claimed, and of one that has succeeded. Most events are of these kinds, and what
+-- json_build_object writes is a fifth blanks, so both are put together as texts.
+CREATE FUNCTION planq_start_told(p_round int, p_index int, p_attempt int, p_tool_name text, p_worker uuid) RETURNS json
+LANGUAGE sql STABLE AS $$
+    SELECT ('{"round":' || p_round::text || ',"index":' || p_index::text || ',"attempt":' || p_attempt::text
+        || ',"tool_name":' || to_json(p_tool_name)::text || ',"worker_id":' || coalesce(to_json(p_worker)::text, 'null') || '}')::json
+$$;
+
+CREATE FUNCTION planq_success_told(p_round int, p_index int, p_attempt int) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT ('{"round":' || p_round::text || ',"index":' || p_index::text || ',"attempt":' || p_attempt::text || ',"error":null}')::json
+$$;
+
 -- What a job that has ended came to (Outcome): with an error one that has completed answers from what there was. Null before its end.
 CREATE FUNCTION planq_outcome(p_status text, p_error json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_status <> 'completed' THEN CASE WHEN p_status IN ('failed', 'cancelled') THEN p_status END

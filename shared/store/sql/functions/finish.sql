@@ -74,8 +74,8 @@ BEGIN
             PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, i.output::json,
                                        decode(i.hash, 'hex'), i.artifact::json);
         END IF;
-        v_events := v_events || ROW(s.tenant_id, i.job, 'step_succeeded', json_build_object(
-            'round', i.round, 'index', i.index, 'attempt', i.attempt, 'error', NULL))::planq_event;
+        v_events := v_events || ROW(s.tenant_id, i.job, 'step_succeeded',
+            planq_success_told(i.round, i.index, i.attempt))::planq_event;
         IF i.unit IS NOT NULL AND j.is_free THEN
             FOR r IN SELECT * FROM json_to_recordset(i.unit) AS u (
                 index int, output text, artifact text, seconds float8
@@ -96,8 +96,7 @@ BEGIN
                                                r.artifact::json);
                 END IF;
                 v_events := v_events || planq_step_started(s) || ROW(
-                    s.tenant_id, i.job, 'step_succeeded', json_build_object(
-                        'round', i.round, 'index', r.index, 'attempt', s.attempt, 'error', NULL))::planq_event;
+                    s.tenant_id, i.job, 'step_succeeded', planq_success_told(i.round, r.index, s.attempt))::planq_event;
             END LOOP;
         END IF;
         v_held := 0;
@@ -372,13 +371,12 @@ BEGIN
     ), appended AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT e.tenant, e.job, e.kind, e.data FROM (
-            SELECT 1 AS part, d.n, d.tenant, d.job, 'step_succeeded' AS kind, json_build_object(
-                'round', d.round, 'index', d.index, 'attempt', d.attempt, 'error', NULL) AS data
+            SELECT 1 AS part, d.n, d.tenant, d.job, 'step_succeeded' AS kind,
+                planq_success_told(d.round, d.index, d.attempt) AS data
             FROM unnest(p_done) d
             UNION ALL
-            SELECT 2, f.index, f.tenant, f.job, 'step_started', json_build_object(
-                'round', f.round, 'index', f.index, 'attempt', f.attempt, 'tool_name', f.tool_name,
-                'worker_id', p_worker)
+            SELECT 2, f.index, f.tenant, f.job, 'step_started',
+                planq_start_told(f.round, f.index, f.attempt, f.tool_name, p_worker)
             FROM unnest(p_freed) f WHERE f.is_taken
             UNION ALL
             SELECT 3, 0, c.tenant_id, c.id, 'stage_started',
