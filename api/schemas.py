@@ -112,8 +112,7 @@ def object_with(*names: str, **types: str) -> JsonDict:
 
     A type of `null` lets the field be left out.
     """
-    required: list[Any] = list(names)
-    return {"required": required, "properties": {name: {"type": kind} for name, kind in types.items()}}
+    return {"required": [*names], "properties": {name: {"type": kind} for name, kind in types.items()}}
 
 
 _Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None
@@ -294,7 +293,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Page(Answer, Generic[T]):
+class PageDocument(Answer, Generic[T]):
     """What every list answers with."""
 
     items: list[T]
@@ -463,7 +462,7 @@ class ElicitationDocument(Answer):
     due_at: Time | None = Field(description="Until when it waits; null where it is closed or its job paused.")
 
 
-class ElicitationPage(Page[ElicitationDocument]):
+class ElicitationPage(PageDocument[ElicitationDocument]):
     """Questions, newest first; `next_cursor` is null on the last page."""
 
 
@@ -571,7 +570,7 @@ class JobDocument(JobSummary):
     retry: RetryDocument | None
 
 
-class JobPage(Page[JobSummary]):
+class JobPage(PageDocument[JobSummary]):
     """Jobs, newest first; `next_cursor` is null on the last page."""
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from planq.api.http.exchange import json_bytes
-from planq.api.schemas import Answer, ErrorDocument, Id, Page, RequestBody, Time
+from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.domain.plan.document import WHOLE
@@ -92,7 +92,7 @@ class BatchDocument(Answer):
     finished_at: Time | None
 
 
-class BatchPage(Page[BatchDocument]):
+class BatchPage(PageDocument[BatchDocument]):
     """Batches, newest first; `next_cursor` is null on the last page."""
 
 

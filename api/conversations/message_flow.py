@@ -17,7 +17,7 @@ from pydantic import Field
 
 from planq.api.documents import shown_id
 from planq.api.http.prefix import below_prefix
-from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, Page, RequestBody, Time
+from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, PageDocument, RequestBody, Time
 from planq.shared.domain.conversations.failure import user_message_for_step
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
@@ -118,11 +118,11 @@ class FlowTask(Answer):
     completed_at: Time | None
 
 
-class FlowPlanPage(Page[FlowPlan]):
+class FlowPlanPage(PageDocument[FlowPlan]):
     """Plans, newest first. A page may hold fewer than it could: what has no plan is passed over."""
 
 
-class FlowTaskPage(Page[FlowTask]):
+class FlowTaskPage(PageDocument[FlowTask]):
     """Tasks, newest first. With a `status` a page may hold fewer than it could."""
 
 

@@ -18,7 +18,7 @@ from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import JobFilterRequest
 from planq.api.jobs.submission import check_key
 from planq.api.routes.jobs import KeyHeader
-from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.errors import Conflict
 from planq.shared.domain.overview.selection import ActionStatus, JobAct
 from planq.shared.store.actions.store import COUNTED_AMONG, NewAction
@@ -72,7 +72,7 @@ class JobActionDocument(Answer):
     finished_at: Time | None
 
 
-class JobActionPage(Page[JobActionDocument]):
+class JobActionPage(PageDocument[JobActionDocument]):
     """Job actions, newest first; `next_cursor` is null on the last page."""
 
 

@@ -19,7 +19,7 @@ from planq.api.deps import Services, Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
 from planq.api.http.pages import no_cursor, page_of
-from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Page, Time
+from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, PageDocument, Time
 from planq.shared.computing import off_loop
 from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
 from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
@@ -81,7 +81,7 @@ class AgentSummary(Answer):
     created_at: Time
 
 
-class AgentPage(Page[AgentSummary]):
+class AgentPage(PageDocument[AgentSummary]):
     """Agents in the order of their names; `next_cursor` is null on the last page."""
 
 
@@ -94,7 +94,7 @@ class SkillSummary(Answer):
     created_at: Time
 
 
-class SkillPage(Page[SkillSummary]):
+class SkillPage(PageDocument[SkillSummary]):
     """Skills in the order of their names; `next_cursor` is null on the last page."""
 
 

@@ -17,7 +17,7 @@ from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
 from planq.api.routes.jobs import JobPath
-from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.inbound import unknown_channel
@@ -67,7 +67,7 @@ class ConversationDocument(Answer):
     created_at: Time
 
 
-class ConversationPage(Page[ConversationDocument]):
+class ConversationPage(PageDocument[ConversationDocument]):
     """Conversations, newest first; `next_cursor` is null on the last page."""
 
 
@@ -98,7 +98,7 @@ class ConversationMessage(Answer):
     answered_question_id: Id | None = Field(description="The question (`/elicitations/{id}`) that it answered.")
 
 
-class ConversationMessagePage(Page[ConversationMessage]):
+class ConversationMessagePage(PageDocument[ConversationMessage]):
     """Rows of a conversation, newest first; `next_cursor` is null on the last page."""
 
 

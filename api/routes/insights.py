@@ -13,7 +13,7 @@ from planq.api.deps import Use, job_id_of, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.routes.jobs import JobPath
-from planq.api.schemas import MAX_PAGE, Answer, Id, Page, RequestBody, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import storable
 from planq.shared.domain.insights.offering import InsightMode, Side, confidence
@@ -66,7 +66,7 @@ class InsightWithSources(InsightDocument):
     sources: list[InsightSourceDocument]
 
 
-class InsightPage(Page[InsightDocument]):
+class InsightPage(PageDocument[InsightDocument]):
     """Insights, newest first; `next_cursor` is null on the last page."""
 
 

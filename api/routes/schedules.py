@@ -15,7 +15,7 @@ from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.documents import schedule_document
 from planq.api.http.exchange import error_responses
 from planq.api.http.pages import cursor_bytes, cursor_of, no_cursor, page_of
-from planq.api.schemas import MAX_PAGE, Answer, Id, Page, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
 from planq.shared.domain.jobs.states import Outcome
 from planq.shared.store.database import Row
 
@@ -43,7 +43,7 @@ class ScheduleDocument(Answer):
     created_at: Time
 
 
-class SchedulePage(Page[ScheduleDocument]):
+class SchedulePage(PageDocument[ScheduleDocument]):
     """Schedules, newest first; `next_cursor` is null on the last page."""
 
 

@@ -15,7 +15,7 @@ from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of
 from planq.api.routes.channels import ChannelList
-from planq.api.schemas import MAX_PAGE, Answer, Id, Page, Time
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tenants.config import (
@@ -125,7 +125,7 @@ class TenantLimitsDocument(Answer):
     items: list[LimitDocument]
 
 
-class TenantPage(Page[TenantDocument]):
+class TenantPage(PageDocument[TenantDocument]):
     """Tenants by their ids; `next_cursor` is null on the last page."""
 
 
@@ -161,7 +161,7 @@ class NewKeyDocument(KeyDocument):
     key: str = Field(description="The key itself, shown this once.")
 
 
-class KeyPage(Page[KeyDocument]):
+class KeyPage(PageDocument[KeyDocument]):
     """Keys, the oldest first; `next_cursor` is null on the last page."""
 
 

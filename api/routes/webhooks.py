@@ -15,7 +15,7 @@ from planq.api.deps import Use, strict_router, uuid_of
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.submission import callback_of, require_signing
-from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, Page, RequestBody, Time
+from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
 from planq.shared.domain.webhooks.endpoints import EVENT_NAMES, checked_events
 from planq.shared.store.database import Row, shown_time
@@ -81,7 +81,7 @@ class SecretDocument(Answer):
     secret: str
 
 
-class EndpointPage(Page[EndpointDocument]):
+class EndpointPage(PageDocument[EndpointDocument]):
     """Endpoints, newest first; `next_cursor` is null on the last page."""
 
 
@@ -116,7 +116,7 @@ class DeliveryDocument(DeliverySummary):
     )
 
 
-class DeliveryPage(Page[DeliverySummary]):
+class DeliveryPage(PageDocument[DeliverySummary]):
     """Deliveries, newest first; `next_cursor` is null on the last page."""
 
 

@@ -11,7 +11,7 @@ from planq.shared.domain.values.pointers import Path, from_pointer
 _TOKEN = re.compile(r'[{}\[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+')
 
 
-def lines_of(text: str, pointers: Iterable[str]) -> dict[str, int]:
+def lines_at(text: str, pointers: Iterable[str]) -> dict[str, int]:
     """Return for each pointer the line, from 1, on which its value begins, or else what would hold it.
 
     `text` must be JSON, which a reader has found before.

@@ -35,7 +35,7 @@ _WORST_FIRST = ("bad", "ask", "run", "idle", "ok")
 _CALM = (StepStatus.SUCCEEDED, StepStatus.PENDING, StepStatus.SKIPPED)
 
 
-class Children(NamedTuple):
+class ChildJobs(NamedTuple):
     """The child jobs of one step: those that are shown, how many there are, and how many in each state."""
 
     shown: Sequence[dict[str, Any]]
@@ -48,12 +48,12 @@ class Children(NamedTuple):
         return self.total - len(self.shown)
 
 
-def children_by_step(job: dict[str, Any]) -> dict[int, Children]:
+def children_by_step(job: dict[str, Any]) -> dict[int, ChildJobs]:
     """Return the child jobs of each step of a job that has some, as its page shows them."""
     found: dict[int, list[dict[str, Any]]] = {}
     for child in job["children"]:
         found.setdefault(child["step_index"], []).append(_told(child))
-    return {step: Children(_first(own), len(own), _states(own)) for step, own in found.items()}
+    return {step: ChildJobs(_first(own), len(own), _states(own)) for step, own in found.items()}
 
 
 def _told(child: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import error_response, json_bytes
 from planq.api.page.frame.differences import differences, laid_out
-from planq.api.page.frame.positions import lines_of
+from planq.api.page.frame.positions import lines_at
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.routes.catalogue import post_validation
@@ -90,7 +90,7 @@ async def _look(request: Request, job_id: str, services: Services, who: Caller, 
 
 def _defects(text: str, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return defects as the page lists them, each with the line on which what it is about begins."""
-    lines = lines_of(text, [one["place"] for one in errors])
+    lines = lines_at(text, [one["place"] for one in errors])
     found = [
         {"line": lines[one["place"]], "place": one["place"], "told": PlanError.from_json(one).render()}
         for one in errors

@@ -57,7 +57,7 @@ _SPREAD = 0.1
 """By how much a pause may be longer, so that what failed together does not come back together."""
 
 
-def pause_after(attempt: int, retry_after: timedelta | None, jitter: float) -> timedelta | None:
+def delivery_pause(attempt: int, retry_after: timedelta | None, jitter: float) -> timedelta | None:
     """Return how long after a failed attempt, counted from 1, the next one comes; None when there is none.
 
     What the receiver asked for (`retry_after`) is the least, within a day; `jitter` is drawn from [0, 1).
@@ -122,5 +122,5 @@ def after_failure(
     response_status: int | None = None,
 ) -> DeliveryOutcome:
     """Return what an error means for a delivery that was tried so often: one that is not `retryable` is the last."""
-    again = pause_after(tries, retry_after, jitter) if error.retryable else None
+    again = delivery_pause(tries, retry_after, jitter) if error.retryable else None
     return DeliveryOutcome(error, again, response_status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.api.page.frame.positions import lines_of
+from planq.api.page.frame.positions import lines_at
 
 TEXT = """{
   "a,b": {}, "calls": [
@@ -35,8 +35,8 @@ TEXT = """{
     ],
 )
 def test_a_value_stands_on_a_line_or_with_what_would_hold_it(pointer: str, line: int) -> None:
-    assert lines_of(TEXT, [pointer, "/end"]) == {pointer: line, "/end": 8}
+    assert lines_at(TEXT, [pointer, "/end"]) == {pointer: line, "/end": 8}
 
 
 def test_a_plain_value_is_a_document_too() -> None:
-    assert lines_of("\n\n7", ["", "/x"]) == {"": 3, "/x": 3}
+    assert lines_at("\n\n7", ["", "/x"]) == {"": 3, "/x": 3}

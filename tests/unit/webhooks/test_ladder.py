@@ -9,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.webhooks.deliveries import LADDER, LONGEST_PAUSE, after_failure, after_response, pause_after
+from planq.shared.domain.webhooks.deliveries import (
+    LADDER,
+    LONGEST_PAUSE,
+    after_failure,
+    after_response,
+    delivery_pause,
+)
 
 
 @given(st.integers(1, 20), st.floats(0, 1, exclude_max=True))
 def test_each_pause_is_its_rung_or_a_tenth_longer_and_there_are_eleven(attempt: int, jitter: float) -> None:
-    pause = pause_after(attempt, None, jitter)
+    pause = delivery_pause(attempt, None, jitter)
     if attempt > len(LADDER):
         assert pause is None
     else:
@@ -29,7 +35,7 @@ def test_all_attempts_take_a_little_more_than_three_days() -> None:
 
 @given(st.integers(1, 9), st.integers(0, 10**7))
 def test_a_receivers_wish_only_lengthens_a_pause_and_by_a_day_at_most(attempt: int, seconds: int) -> None:
-    pause = pause_after(attempt, timedelta(seconds=seconds), 0.0)
+    pause = delivery_pause(attempt, timedelta(seconds=seconds), 0.0)
     assert pause == max(LADDER[attempt - 1], min(timedelta(seconds=seconds), LONGEST_PAUSE))
 
 
