@@ -23,7 +23,7 @@ def read_loop_file(name: str) -> dict[str, Any]:
     found = [] if marked.defects else [marked.defect(path, message) for path, message in read_block(marked.value)[1]]
     defects = [*marked.defects, *found]
     if defects:
-        raise files_refused([FileDefect(name, one.message, one.line, one.path) for one in defects])
+        raise files_refused([FileDefect(name, one.message, one.line, one.pointer) for one in defects])
     block: dict[str, Any] = marked.value
     return block
 

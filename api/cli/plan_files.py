@@ -22,5 +22,5 @@ def read_plan_file(name: str) -> DocumentSource:
         return DocumentSource(parse_json(text, _WHAT))
     source = read_source(text)
     if source.defects:
-        raise files_refused([FileDefect(name, one.message, one.line, one.path) for one in source.defects])
+        raise files_refused([FileDefect(name, one.message, one.line, one.pointer) for one in source.defects])
     return source

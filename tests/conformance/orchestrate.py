@@ -31,7 +31,7 @@ def validate(given: Mapping[str, Any]) -> Answer:
     found = read_plan(given["plan"])
     if isinstance(found, OrchestrationPlan):
         return {"valid": True, "errors": [], "message": ""}
-    errors = [{"path": defect.path, "rule": defect.rule} for defect in found]
+    errors = [{"path": defect.pointer, "rule": defect.code} for defect in found]
     return {"valid": False, "errors": errors, "message": defects_text(found)}
 
 

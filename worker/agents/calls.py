@@ -18,8 +18,9 @@ from planq.shared.domain.orchestration.compiling import CALL_AGENT, PARALLEL
 from planq.shared.domain.orchestration.plan import STRATEGIES, MergeStrategy
 from planq.shared.domain.orchestration.request import AgentRequest, agent_request
 from planq.shared.domain.orchestration.templates import restored
-from planq.shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, defects_text
+from planq.shared.domain.orchestration.validation import MAX_CHILDREN, defects_text
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.defects import Defect
 from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from planq.worker.agents.orchestration.results import Status, group_status, is_failure, merge
 from planq.worker.agents.orchestration.schema import AGENT_ID, CALL_PROPERTIES, agent_call
@@ -277,7 +278,7 @@ class Parallel(_AgentCallingTool):
             raise agent_failure(_first_failure(children), status=status.value, children=ended)
         output = merge(strategy, [agent_result(child, child.key or "") for child in children])
         limits, wanted = await self._services.limits(context), arguments.get("max_concurrency")
-        lowered = [one.to_json() for one in limits.group_lowerings(len(children), wanted, "max_concurrency")]
+        lowered = [one.of_plan() for one in limits.group_lowerings(len(children), wanted, "max_concurrency")]
         document = {"output": output, "status": status.value, "children": entries}
         return document | ({"warnings": lowered} if lowered else {})
 
@@ -326,7 +327,7 @@ class CallAgents(_AgentCallingTool):
         defects = [defect for position, entry in enumerate(entries) for defect in _entry_defects(entry, position)]
         if len(entries) > most:
             excess = f"agents: at most {most} at once, found {len(entries)}"
-            defects.append(PlanDefect("agents", "max_items", excess))
+            defects.append(Defect("agents", "max_items", excess))
         if defects:
             raise _invalid(defects)
         await self._services.check_depth(context)
@@ -373,8 +374,8 @@ def _history(call: Mapping[str, Any]) -> HistoryForm | None:
     return None if form in (None, "none") else HistoryForm(form)
 
 
-def _invalid(defects: Sequence[PlanDefect], path: str = "") -> InvalidArguments:
-    errors = [defect.to_json() for defect in defects]
+def _invalid(defects: Sequence[Defect], path: str = "") -> InvalidArguments:
+    errors = [defect.of_plan() for defect in defects]
     return InvalidArguments(f"{path}{defects_text(defects)}", error_code="InvalidArgument", errors=errors)
 
 
@@ -430,17 +431,17 @@ def _group_entry(child: ChildOutcome, step_id: str) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value is not None or name == "output"}
 
 
-def _entry_defects(entry: dict[str, Any], position: int) -> list[PlanDefect]:
+def _entry_defects(entry: dict[str, Any], position: int) -> list[Defect]:
     found = agent_request(entry, 1)
     known = found if isinstance(found, list) else []
     unknown = [
-        PlanDefect(name, "forbidden", f"unknown key {name!r}")
+        Defect(name, "forbidden", f"unknown key {name!r}")
         for name in entry
         if name not in CALL_PROPERTIES and name not in _HISTORY
     ]
     path = f"agents[{position}]"
     return [
-        PlanDefect(f"{path}.{defect.path}", defect.rule, f"{path}: {defect.message}") for defect in [*known, *unknown]
+        Defect(f"{path}.{defect.pointer}", defect.code, f"{path}: {defect.message}") for defect in [*known, *unknown]
     ]
 
 

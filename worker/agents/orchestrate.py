@@ -24,8 +24,9 @@ from planq.shared.domain.orchestration.request import (
     refusal,
     request_defects,
 )
-from planq.shared.domain.orchestration.validation import PlanDefect, defects_text, read_plan
+from planq.shared.domain.orchestration.validation import defects_text, read_plan
 from planq.shared.domain.references.grammar import find_references
+from planq.shared.domain.values.defects import Defect
 from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from planq.shared.ports.orchestrations import PLAN_SOURCE
 from planq.worker.agents.calls import delegating_tool
@@ -123,7 +124,7 @@ class Orchestrate:
         arguments: Mapping[str, Any],
         context: ToolContext,
         limits: OrchestrateLimits,
-        lowered: Sequence[PlanDefect],
+        lowered: Sequence[Defect],
     ) -> Compiled:
         why = refusal(arguments, is_planning=is_planning())
         if why is not None:
@@ -145,7 +146,7 @@ class Orchestrate:
             return compiled
         raise await self._refused(_invalid([*compiled, *agent_defects(plan, stored)]), context)
 
-    async def _check(self, defects: Sequence[PlanDefect], context: ToolContext) -> None:
+    async def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
         if defects:
             raise await self._refused(_invalid(defects), context)
 
@@ -157,20 +158,20 @@ class Orchestrate:
             lambda: backends.orchestrations.journal_refusal(job_id, context.step_index, events)
         ):
             log_transitions(self._services, job_id, made)
-        details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.to_json() for one in why.defects]}
+        details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.of_plan() for one in why.defects]}
         if why.reason in _FIELDS:
             details["field"] = _FIELDS[why.reason]
         return InvalidArguments(f"{why.reason.value}: {why.message}", error_code="InvalidArgument", **details)
 
 
-def _invalid(defects: Sequence[PlanDefect]) -> RequestRefusal:
+def _invalid(defects: Sequence[Defect]) -> RequestRefusal:
     return RequestRefusal(Reason.INVALID_PLAN, defects_text(defects), tuple(defects))
 
 
 _FIELDS = {Reason.PROMPT_REQUIRED: "prompt", Reason.INVALID_PLAN: "plan"}
 
 
-def _inserted(context: ToolContext) -> list[PlanDefect]:
+def _inserted(context: ToolContext) -> list[Defect]:
     """Return the places of a plan where outputs of other steps of the calling job were inserted.
 
     Templates of a plan are read, so such an output could choose the bindings that it sees. Bindings are data. A plan
@@ -179,7 +180,7 @@ def _inserted(context: ToolContext) -> list[PlanDefect]:
     planned = (context.planned or {}).get("plan")
     advice = "hand outputs over in bindings, and write {{ bindings.<name> }} here"
     return [
-        PlanDefect.at(f"plan{one.pointer}", "inserted", f"inserts {one.template!r}: {advice}")
+        Defect.at(f"plan{one.pointer}", "inserted", f"inserts {one.template!r}: {advice}")
         for one in find_references(planned)
         if one.pointer
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.agents.source import MAX_CHARS, DocumentDefect, DocumentPath, DocumentSource
+from planq.shared.domain.agents.source import MAX_CHARS, DocumentPath, DocumentSource
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.names import OFFLINE, check_model_name
@@ -19,6 +19,7 @@ from planq.shared.domain.rounds.block import read_block
 from planq.shared.domain.schema.patterns import needs_backtracking, patterns_of
 from planq.shared.domain.schema.schemas import check_schema, schema_defects
 from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
@@ -27,7 +28,7 @@ AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}"
 _Found = Iterator[tuple[DocumentPath, str]]
 
 
-def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list[DocumentDefect]:
+def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list[Defect]:
     """Return the defects of the name, the model, the output mode, the schemas and the loop of `document`."""
     written, document = document, flat_row(document)
     nested = written.get("json_schema") if document is not written else None
@@ -192,27 +193,27 @@ def parse_skill(name: str, source: str | bytes) -> Skill:
 
     Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`.
     """
-    found = [] if AGENT_NAME.fullmatch(name) else [DocumentDefect("/name", _bad_name(name))]
+    found = [] if AGENT_NAME.fullmatch(name) else [Defect("/name", "", _bad_name(name))]
     text = ""
     try:
         text = source if isinstance(source, str) else source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         assert isinstance(source, bytes)
-        found.append(DocumentDefect("", "the text is not UTF-8", source[: error.start].count(b"\n") + 1))
+        found.append(Defect("", "", "the text is not UTF-8", source[: error.start].count(b"\n") + 1))
     else:
         found += _text_defects(text)
     if found:
         listed = "; ".join(defect.render() for defect in found)
-        raise InvalidRequest(f"the skill is not valid: {listed}", errors=[defect.to_json() for defect in found])
+        raise InvalidRequest(f"the skill is not valid: {listed}", errors=[defect.of_document() for defect in found])
     return Skill(name, text)
 
 
-def _text_defects(text: str) -> list[DocumentDefect]:
+def _text_defects(text: str) -> list[Defect]:
     if not text.strip():
-        return [DocumentDefect("", "expected instructions, found an empty text")]
+        return [Defect("", "", "expected instructions, found an empty text")]
     if len(text) > MAX_CHARS:
-        return [DocumentDefect("", f"the text has {len(text)} characters; at most {MAX_CHARS} are taken")]
+        return [Defect("", "", f"the text has {len(text)} characters; at most {MAX_CHARS} are taken")]
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        return [DocumentDefect("", "the text holds a NUL character, which cannot be stored", line)]
+        return [Defect("", "", "the text holds a NUL character, which cannot be stored", line)]
     return []

@@ -32,11 +32,12 @@ from pydantic import (
 
 from planq.shared.domain.agents.checks import flat_row, savable_defects
 from planq.shared.domain.agents.prompt import system_prompt
-from planq.shared.domain.agents.source import DocumentDefect, DocumentSource, read_source
+from planq.shared.domain.agents.source import DocumentSource, read_source
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.models.names import OFFLINE
 from planq.shared.domain.rounds.block import LoopBlock, parse_block
 from planq.shared.domain.tools.names import NameIndex
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, sentence_list
 
 OutputMode = Literal["text", "object"]
@@ -253,7 +254,7 @@ def parse_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
     return document
 
 
-def _read(marked: DocumentSource) -> tuple[AgentDocument | None, list[DocumentDefect]]:
+def _read(marked: DocumentSource) -> tuple[AgentDocument | None, list[Defect]]:
     if marked.defects:
         return None, list(marked.defects)
     if not isinstance(marked.value, Mapping):
@@ -265,7 +266,7 @@ def _read(marked: DocumentSource) -> tuple[AgentDocument | None, list[DocumentDe
         return None, [_defect(marked, item) for item in error.errors(include_url=False, include_context=False)]
 
 
-def _defect(marked: DocumentSource, item: Mapping[str, Any]) -> DocumentDefect:
+def _defect(marked: DocumentSource, item: Mapping[str, Any]) -> Defect:
     found = "" if item["type"] == "missing" else f"; found {excerpt(item['input'])}"
     path = tuple(item["loc"])
     actions = marked.value.get("actions")
@@ -275,10 +276,12 @@ def _defect(marked: DocumentSource, item: Mapping[str, Any]) -> DocumentDefect:
     return marked.defect(path, f"{item['msg']}{found}")
 
 
-def _refusal(defects: Sequence[DocumentDefect]) -> InvalidRequest:
-    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
+def _refusal(defects: Sequence[Defect]) -> InvalidRequest:
+    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.pointer))
     listed = sentence_list([defect.render() for defect in ordered], _MOST_LISTED)
-    return InvalidRequest(f"the agent's document is not valid: {listed}", errors=[one.to_json() for one in ordered])
+    return InvalidRequest(
+        f"the agent's document is not valid: {listed}", errors=[one.of_document() for one in ordered]
+    )
 
 
 def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ model call share one check of it, `input_defects`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.domain.agents.document import AgentDocument
 from planq.shared.domain.errors import InvalidArguments, capped
 from planq.shared.domain.references.grammar import walk_strings
 from planq.shared.domain.schema.schemas import compile_schema
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import sentence_list
 from planq.shared.domain.values.pointers import to_pointer
 
@@ -22,32 +22,10 @@ _MOST_NAMED = 20
 _MOST_LISTED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class InputDefect:
-    """One way in which an input does not suit its agent.
-
-    `field` is `action` or `with`; `pointer` leads to the place in `with`. `rule` is `unknown_action`, `nul` or the
-    keyword of the action's schema.
-    """
-
-    field: str
-    rule: str
-    message: str
-    pointer: str = ""
-
-    def render(self) -> str:
-        """Return the sentence, with its place in front where it is about input data."""
-        return self.message if self.field == "action" else f"{self.field}{self.pointer}: {self.message}"
-
-    def to_json(self) -> dict[str, str]:
-        """Return the form in which errors carry it, that of every defect of a request."""
-        return {"in": "body", "field": f"{self.field}{self.pointer}", "message": self.message}
-
-
 def input_defects(
     document: AgentDocument, action: str | None, data: Mapping[str, Any] | None, *, partial: bool = False
-) -> list[InputDefect]:
-    """Return all defects of an action and its input data.
+) -> list[Defect]:
+    """Return all defects of an action and its input data, at `action` or below `with`.
 
     With `partial`, parts of `data` may be `schemas.UNKNOWN`: what depends on them is taken to fit.
     """
@@ -57,30 +35,28 @@ def input_defects(
     if prepared is None:
         known = ", ".join(sorted(document.actions)[:_MOST_NAMED]) or "none"
         message = f"agent {document.name!r} has no action {capped(action, 80)!r}; it has {known}"
-        return [InputDefect("action", "unknown_action", message)]
+        return [Defect("action", "unknown_action", message)]
     if prepared.input_schema is None:
         return []
     found = compile_schema(prepared.input_schema).violations(dict(data or {}), partial=partial)
-    return [InputDefect("with", one.keyword, one.message, one.pointer) for one in found]
+    return [Defect(f"with{one.pointer}", one.code, one.message) for one in found]
 
 
-def unstorable_texts(data: Mapping[str, Any] | None) -> list[InputDefect]:
+def unstorable_texts(data: Mapping[str, Any] | None) -> list[Defect]:
     """Return the texts in input data that hold characters which cannot be stored."""
     return [
-        InputDefect(
-            "with", "nul", f"the character NUL (U+0000) cannot be stored; found at {found}", to_pointer(tokens)
-        )
+        Defect(f"with{to_pointer(tokens)}", "nul", f"the character NUL (U+0000) cannot be stored; found at {found}")
         for tokens, text in walk_strings(data or {})
         if (found := text.find("\x00")) >= 0
     ]
 
 
-def input_refused(document: AgentDocument, found: Sequence[InputDefect]) -> InvalidArguments:
+def input_refused(document: AgentDocument, found: Sequence[Defect]) -> InvalidArguments:
     """Return the error that lists the defects; precondition: there are some."""
-    listed = sentence_list([one.render() for one in found], _MOST_LISTED)
+    listed = sentence_list([one.message if one.pointer == "action" else one.render() for one in found], _MOST_LISTED)
     known = sorted(document.actions)[:_MOST_NAMED]
     message = capped(f"agent {document.name!r} cannot be asked so: {listed}")
-    return InvalidArguments(message, errors=[one.to_json() for one in found], actions=known)
+    return InvalidArguments(message, errors=[one.of_body() for one in found], actions=known)
 
 
 def agent_question(document: AgentDocument, action: str | None, prompt: str, data: Mapping[str, Any] | None) -> str:

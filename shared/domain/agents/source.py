@@ -19,6 +19,7 @@ import yaml
 from planq.shared.domain.errors import capped
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
 
@@ -31,42 +32,24 @@ MAX_PARTS = 20_000
 DocumentPath = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentDefect:
-    """Something wrong in a document: `path` is its JSON pointer, `line` counts from 1 (None where there is none)."""
-
-    path: str
-    message: str
-    line: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form in which errors carry it."""
-        return {"path": self.path, "line": self.line, "message": self.message}
-
-    def render(self) -> str:
-        """Return the sentence with its place in front."""
-        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.path) if part)
-        return f"{place}: {self.message}" if place else self.message
-
-
 @dataclass(slots=True)
 class DocumentSource:
     """A value with the lines of its parts; where `defects` are found, `value` lacks the parts that they name."""
 
     value: Any = None
     lines: dict[DocumentPath, int] = field(default_factory=dict)
-    defects: list[DocumentDefect] = field(default_factory=list)
+    defects: list[Defect] = field(default_factory=list)
 
-    def defect(self, path: DocumentPath, message: str) -> DocumentDefect:
+    def defect(self, path: DocumentPath, message: str) -> Defect:
         """Return a defect at `path`, on the line of the nearest part that has one."""
         near = path
         while near and near not in self.lines:
             near = near[:-1]
-        return DocumentDefect(pointer(path), message, self.lines.get(near))
+        return Defect(pointer(path), "", message, self.lines.get(near))
 
 
 def _unreadable(message: str, line: int | None = None) -> DocumentSource:
-    return DocumentSource(defects=[DocumentDefect("", message, line)])
+    return DocumentSource(defects=[Defect("", "", message, line)])
 
 
 def pointer(path: DocumentPath) -> str:
@@ -137,12 +120,12 @@ def _read_yaml(text: str) -> DocumentSource:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(part) for part in (error.context, error.problem) if part)
         marked.defects.append(
-            DocumentDefect("", f"not valid YAML: {capped(problem, 200)}", mark.line + 1 if mark else None)
+            Defect("", "", f"not valid YAML: {capped(problem, 200)}", mark.line + 1 if mark else None)
         )
     except SourceTooLarge as error:
-        marked.defects.append(DocumentDefect("", str(error)))
+        marked.defects.append(Defect("", "", str(error)))
     except yaml.YAMLError as error:
-        marked.defects.append(DocumentDefect("", f"not valid YAML: {capped(' '.join(str(error).split()), 200)}"))
+        marked.defects.append(Defect("", "", f"not valid YAML: {capped(' '.join(str(error).split()), 200)}"))
     return marked
 
 
@@ -161,8 +144,8 @@ def _has_too_many_parts(value: Any) -> bool:
 _TWICE = "the same key stands here twice"
 
 
-def _nul(path: DocumentPath) -> DocumentDefect:
-    return DocumentDefect(pointer(path), "the text holds a NUL character, which cannot be stored")
+def _nul(path: DocumentPath) -> Defect:
+    return Defect(pointer(path), "", "the text holds a NUL character, which cannot be stored")
 
 
 def _with_nul(value: Any) -> list[DocumentPath]:
@@ -284,7 +267,7 @@ class _Reading:
         shown = excerpt(node.value) if isinstance(node, yaml.ScalarNode) else "a list or an object"
         line = node.start_mark.line + 1
         self._marked.defects.append(
-            DocumentDefect(pointer(path), f"expected a text as key, found {shown}; quote it", line)
+            Defect(pointer(path), "", f"expected a text as key, found {shown}; quote it", line)
         )
         return None
 

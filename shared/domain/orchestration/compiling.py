@@ -23,7 +23,7 @@ from planq.shared.domain.orchestration.plan import (
 )
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value
-from planq.shared.domain.orchestration.validation import PlanDefect
+from planq.shared.domain.values.defects import Defect
 
 CALL_AGENT = "cp__call_agent"
 PARALLEL = "cp__parallel"
@@ -56,8 +56,8 @@ def compile_orchestration(
     limits: OrchestrateLimits,
     bindings: Mapping[str, Any] | None = None,
     *,
-    lowered: Sequence[PlanDefect] = (),
-) -> Compiled | list[PlanDefect]:
+    lowered: Sequence[Defect] = (),
+) -> Compiled | list[Defect]:
     """Compile a valid plan with the bindings of the request, or return every defect that templates and names have.
 
     `lowered` are the limits of the request that were lowered already.
@@ -90,13 +90,13 @@ def compile_orchestration(
     frame = {"id": plan.id or DEFAULT_PLAN_ID, "bindings": merged, "steps": [framed(step) for step in plan.steps]}
     warnings += [_nothing_has(name) for name in dict.fromkeys(missing)]
     if warnings:
-        frame["warnings"] = [one.to_json() for one in warnings[:_MOST_WARNINGS]]
+        frame["warnings"] = [one.of_plan() for one in warnings[:_MOST_WARNINGS]]
     seconds = sum(_longest_ms(step, limits) for step in plan.steps) / 1000
     return Compiled({"type": "tool_calls", "calls": calls}, frame, tuple(dict.fromkeys(missing)), seconds)
 
 
-def _nothing_has(name: str) -> PlanDefect:
-    return PlanDefect("plan", "unknown_name", f"nothing is called {capped(name, 100)!r}: null was put in its place")
+def _nothing_has(name: str) -> Defect:
+    return Defect("plan", "unknown_name", f"nothing is called {capped(name, 100)!r}: null was put in its place")
 
 
 def _results(plan: OrchestrationPlan) -> dict[str, Target]:
@@ -118,11 +118,11 @@ def _results(plan: OrchestrationPlan) -> dict[str, Target]:
     return found
 
 
-def _collisions(path: str, bindings: Mapping[str, Any], results: Mapping[str, Target]) -> Iterator[PlanDefect]:
+def _collisions(path: str, bindings: Mapping[str, Any], results: Mapping[str, Target]) -> Iterator[Defect]:
     for name in bindings:
         if name in results:
             other = f"is also the result_key of steps[{results[name].step}]; give one of them another name"
-            yield PlanDefect.at(f"{path}.{name}", "duplicate_result_key", other)
+            yield Defect.at(f"{path}.{name}", "duplicate_result_key", other)
 
 
 def _call(call: AgentCall, scope: Scope, limits: OrchestrateLimits, place: str) -> dict[str, Any]:

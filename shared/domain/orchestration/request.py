@@ -17,9 +17,10 @@ from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.validation import MAX_TIMEOUT_MS, PlanDefect, read_plan
+from planq.shared.domain.orchestration.validation import MAX_TIMEOUT_MS, read_plan
 from planq.shared.domain.tools.names import is_reserved
 from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt
 
 PROMPT_ACTION = "__prompt__"
@@ -41,7 +42,7 @@ class RequestRefusal:
 
     reason: Reason
     message: str
-    defects: tuple[PlanDefect, ...] = ()
+    defects: tuple[Defect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AgentRequest:
     timeout_ms: int
 
 
-def agent_request(raw: Mapping[str, Any], default_timeout_ms: int) -> AgentRequest | list[PlanDefect]:
+def agent_request(raw: Mapping[str, Any], default_timeout_ms: int) -> AgentRequest | list[Defect]:
     """Return the request to one agent, or all its defects: ids are trimmed; an action or a prompt is required."""
     agent_id = str(raw.get("agent_id") or "").strip()
     action = str(raw.get("action_id") or "").strip()
@@ -64,17 +65,17 @@ def agent_request(raw: Mapping[str, Any], default_timeout_ms: int) -> AgentReque
     return AgentRequest(agent_id, action or PROMPT_ACTION, raw.get("timeout_ms") or default_timeout_ms)
 
 
-def _call_defects(agent_id: str, asked: str, timeout_ms: Any) -> Iterator[PlanDefect]:
+def _call_defects(agent_id: str, asked: str, timeout_ms: Any) -> Iterator[Defect]:
     if not agent_id:
-        yield PlanDefect("agent_id", "required", "agent_id is required: the name of an agent")
+        yield Defect("agent_id", "required", "agent_id is required: the name of an agent")
     if not asked:
-        yield PlanDefect("prompt", "required", "an agent needs an action or prompt: give action_id, prompt, or both")
+        yield Defect("prompt", "required", "an agent needs an action or prompt: give action_id, prompt, or both")
     if timeout_ms is None:
         return
     if not _is_positive(timeout_ms):
         yield _below_one("timeout_ms", timeout_ms)
     elif timeout_ms > MAX_TIMEOUT_MS:
-        yield PlanDefect("timeout_ms", "max", f"timeout cannot exceed {MAX_TIMEOUT_MS} ms; found {timeout_ms}")
+        yield Defect("timeout_ms", "max", f"timeout cannot exceed {MAX_TIMEOUT_MS} ms; found {timeout_ms}")
 
 
 def refusal(request: Mapping[str, Any], *, is_planning: bool = False) -> RequestRefusal | None:
@@ -98,7 +99,7 @@ def refusal(request: Mapping[str, Any], *, is_planning: bool = False) -> Request
     return None
 
 
-def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[PlanDefect]:
+def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[Defect]:
     """Return the plan that a planning model replied with, or its defects.
 
     One JSON object and nothing else: it was asked for as such, so no fence and no word beside it is tolerated (case
@@ -107,16 +108,14 @@ def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[PlanDef
     try:
         document = strict_json.loads(text)
     except (ValueError, RecursionError):
-        return [
-            PlanDefect("plan", "json", f"the planner did not reply with one JSON object, but with {excerpt(text)}")
-        ]
+        return [Defect("plan", "json", f"the planner did not reply with one JSON object, but with {excerpt(text)}")]
     if not isinstance(document, Mapping):
-        return [PlanDefect("plan", "json", f"the planner replied with {excerpt(document)}; expected one JSON object")]
+        return [Defect("plan", "json", f"the planner replied with {excerpt(document)}; expected one JSON object")]
     plan = read_plan(document, max_steps=max_steps)
     if not isinstance(plan, OrchestrationPlan):
         return plan
     reserved = [
-        PlanDefect(f"steps[{number}]", "forbidden", f"steps[{number}] calls {call.agent_id!r}, which is no agent")
+        Defect(f"steps[{number}]", "forbidden", f"steps[{number}] calls {call.agent_id!r}, which is no agent")
         for number, step in enumerate(plan.steps)
         for call in step.calls
         if is_reserved(call.agent_id)
@@ -168,7 +167,7 @@ class OrchestrateLimits:
         """Return these limits, none above `caps`."""
         return type(self)(*(min(getattr(self, one.name), getattr(caps, one.name)) for one in fields(self)))
 
-    def lowerings(self, request: Mapping[str, Any]) -> list[PlanDefect]:
+    def lowerings(self, request: Mapping[str, Any]) -> list[Defect]:
         """Return a warning for each wish of a request that is above these limits.
 
         Precondition: `request_defects` finds nothing.
@@ -176,7 +175,7 @@ class OrchestrateLimits:
         caps = {"max_parallel": self.max_parallel, "timeout_ms": self.default_timeout_ms}
         return [_lowering(name, request[name], cap) for name, cap in caps.items() if (request.get(name) or 0) > cap]
 
-    def group_lowerings(self, children: int, wanted: int | None, path: str) -> list[PlanDefect]:
+    def group_lowerings(self, children: int, wanted: int | None, path: str) -> list[Defect]:
         """Return a warning when a group's own number, which stands at `path`, is above the limit and matters."""
         is_above = wanted is not None and min(wanted, children) > self.max_parallel
         return [_lowering(path, wanted, self.max_parallel)] if is_above else []
@@ -199,7 +198,7 @@ class OrchestrateLimits:
         return wanted if remaining_ms is None else max(0, min(wanted, int(remaining_ms)))
 
 
-def request_defects(request: Mapping[str, Any]) -> list[PlanDefect]:
+def request_defects(request: Mapping[str, Any]) -> list[Defect]:
     """Return the defects of a request's limits and of its planner's model."""
     found = [
         _below_one(name, request[name])
@@ -210,17 +209,17 @@ def request_defects(request: Mapping[str, Any]) -> list[PlanDefect]:
         try:
             check_model_name(str(request["planner_model"]), allow_cassette=False)
         except InvalidRequest as error:
-            found.append(PlanDefect("planner_model", "unknown_model", f"planner_model: {error.message}"))
+            found.append(Defect("planner_model", "unknown_model", f"planner_model: {error.message}"))
     return found
 
 
-def _lowering(path: str, wanted: Any, cap: int) -> PlanDefect:
+def _lowering(path: str, wanted: Any, cap: int) -> Defect:
     lowered = f"{path}: {excerpt(wanted)} is above the limit of {cap}, and {cap} is what holds; ask for at most that"
-    return PlanDefect(path, "lowered", lowered)
+    return Defect(path, "lowered", lowered)
 
 
-def _below_one(name: str, value: Any) -> PlanDefect:
-    return PlanDefect(name, "min", f"{name}: expected a whole number of at least 1, found {excerpt(value)}")
+def _below_one(name: str, value: Any) -> Defect:
+    return Defect(name, "min", f"{name}: expected a whole number of at least 1, found {excerpt(value)}")
 
 
 def _is_positive(value: Any) -> bool:

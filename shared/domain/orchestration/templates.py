@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.domain.errors import capped
-from planq.shared.domain.orchestration.validation import PlanDefect
 from planq.shared.domain.references.excerpts import MAX_AVAILABLE, MissingField, descend
 from planq.shared.domain.references.grammar import (
     Insertion,
@@ -33,6 +32,7 @@ from planq.shared.domain.references.grammar import (
     shielded,
 )
 from planq.shared.domain.references.resolution import MAX_SIZE
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.pointers import Tokens, from_pointer, to_pointer
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
@@ -81,7 +81,7 @@ class Scope:
     results: Mapping[str, Target]
     step: int
     missing: list[str] = field(default_factory=list)
-    defects: list[PlanDefect] = field(default_factory=list)
+    defects: list[Defect] = field(default_factory=list)
     left: int = MAX_SIZE
 
     def find(self, space: str, path: tuple[str, ...], place: str, *, in_text: bool = False) -> Any:
@@ -112,14 +112,14 @@ class Scope:
     def _unknown(self, name: str, place: str, there: Sequence[str]) -> None:
         """Note a name that nothing has, with those that something has."""
         told = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
-        self.defects.append(PlanDefect(place, "unknown_binding", f"{place}: {told}"))
+        self.defects.append(Defect(place, "unknown_binding", f"{place}: {told}"))
 
     def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
         if not in_text:
             self.missing.append(name)
             return
         unknown = f"nothing is called {capped(name, 100)!r}, so it cannot be written into the text"
-        self.defects.append(PlanDefect(place, "unknown_name", f"{place}: {unknown}; there: {_listed(there)}"))
+        self.defects.append(Defect(place, "unknown_name", f"{place}: {unknown}; there: {_listed(there)}"))
 
     def refuse(self, template: str, place: str) -> None:
         """Note a template that is none: taken as a text, it would reach the agent as its letters."""
@@ -129,7 +129,7 @@ class Scope:
         found = _FILTER.search(template)
         why = "names nothing" if found is None else f"has the filter {found[1][:40]!r}, and there are none"
         named = f"{place}: {capped(template, 100)!r} {why}; {expected}"
-        self.defects.append(PlanDefect(place, "invalid_template", named))
+        self.defects.append(Defect(place, "invalid_template", named))
 
     def _afforded(self, value: Any, place: str) -> Any:
         """Return a binding's value, None once the step holds too much: that is one defect, where it came to it."""
@@ -139,7 +139,7 @@ class Scope:
         if self.left >= 0:
             return value
         excess = f"with its bindings inserted the step would hold more than {MAX_SIZE} characters; insert less"
-        self.defects.append(PlanDefect(place, "too_large", f"{place}: {excess}"))
+        self.defects.append(Defect(place, "too_large", f"{place}: {excess}"))
         return None
 
     def _referenced(self, target: Target, path: Sequence[str], name: str, place: str) -> Reference | None:
@@ -147,9 +147,7 @@ class Scope:
             return target.at(path)
         rule = "self_reference" if target.step == self.step else "forward_reference"
         when = "this very step" if target.step == self.step else f"steps[{target.step}], which comes later"
-        self.defects.append(
-            PlanDefect.at(place, rule, f"uses {name}, the result of {when}; use that of an earlier step")
-        )
+        self.defects.append(Defect.at(place, rule, f"uses {name}, the result of {when}; use that of an earlier step"))
         return None
 
 

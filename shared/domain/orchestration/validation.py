@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from planq.shared.domain.errors import capped
@@ -26,6 +25,7 @@ from planq.shared.domain.orchestration.plan import (
 )
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
 
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
@@ -41,30 +41,12 @@ MAX_CHILDREN = 1_000
 _TYPE_NAMES: Mapping[type, str] = {str: "a string", int: "a whole number", dict: "an object", list: "an array"}
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDefect:
-    """One defect: `path` leads to it, `rule` names the broken rule, `message` is for people."""
-
-    path: str
-    rule: str
-    message: str
-
-    @classmethod
-    def at(cls, path: str, rule: str, predicate: str) -> PlanDefect:
-        """Return a defect whose message is the path and a predicate."""
-        return cls(path, rule, f"{path} {predicate}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `{"path", "rule", "message"}`."""
-        return {"path": self.path, "rule": self.rule, "message": self.message}
-
-
-def defects_text(defects: Sequence[PlanDefect], limit: int = 20) -> str:
+def defects_text(defects: Sequence[Defect], limit: int = 20) -> str:
     """Return the first `limit` messages in one line."""
     return sentence_list([defect.message for defect in defects], limit)
 
 
-def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | list[PlanDefect]:
+def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | list[Defect]:
     """Return the plan that decoded JSON is, or all its defects in the order of the plan.
 
     `max_steps` bounds its steps, not the agents of its groups. Unknown keys are ignored at every level (case
@@ -115,29 +97,29 @@ def _group(raw: Mapping[str, Any]) -> ParallelGroup:
     )
 
 
-def _plan_defects(raw: Any, max_steps: int | None) -> list[PlanDefect]:
+def _plan_defects(raw: Any, max_steps: int | None) -> list[Defect]:
     if raw is None:
-        return [PlanDefect("plan", "required", "plan is nil: expected an object with steps")]
+        return [Defect("plan", "required", "plan is nil: expected an object with steps")]
     if not isinstance(raw, Mapping):
         return [_wrong_type("plan", dict, raw)]
     if is_deeper_than(raw, MAX_DEPTH):
-        return [PlanDefect("plan", "depth", f"plan is nested more than {MAX_DEPTH} levels deep")]
+        return [Defect("plan", "depth", f"plan is nested more than {MAX_DEPTH} levels deep")]
     defects = [*_typed(raw, "", {"id": str, "name": str, "description": str, "bindings": dict, "steps": list})]
     steps = raw.get("steps")
     if steps is None or steps == []:
-        return [*defects, PlanDefect("steps", "min_items", "plan requires at least one step")]
+        return [*defects, Defect("steps", "min_items", "plan requires at least one step")]
     if not isinstance(steps, list):
         return defects
     if max_steps is not None and len(steps) > max_steps:
         excess = f"at most {max_steps} are allowed, found {len(steps)}; do it in fewer steps or in parallel groups"
-        defects.append(PlanDefect("steps", "max_items", f"steps: {excess}"))
+        defects.append(Defect("steps", "max_items", f"steps: {excess}"))
     for number, step in enumerate(steps):
         defects += _step_defects(step, f"steps[{number}]")
     sound = [(f"steps[{number}]", step) for number, step in enumerate(steps) if isinstance(step, Mapping)]
     return [*defects, *_repeated_ids(sound), *_repeated_keys(sound), *_bad_references(sound)]
 
 
-def _step_defects(step: Any, path: str) -> Iterator[PlanDefect]:
+def _step_defects(step: Any, path: str) -> Iterator[Defect]:
     if not isinstance(step, Mapping):
         yield _wrong_type(path, dict, step)
         return
@@ -148,16 +130,16 @@ def _step_defects(step: Any, path: str) -> Iterator[PlanDefect]:
     kind = step.get("type")
     for name, check in ((StepType.AGENT, _agent_defects), (StepType.PARALLEL, _group_defects)):
         if name == kind and step.get(name) is None:
-            yield PlanDefect.at(f"{path}.{name}", "required", f"is required for {name} steps")
+            yield Defect.at(f"{path}.{name}", "required", f"is required for {name} steps")
         elif name == kind:
             yield from check(step[name], f"{path}.{name}")
         elif kind in tuple(StepType) and step.get(name) is not None:
-            yield PlanDefect.at(f"{path}.{name}", "forbidden", f"must be omitted for {kind} steps")
+            yield Defect.at(f"{path}.{name}", "forbidden", f"must be omitted for {kind} steps")
     if step.get("transitions") is not None:
         yield from _transition_defects(step["transitions"], f"{path}.transitions")
 
 
-def _agent_defects(call: Any, path: str) -> Iterator[PlanDefect]:
+def _agent_defects(call: Any, path: str) -> Iterator[Defect]:
     if not isinstance(call, Mapping):
         yield _wrong_type(path, dict, call)
         return
@@ -165,21 +147,21 @@ def _agent_defects(call: Any, path: str) -> Iterator[PlanDefect]:
     yield from _typed(call, f"{path}.", fields)
     name = _text(call, "agent_id").strip()
     if not name and isinstance(call.get("agent_id", ""), str):
-        yield PlanDefect.at(f"{path}.agent_id", "required", "is required")
+        yield Defect.at(f"{path}.agent_id", "required", "is required")
     elif len(name) > MAX_AGENT_NAME:
         excess = f"has {len(name)} characters; names of agents have at most {MAX_AGENT_NAME}"
-        yield PlanDefect.at(f"{path}.agent_id", "max_length", excess)
+        yield Defect.at(f"{path}.agent_id", "max_length", excess)
     yield from _word(call, path, "result_key", RESULT_KEY)
     timeout, place = call.get("timeout_ms"), f"{path}.timeout_ms"
     if _is_int(timeout) and timeout < 1:
         expected = f"expected 1 to {MAX_TIMEOUT_MS}, found {timeout}"
-        yield PlanDefect.at(place, "min", f"must be >= 0, and 0 does not mean unlimited: {expected}")
+        yield Defect.at(place, "min", f"must be >= 0, and 0 does not mean unlimited: {expected}")
     elif _is_int(timeout) and timeout > MAX_TIMEOUT_MS:
         expected = f"expected 1 to {MAX_TIMEOUT_MS}, found {timeout}"
-        yield PlanDefect.at(place, "max", f"cannot exceed {MAX_TIMEOUT_MS}: {expected}")
+        yield Defect.at(place, "max", f"cannot exceed {MAX_TIMEOUT_MS}: {expected}")
 
 
-def _group_defects(group: Any, path: str) -> Iterator[PlanDefect]:
+def _group_defects(group: Any, path: str) -> Iterator[Defect]:
     if not isinstance(group, Mapping):
         yield _wrong_type(path, dict, group)
         return
@@ -187,22 +169,22 @@ def _group_defects(group: Any, path: str) -> Iterator[PlanDefect]:
     yield from _typed(group, f"{path}.", fields)
     calls = group.get("steps")
     if calls is None or calls == []:
-        yield PlanDefect.at(f"{path}.steps", "min_items", "requires at least one agent")
+        yield Defect.at(f"{path}.steps", "min_items", "requires at least one agent")
     elif isinstance(calls, list):
         if len(calls) > MAX_CHILDREN:
             excess = f"{path}.steps: at most {MAX_CHILDREN} agents are allowed, found {len(calls)}"
-            yield PlanDefect(f"{path}.steps", "max_items", excess)
+            yield Defect(f"{path}.steps", "max_items", excess)
         for number, call in enumerate(calls[:MAX_CHILDREN]):
             yield from _agent_defects(call, f"{path}.steps[{number}]")
     most = group.get("max_concurrency")
     if _is_int(most) and most < 1:
         expected = f"must be non-negative, and 0 does not mean unlimited: expected at least 1, found {most}"
-        yield PlanDefect.at(f"{path}.max_concurrency", "min", expected)
+        yield Defect.at(f"{path}.max_concurrency", "min", expected)
     yield from _word(group, path, "merge_strategy", STRATEGIES)
     yield from _word(group, path, "result_key", RESULT_KEY)
 
 
-def _transition_defects(transitions: Any, path: str) -> Iterator[PlanDefect]:
+def _transition_defects(transitions: Any, path: str) -> Iterator[Defect]:
     if not isinstance(transitions, Mapping):
         yield _wrong_type(path, dict, transitions)
         return
@@ -212,40 +194,40 @@ def _transition_defects(transitions: Any, path: str) -> Iterator[PlanDefect]:
     seen: set[str] = set()
     for place, event in _texts(transitions, "allowed_events", path):
         if event not in known:
-            yield PlanDefect.at(place, "enum", f"{_quoted(event)} is invalid; expected one of {', '.join(known)}")
+            yield Defect.at(place, "enum", f"{_quoted(event)} is invalid; expected one of {', '.join(known)}")
         elif event in seen:
-            yield PlanDefect.at(place, "duplicate", f"duplicates event {_quoted(event)}")
+            yield Defect.at(place, "duplicate", f"duplicates event {_quoted(event)}")
         seen.add(event)
     seen = set()
     for place, branch in _texts(transitions, "failure_branch_ids", path):
         if not branch:
-            yield PlanDefect.at(place, "required", "must not be empty")
+            yield Defect.at(place, "required", "must not be empty")
         elif branch in seen:
-            yield PlanDefect.at(place, "duplicate", f"duplicates reference {_quoted(branch)}")
+            yield Defect.at(place, "duplicate", f"duplicates reference {_quoted(branch)}")
         seen.add(branch)
 
 
-def _repeated_ids(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[PlanDefect]:
+def _repeated_ids(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Defect]:
     first: dict[str, str] = {}
     for path, step in steps:
         name = _text(step, "id")
         if name and name in first:
-            yield PlanDefect.at(f"{path}.id", "duplicate", f"duplicates {first[name]}.id {_quoted(name)}")
+            yield Defect.at(f"{path}.id", "duplicate", f"duplicates {first[name]}.id {_quoted(name)}")
         first.setdefault(name, path)
 
 
-def _repeated_keys(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[PlanDefect]:
+def _repeated_keys(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Defect]:
     """Result keys share one name space over steps, children and groups; empty ones never collide (case opv-034)."""
     first: dict[str, str] = {}
     for path, step in steps:
         for key in _result_keys(step):
             if key in first:
                 repeated = f"uses result_key {_quoted(key)}, which is already used by {first[key]}; choose another"
-                yield PlanDefect.at(path, "duplicate_result_key", repeated)
+                yield Defect.at(path, "duplicate_result_key", repeated)
             first.setdefault(key, path)
 
 
-def _bad_references(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[PlanDefect]:
+def _bad_references(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Defect]:
     """The paths of these leave `transitions` out, as the original's do (cases opv-006, opv-035…038)."""
     known = {_text(step, "id") for _, step in steps} - {""}
     for path, step in steps:
@@ -256,21 +238,21 @@ def _bad_references(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[
         named = [(f"{path}.default_next_step", default)] if default else []
         for place, target in [*named, *_texts(transitions, "failure_branch_ids", path)]:
             if target and target == step.get("id"):
-                yield PlanDefect.at(place, "self_reference", "must not reference the current step")
+                yield Defect.at(place, "self_reference", "must not reference the current step")
             elif target not in known:
-                yield PlanDefect.at(place, "unknown_reference", f"references unknown step {_quoted(target)}")
+                yield Defect.at(place, "unknown_reference", f"references unknown step {_quoted(target)}")
 
 
-def _typed(raw: Mapping[str, Any], path: str, fields: Mapping[str, type]) -> Iterator[PlanDefect]:
+def _typed(raw: Mapping[str, Any], path: str, fields: Mapping[str, type]) -> Iterator[Defect]:
     for name, wanted in fields.items():
         value = raw.get(name)
         if value is not None and not (_is_int(value) if wanted is int else isinstance(value, wanted)):
             yield _wrong_type(f"{path}{name}", wanted, value)
 
 
-def _wrong_type(path: str, wanted: type, found: Any) -> PlanDefect:
+def _wrong_type(path: str, wanted: type, found: Any) -> Defect:
     expected = f"expected {_TYPE_NAMES[wanted]}, found {excerpt(found)}"
-    return PlanDefect(path, "type", f"failed to decode plan payload: {path}: {expected}")
+    return Defect(path, "type", f"failed to decode plan payload: {path}: {expected}")
 
 
 def _word(
@@ -280,7 +262,7 @@ def _word(
     allowed: re.Pattern[str] | Sequence[str],
     *,
     is_required: bool = False,
-) -> Iterator[PlanDefect]:
+) -> Iterator[Defect]:
     """Check a text by a pattern, or by the words that are allowed."""
     value, place = raw.get(name) or "", f"{path}.{name}"
     if not isinstance(value, str):
@@ -292,9 +274,9 @@ def _word(
         choices, is_allowed, rule = f"one of {', '.join(allowed)}", value in allowed, "enum"
         expected = f"{_quoted(value)} is invalid; expected {choices}"
     if value and not is_allowed:
-        yield PlanDefect.at(place, rule, expected)
+        yield Defect.at(place, rule, expected)
     elif not value and is_required:
-        yield PlanDefect.at(place, "required", "is required" + (choices and f"; {choices}"))
+        yield Defect.at(place, "required", "is required" + (choices and f"; {choices}"))
 
 
 def _texts(raw: Mapping[str, Any], name: str, path: str) -> Iterator[tuple[str, str]]:

@@ -27,12 +27,12 @@ from planq.shared.domain.errors import capped
 from planq.shared.domain.orchestration.compiling import compile_orchestration
 from planq.shared.domain.orchestration.plan import OrchestrationPlan
 from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import PlanDefect
 from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
 from planq.shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
 from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 
 _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
@@ -183,14 +183,14 @@ def _orchestration(raw: Any, limits: OrchestrateLimits) -> ReadPlan | list[PlanE
     return ReadPlan(PlanForm.ORCHESTRATION, read) if isinstance(read, Plan) else read
 
 
-def _of_defect(defect: PlanDefect) -> PlanError:
+def _of_defect(defect: Defect) -> PlanError:
     """Return a defect whose path is written `steps[0].agent.prompt` in the shape of all others."""
-    tokens = re.findall(r"[^.\[\]]+", defect.path)
+    tokens = re.findall(r"[^.\[\]]+", defect.pointer)
     is_within = tokens[:1] in (["steps"], ["bindings"], ["id"])
     path = "".join(f"/{token.replace('~', '~0').replace('/', '~1')}" for token in tokens) if is_within else ""
     index = int(tokens[1]) if tokens[:1] == ["steps"] and len(tokens) > 1 and tokens[1].isdigit() else None
     found = invalid_plan(defect.message, path, index)
-    return replace(found, details={**found.details, "rule": defect.rule})
+    return replace(found, details={**found.details, "rule": defect.code})
 
 
 _Reader = Callable[[Sequence[Any], list[PlanError]], Iterator[dict[str, Any]]]

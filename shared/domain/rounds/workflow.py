@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planq.shared.domain.agents.source import DocumentDefect, DocumentPath, DocumentSource, read_source
+from planq.shared.domain.agents.source import DocumentPath, DocumentSource, read_source
 from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
 from planq.shared.domain.rounds.workflow_expressions import (
@@ -29,6 +29,7 @@ from planq.shared.domain.rounds.workflow_expressions import (
     translated_text,
 )
 from planq.shared.domain.tools.names import to_registry
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, sentence_list
 
 _PLAN, _EXEC = "llm_core_plan", "llm_exec_run_plan"
@@ -76,14 +77,14 @@ def import_workflow(source: str | bytes, variables: Mapping[str, Any] | None = N
         raise _refusal(compiler.defects)
     block, found = read_block(raw)
     if block is None:
-        raise _refusal([DocumentDefect("/".join(map(str, ("", *path))), message) for path, message in found])
+        raise _refusal([Defect("/".join(map(str, ("", *path))), "", message) for path, message in found])
     return block
 
 
-def _refusal(defects: list[DocumentDefect]) -> InvalidRequest:
-    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
+def _refusal(defects: list[Defect]) -> InvalidRequest:
+    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.pointer))
     listed = sentence_list([defect.render() for defect in ordered], _MOST_LISTED)
-    return InvalidRequest(f"the workflow cannot be imported: {listed}", errors=[one.to_json() for one in ordered])
+    return InvalidRequest(f"the workflow cannot be imported: {listed}", errors=[one.of_document() for one in ordered])
 
 
 _REFUSED = "#"
@@ -175,7 +176,7 @@ class _Compiler:
     """One document on its way to a block; `defects` is what could not be said."""
 
     def __init__(self, marked: DocumentSource, variables: Mapping[str, Any]) -> None:
-        self.defects: list[DocumentDefect] = []
+        self.defects: list[Defect] = []
         self._marked = marked
         self._given = variables
         self._vars: dict[str, Any] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -24,6 +23,7 @@ from planq.shared.domain.schema.patterns import are_too_large, is_readable, need
 from planq.shared.domain.schema.quick_check import QuickCheck
 from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
 from planq.shared.domain.schema.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
 
@@ -34,7 +34,6 @@ __all__ = [
     "UNKNOWN",
     "Schema",
     "Steps",
-    "Violation",
     "check_schema",
     "compile_schema",
     "excerpt",
@@ -48,19 +47,6 @@ MAX_DEPTH = 100
 """Deepest nesting of a value or a schema. The validator recurses, and Python allows it about 1000 frames."""
 
 _COMPILED_KEPT = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One way in which a value breaks a schema; `pointer` (RFC 6901) leads to the offending part of the value."""
-
-    pointer: str
-    keyword: str
-    message: str
-
-    def render(self) -> str:
-        """Return the sentence with its place in front."""
-        return f"{self.pointer}: {self.message}" if self.pointer else self.message
 
 
 class Schema:
@@ -79,7 +65,7 @@ class Schema:
         limit: int = MAX_VIOLATIONS,
         steps: Steps | None = None,
         parts: int | None = None,
-    ) -> list[Violation]:
+    ) -> list[Defect]:
         """Return at most `limit` violations, at most one for each place and keyword; empty when `value` is valid.
 
         With `partial`, parts of `value` may be `UNKNOWN`: what depends on them is taken to be satisfied. It takes at
@@ -89,24 +75,24 @@ class Schema:
         if parts is None:
             parts = _parts(value)
         if parts is None:
-            return [Violation("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
+            return [Defect("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
         if self._quick.is_surely_valid(value, parts, partial=partial):
             return []
         bounded = self._partial if partial else self._strict
         try:
             faults = bounded.faults(value, Steps() if steps is None else steps)
         except TooCostly:
-            return [Violation("", "cost", _COSTLY)]
+            return [Defect("", "cost", _COSTLY)]
         except RecursionError:
-            return [Violation("", "depth", "nested too deeply to be checked against its schema")]
+            return [Defect("", "depth", "nested too deeply to be checked against its schema")]
         except Unresolvable as error:
             absent = capped(str(error.ref), 100)
-            return [Violation("", "$ref", f"its schema refers to {absent!r}, which is not in the schema")]
+            return [Defect("", "$ref", f"its schema refers to {absent!r}, which is not in the schema")]
         except ArithmeticError:
-            return [Violation("", "number", "a number is too large to be checked against its schema")]
-        found: dict[tuple[str, str], Violation] = {}
+            return [Defect("", "number", "a number is too large to be checked against its schema")]
+        found: dict[tuple[str, str], Defect] = {}
         for violation in map(_describe, faults):
-            found.setdefault((violation.pointer, violation.keyword), violation)
+            found.setdefault((violation.pointer, violation.code), violation)
         return list(found.values())[:limit]
 
 
@@ -170,7 +156,7 @@ def compile_schema(schema: Mapping[str, Any]) -> Schema:
 
 def violations(
     schema: Mapping[str, Any], value: Any, *, steps: Steps | None = None, parts: int | None = None
-) -> list[Violation]:
+) -> list[Defect]:
     """Return how `value` breaks `schema`; see `Schema.violations`."""
     return compile_schema(schema).violations(value, steps=steps, parts=parts)
 
@@ -306,7 +292,7 @@ def _pointer(path: Iterable[str | int]) -> str:
 _COSTLY = f"needs more than {MAX_STEPS} steps to be checked against its schema; send less, or simplify the schema"
 
 
-def _describe(fault: Fault) -> Violation:
+def _describe(fault: Fault) -> Defect:
     before = fault.path
     fault = _of_what_may_be_null(fault)
     path = before if fault.path is before else (*before, *fault.path)
@@ -333,7 +319,7 @@ def _describe(fault: Fault) -> Violation:
             message = f"nothing is allowed here; found {excerpt(value)}"
         case _:
             message = f"expected {keyword} {excerpt(rule)}, found {excerpt(value)}"
-    return Violation(_pointer(path), keyword, capped(message, 500))
+    return Defect(_pointer(path), keyword, capped(message, 500))
 
 
 def _of_what_may_be_null(fault: Fault) -> Fault:

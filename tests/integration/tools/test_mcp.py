@@ -267,7 +267,7 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
                 found = tool(toolbox, f"odd_{name}")
                 answer = await found.call({}, context)
                 output = answer.output if isinstance(answer, RichOutput) else answer
-                return [one.keyword for one in violations(found.definition.output_schema or {}, output)]
+                return [one.code for one in violations(found.definition.output_schema or {}, output)]
 
             async def call(name: str) -> Any:
                 assert await broken(name) == []

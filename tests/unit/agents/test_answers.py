@@ -197,8 +197,8 @@ def test_what_is_not_known_yet_fits_and_what_is_known_does_not() -> None:
 
     found = input_defects(agent, "check", {"id": UNKNOWN, "n": "many"}, partial=True)
 
-    assert [(one.field, one.pointer, one.rule) for one in found] == [("with", "/n", "type")]
-    assert found[0].to_json() == {"in": "body", "field": "with/n", "message": found[0].message}
+    assert [(one.pointer, one.code) for one in found] == [("with/n", "type")]
+    assert found[0].of_body() == {"in": "body", "field": "with/n", "message": found[0].message}
     assert input_defects(agent, None, {"anything": 1}) == []
 
 

@@ -21,7 +21,7 @@ def schema(pattern: str) -> dict[str, object]:
 def test_a_hostile_pattern_is_answered_like_any_other() -> None:
     assert not is_found(HOSTILE, LONG)
     assert is_found(HOSTILE, LONG[:-1])
-    assert [v.keyword for v in compile_schema(schema(HOSTILE)).violations({"x": LONG})] == ["pattern"]
+    assert [v.code for v in compile_schema(schema(HOSTILE)).violations({"x": LONG})] == ["pattern"]
     assert compile_schema(schema(HOSTILE)).violations({"x": LONG[:-1]}) == []
 
 
@@ -29,8 +29,8 @@ def test_names_of_properties_are_matched_as_fast() -> None:
     named = compile_schema({"patternProperties": {HOSTILE: {"type": "integer"}}, "additionalProperties": False})
 
     assert named.violations({LONG[:-1]: 1}) == []
-    assert [v.keyword for v in named.violations({LONG[:-1]: "1"})] == ["type"]
-    assert [v.keyword for v in named.violations({LONG: 1})] == ["additionalProperties"]
+    assert [v.code for v in named.violations({LONG[:-1]: "1"})] == ["type"]
+    assert [v.code for v in named.violations({LONG: 1})] == ["additionalProperties"]
 
 
 @pytest.mark.parametrize(

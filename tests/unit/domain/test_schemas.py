@@ -25,7 +25,7 @@ SEARCH = {
 def test_each_violation_names_its_place_and_what_was_found() -> None:
     found = {item.pointer: item.message for item in violations(SEARCH, {"limit": 0, "more": 1})}
     assert found["/limit"] == "expected minimum 1, found 0"
-    assert {item.keyword for item in violations(SEARCH, {"limit": 0, "more": 1})} == {
+    assert {item.code for item in violations(SEARCH, {"limit": 0, "more": 1})} == {
         "minimum",
         "required",
         "additionalProperties",
@@ -72,9 +72,9 @@ def nested(levels: int) -> Any:
 def test_depth_is_refused_before_anything_recurses() -> None:
     tree = {"type": "object", "properties": {"c": {"$ref": "#"}}}
     assert violations(tree, nested(MAX_DEPTH)) == []
-    assert violations(tree, nested(MAX_DEPTH + 1))[0].keyword == "depth"
-    assert violations(tree, nested(10_000))[0].keyword == "depth"
-    assert violations({"$ref": "#"}, {})[0].keyword == "depth"
+    assert violations(tree, nested(MAX_DEPTH + 1))[0].code == "depth"
+    assert violations(tree, nested(10_000))[0].code == "depth"
+    assert violations({"$ref": "#"}, {})[0].code == "depth"
     with pytest.raises(Misconfigured, match="levels deep"):
         check_schema({"properties": nested(10_000)}, "x")
     with pytest.raises(Misconfigured):
@@ -94,7 +94,7 @@ def test_large_values_are_checked_in_reasonable_time_and_quoted_briefly() -> Non
     items = [{"a": index} for index in range(30_000)]
     unique = {"properties": {"x": {"uniqueItems": True}}}
     assert violations(unique, {"x": items}) == []
-    assert violations(unique, {"x": [*items, {"a": 5.0}]})[0].keyword == "uniqueItems"
+    assert violations(unique, {"x": [*items, {"a": 5.0}]})[0].code == "uniqueItems"
     assert violations(unique, {"x": [1, True, 0, False]}) == []
     (violation,) = violations({"properties": {"x": {"type": "integer"}}}, {"x": "y" * 1_000_000})
     assert len(violation.message) < 300
@@ -115,7 +115,7 @@ def test_parts_not_known_yet_are_excused_and_the_rest_is_checked() -> None:
     good = {"mode": UNKNOWN, "list": [UNKNOWN, UNKNOWN, 3], "one": {"x": UNKNOWN}, "const": {"k": UNKNOWN}}
     assert schema.violations(good, partial=True) == []
     bad = {"mode": "c", "list": [UNKNOWN, "x", 1, 2], "one": {"z": UNKNOWN}}
-    found = {(item.pointer, item.keyword) for item in schema.violations(bad, partial=True)}
+    found = {(item.pointer, item.code) for item in schema.violations(bad, partial=True)}
     assert found == {("/mode", "enum"), ("/list/1", "type"), ("/list", "maxItems"), ("/one", "oneOf")}
 
 
@@ -183,7 +183,7 @@ def test_a_text_has_the_format_that_its_schema_names(
         assert schema.violations({"x": text}, partial=partial) == []
     for text in bad:
         (found,) = schema.violations({"x": text}, partial=partial)
-        assert (found.pointer, found.keyword) == ("/x", "format")
+        assert (found.pointer, found.code) == ("/x", "format")
         assert found.message == f"expected format {json.dumps(name)}, found {json.dumps(text)}"
     assert schema.violations({"x": UNKNOWN}, partial=True) == []
 

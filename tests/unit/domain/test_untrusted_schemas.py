@@ -40,7 +40,7 @@ def test_names_that_are_not_evaluated_are_found_as_fast_as_any(schema: dict[str,
 
     assert compiled.violations({LONG[:-1]: 1, "b": 1}) == []
     (found,) = compiled.violations({LONG: 1, "b": 1})
-    assert (found.keyword, "known properties: 'b'" in found.message) == ("unevaluatedProperties", True)
+    assert (found.code, "known properties: 'b'" in found.message) == ("unevaluatedProperties", True)
 
 
 LEAVES: st.SearchStrategy[Any] = st.sampled_from(
@@ -130,7 +130,7 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     compiled = compile_schema(tree)
     assert compiled.violations({"left": {"right": {}}}) == []
     (found,) = compiled.violations({"left": {"middle": {}}})
-    assert (found.pointer, found.keyword) == ("/left", "unevaluatedProperties")
+    assert (found.pointer, found.code) == ("/left", "unevaluatedProperties")
 
 
 LEVELS = 30
@@ -218,15 +218,15 @@ def test_each_part_of_a_value_meets_each_schema_once(schema: dict[str, Any], val
 def test_what_takes_too_many_steps_is_said_to(schema: Any, value: Any) -> None:
     (found,) = compile_schema({"properties": {"x": schema}}).violations({"x": value})
 
-    assert found.keyword == "cost"
+    assert found.code == "cost"
     assert f"more than {MAX_STEPS} steps" in found.message
 
 
 def test_checks_can_share_their_steps() -> None:
     compiled, steps = compile_schema(AMBIGUOUS), Steps(1_000)
 
-    assert [one.keyword for one in compiled.violations(tree(3), steps=steps)] == ["oneOf"]
-    assert [one.keyword for one in compiled.violations(tree(90), steps=steps)] == ["cost"]
+    assert [one.code for one in compiled.violations(tree(3), steps=steps)] == ["oneOf"]
+    assert [one.code for one in compiled.violations(tree(90), steps=steps)] == ["cost"]
 
 
 @pytest.mark.parametrize("schema", BRANCHING, ids=NAMES)
@@ -350,11 +350,11 @@ def test_a_bounded_check_finds_what_the_library_finds(schema: Any, one: Any, val
         return
     found = compile_schema(whole).violations({"x": value})
 
-    assert {(tuple(one.pointer.split("/")[1:]), one.keyword) for one in found if one.keyword != "false"} <= {
+    assert {(tuple(one.pointer.split("/")[1:]), one.code) for one in found if one.code != "false"} <= {
         (tuple(part.replace("~", "~0").replace("/", "~1") for part in path), keyword) for path, keyword in expected
     } | {
         # What may be null is told by the other alternative.
-        (tuple(one.pointer.split("/")[1:]), one.keyword)
+        (tuple(one.pointer.split("/")[1:]), one.code)
         for one in found
         if any(keyword == "anyOf" for _, keyword in expected)
     }

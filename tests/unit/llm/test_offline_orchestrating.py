@@ -37,7 +37,7 @@ def test_each_sentence_that_names_an_agent_is_a_step_that_is_shown_the_one_befor
 def test_a_prompt_that_names_no_agent_gives_no_plan(agents: Any) -> None:
     found = planned("Do something", agents)
 
-    assert [defect.rule for defect in found] == ["min_items"]
+    assert [defect.code for defect in found] == ["min_items"]
 
 
 def test_what_the_prompt_says_is_no_template_of_the_plan() -> None:

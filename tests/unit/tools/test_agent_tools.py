@@ -424,7 +424,7 @@ def test_a_group_above_the_limit_is_lowered_and_its_output_says_so() -> None:
 def test_no_tool_takes_a_longer_name_than_an_agent_can_have(name: str, place: dict[str, Any]) -> None:
     schema = tool_named(name).definition.input_schema
 
-    assert [one.keyword for one in violations(schema, place)] == ["maxLength"]
+    assert [one.code for one in violations(schema, place)] == ["maxLength"]
 
 
 def test_a_planning_call_that_is_cancelled_while_it_is_recorded_is_recorded() -> None:

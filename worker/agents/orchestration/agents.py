@@ -15,9 +15,9 @@ from planq.shared.domain.agents.input import input_defects, unstorable_texts
 from planq.shared.domain.errors import capped
 from planq.shared.domain.orchestration.compiling import Compiled
 from planq.shared.domain.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
-from planq.shared.domain.orchestration.validation import PlanDefect
 from planq.shared.domain.references.grammar import parse, unescaped
 from planq.shared.domain.schema.schemas import UNKNOWN
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.pointers import from_pointer
 
 
@@ -28,7 +28,7 @@ def agents_of(plan: OrchestrationPlan) -> list[str]:
 
 def agent_defects(
     plan: OrchestrationPlan, stored: Mapping[str, Mapping[str, Any]], compiled: Compiled | None = None
-) -> list[PlanDefect]:
+) -> list[Defect]:
     """Return the defects of a plan's calls: unknown agents and actions, input data that does not fit.
 
     `stored` are the documents in use of those agents, by name. Without `compiled`, for a plan that has other defects,
@@ -57,19 +57,20 @@ def _calls(
 
 def _call_defects(
     path: str, call: AgentCall, documents: Mapping[str, AgentDocument], arguments: Mapping[str, Any] | None
-) -> Iterator[PlanDefect]:
+) -> Iterator[Defect]:
     document = documents.get(call.agent_id)
     if document is None:
         unknown = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
-        yield PlanDefect(f"{path}.agent_id", "unknown_agent", unknown)
+        yield Defect(f"{path}.agent_id", "unknown_agent", unknown)
         return
     if not call.action_id and not call.prompt.strip():
         missing = f"{path}: an agent needs something to do; give it an action_id or a prompt"
-        yield PlanDefect(path, "required", missing)
+        yield Defect(path, "required", missing)
     known = _known(call.with_) if arguments is None else _known(arguments.get("with") or {}, _set_aside(arguments))
     for one in [*unstorable_texts(call.with_), *input_defects(document, call.action_id or None, known, partial=True)]:
-        place = f"{path}.action_id" if one.field == "action" else f"{path}.with{_dotted(one.pointer)}"
-        yield PlanDefect(place, one.rule, f"{place}: {one.message}")
+        within = _dotted(one.pointer.removeprefix("with"))
+        place = f"{path}.action_id" if one.pointer == "action" else f"{path}.with{within}"
+        yield Defect(place, one.code, f"{place}: {one.message}")
 
 
 def _set_aside(arguments: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:

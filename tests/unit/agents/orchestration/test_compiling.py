@@ -57,7 +57,7 @@ def test_bindings_of_the_request_win_and_those_of_a_group_stay_in_it() -> None:
         group("p", {"agent_id": "b", "prompt": "p"}, bindings={"mode": "fast"}),
         agent("d", **{"with": {"mode": "{{ bindings.mode }}"}}),
     )
-    assert (defect.path, defect.rule) == ("steps[1].agent.with.mode", "unknown_binding")
+    assert (defect.pointer, defect.code) == ("steps[1].agent.with.mode", "unknown_binding")
 
 
 @pytest.mark.parametrize(("own", "given"), [(None, 5_000), (120_000, 120_000), (1, 1)])
@@ -85,7 +85,7 @@ def test_bindings_that_are_called_as_results_are_defects_all_told() -> None:
         bindings={"c": 1, "g": 2},
     )
 
-    assert [(defect.path, defect.rule) for defect in defects] == [
+    assert [(defect.pointer, defect.code) for defect in defects] == [
         ("bindings.c", "duplicate_result_key"),
         ("bindings.g", "duplicate_result_key"),
         ("steps[0].agent.prompt", "forward_reference"),

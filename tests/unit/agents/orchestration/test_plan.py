@@ -13,8 +13,9 @@ from planq.shared.domain.orchestration.plan import (
     ParallelGroup,
     StepType,
 )
-from planq.shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, read_plan
+from planq.shared.domain.orchestration.validation import MAX_CHILDREN, read_plan
 from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values.defects import Defect
 from planq.worker.agents.orchestration.schema import PLAN_SCHEMA
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}
@@ -23,7 +24,7 @@ AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": 
 def defects(raw: Any, **options: Any) -> list[tuple[str, str]]:
     found = read_plan(raw, **options)
     assert isinstance(found, list)
-    return [(defect.path, defect.rule) for defect in found]
+    return [(defect.pointer, defect.code) for defect in found]
 
 
 def test_every_defect_is_told_at_once() -> None:
@@ -83,7 +84,7 @@ def test_a_plan_that_is_nested_too_deeply_is_refused_and_not_walked() -> None:
 def test_untrusted_text_is_cut_and_quoted() -> None:
     (defect,) = read_plan({"steps": [{**AGENT, "id": "x y" * 1_000 + "\n"}]})  # type: ignore[misc]
 
-    assert isinstance(defect, PlanDefect)
+    assert isinstance(defect, Defect)
     assert len(defect.message) < 200
     assert "\n" not in defect.message
 
@@ -125,4 +126,4 @@ def test_the_name_of_an_agent_is_no_longer_than_one_can_be() -> None:
 
     assert isinstance(read_plan({"steps": [fits]}), OrchestrationPlan)
     assert defects({"steps": [long]}) == [("steps[0].agent.agent_id", "max_length")]
-    assert [one.keyword for one in violations(PLAN_SCHEMA, {"steps": [long]})] == ["maxLength"]
+    assert [one.code for one in violations(PLAN_SCHEMA, {"steps": [long]})] == ["maxLength"]

@@ -21,7 +21,7 @@ PLAN = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": {"a
 def test_a_limit_is_a_whole_number_above_zero(name: str, value: Any) -> None:
     (defect,) = request_defects({name: value})
 
-    assert (defect.path, defect.rule) == (name, "min")
+    assert (defect.pointer, defect.code) == (name, "min")
 
 
 def test_limits_come_from_the_job() -> None:
@@ -44,7 +44,7 @@ def test_an_agent_is_asked_something_in_its_time(raw: dict[str, Any], rule: str)
     found = agent_request(raw, 60_000)
 
     assert isinstance(found, list)
-    assert [defect.rule for defect in found] == [rule]
+    assert [defect.code for defect in found] == [rule]
 
 
 @pytest.mark.parametrize("reply", ["", "[]", "NaN", "{" * 50_000, '{"steps": []} and more', "null"])
@@ -58,7 +58,7 @@ def test_a_planner_cannot_plan_by_calling_itself() -> None:
     found = read_reply(json.dumps(plan), max_steps=12)
 
     assert isinstance(found, list)
-    assert found[0].rule == "forbidden"
+    assert found[0].code == "forbidden"
     assert isinstance(read_reply(json.dumps(PLAN), max_steps=12), OrchestrationPlan)
 
 
@@ -90,7 +90,7 @@ def test_what_is_asked_above_a_limit_is_lowered_and_told() -> None:
 
     told = limits.lowerings(asked)
 
-    assert [(one.path, one.rule) for one in told] == [("max_parallel", "lowered"), ("timeout_ms", "lowered")]
+    assert [(one.pointer, one.code) for one in told] == [("max_parallel", "lowered"), ("timeout_ms", "lowered")]
     assert "40 is above the limit of 4" in told[0].message
     assert limits.lowered(asked) == limits
     assert limits.lowerings({"max_parallel": 4, "timeout_ms": 1, "prompt": "p"}) == []
@@ -102,7 +102,7 @@ def test_what_is_asked_above_a_limit_is_lowered_and_told() -> None:
 def test_a_group_is_told_only_what_makes_a_difference(children: int, wanted: int | None, is_told: bool) -> None:
     told = OrchestrateLimits(max_parallel=4).group_lowerings(children, wanted, "steps[0].parallel.max_concurrency")
 
-    assert [one.path for one in told] == ["steps[0].parallel.max_concurrency"] * is_told
+    assert [one.pointer for one in told] == ["steps[0].parallel.max_concurrency"] * is_told
 
 
 def test_limits_under_caps_are_the_lower_of_both() -> None:

@@ -119,7 +119,7 @@ def test_only_results_of_earlier_steps_can_be_used(step: int, rule: str | None) 
 
     render_value({"q": "{{ result.found.n }}"}, where, Guarded(), None, "steps[0].agent.with")
 
-    assert [defect.rule for defect in where.defects] == ([rule] if rule else [])
+    assert [defect.code for defect in where.defects] == ([rule] if rule else [])
 
 
 def test_results_of_later_steps_are_defects_that_name_their_place() -> None:
@@ -128,7 +128,7 @@ def test_results_of_later_steps_are_defects_that_name_their_place() -> None:
     render_text("{{ result.judged }}", where, Guarded(), None, "steps[0].agent.prompt")
 
     (defect,) = where.defects
-    assert (defect.path, defect.rule) == ("steps[0].agent.prompt", "forward_reference")
+    assert (defect.pointer, defect.code) == ("steps[0].agent.prompt", "forward_reference")
 
 
 def test_names_that_nothing_has_are_told() -> None:
@@ -154,7 +154,7 @@ def test_a_name_that_nothing_has_is_a_defect_that_names_those_there_are(text: st
     render_value({"q": text % name}, where, Guarded(), None, "steps[2].agent.with")
 
     (defect,) = where.defects
-    assert (defect.path, defect.rule) == ("steps[2].agent.with.q", "unknown_binding")
+    assert (defect.pointer, defect.code) == ("steps[2].agent.with.q", "unknown_binding")
     assert f"nothing is called '{name.removeprefix('.')}'; there: {there}" in defect.message
 
 
@@ -176,7 +176,7 @@ def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> No
 
         render_value({"q": value}, where, Guarded(), None, "steps[2].agent.with")
 
-        assert [(one.path, one.rule) for one in where.defects] == [("steps[2].agent.with.q", "invalid_template")]
+        assert [(one.pointer, one.code) for one in where.defects] == [("steps[2].agent.with.q", "invalid_template")]
         assert "{{ bindings.NAME }}" in where.defects[0].message
 
 
@@ -195,7 +195,7 @@ def test_a_field_that_a_binding_lacks_cannot_be_written_into_a_text(text: str, t
 
     (defect,) = where.defects
     rule = "unknown_binding" if "result" in text else "unknown_name"
-    assert (defect.path, defect.rule, where.missing) == ("steps[2].agent.prompt", rule, [])
+    assert (defect.pointer, defect.code, where.missing) == ("steps[2].agent.prompt", rule, [])
     assert f"there: {there}" in defect.message
 
 
@@ -212,7 +212,7 @@ def test_a_short_plan_cannot_insert_a_large_binding_without_end() -> None:
 
     planned = render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
 
-    assert [(defect.path, defect.rule) for defect in where.defects] == [("steps[2].agent.prompt", "too_large")]
+    assert [(defect.pointer, defect.code) for defect in where.defects] == [("steps[2].agent.prompt", "too_large")]
     assert len(planned) < 17_000_000
 
 
