@@ -182,6 +182,10 @@ class Settings(LearningSettings):
         description="Task events for Flower from the start, at the cost of throughput; it switches them on "
         "itself a few seconds late.",
     )
+    flower_url: WebAddress = Field(
+        default=None,
+        description="Where people reach Flower: the pages lead operators to its tasks. `planq up` sets it.",
+    )
     remote_control: Annotated[str, AfterValidator(known_commands)] = Field(
         default="",
         description="Celery's commands that workers carry out for anybody at the broker, separated by commas: "

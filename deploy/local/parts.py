@@ -74,6 +74,7 @@ def child_environment(options: UpOptions, database_url: str, broker_url: str) ->
     if options.flower_port is not None:
         # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
         env.setdefault("PLANQ_TASK_EVENTS", "true")
+        env.setdefault("PLANQ_FLOWER_URL", f"http://127.0.0.1:{options.flower_port}")
     return env | {
         "DATABASE_URL": database_url,
         "BROKER_URL": broker_url,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from starlette.requests import Request
 
@@ -14,6 +15,7 @@ from planq.api.page.frame.rendering import is_open, page_url
 from planq.api.page.frame.route import values_of
 from planq.api.page.frame.words import step_state
 from planq.api.routes.events import MAX_EVENTS, get_job_events
+from planq.shared.domain.jobs.ids import StepRef, step_attempt_id
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
 from planq.shared.domain.overview.timeline import (
     AttemptPhase,
@@ -28,6 +30,7 @@ from planq.shared.domain.overview.timeline import (
     step_phases,
 )
 from planq.shared.domain.overview.waiting import shown_seconds
+from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.database import Row
 
 _MOST_PAGES = 4
@@ -97,9 +100,12 @@ def moments_by_step(steps: Sequence[Mapping[str, Any]], moments: Sequence[JobMom
 
 
 async def attempts_of(
-    services: Services, who: Caller, moments: Mapping[int, Sequence[JobMoment]]
+    services: Services, who: Caller, job: Mapping[str, Any], moments: Mapping[int, Sequence[JobMoment]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the attempts at each step, as its page shows them, each with the worker that ran it."""
+    """Return the attempts at some steps of a job, as a page shows them, each with the worker that ran it.
+
+    To who sees all tenants, Flower's page of its task is named, too: Flower shows those of all tenants.
+    """
     spans = {index: step_attempts(own) for index, own in moments.items()}
     ids = sorted({one.worker for own in spans.values() for one in own if one.worker is not None})
     known = {
@@ -107,10 +113,20 @@ async def attempts_of(
     }
     place = page_url("/workers") if is_open(who, "/workers") else None
     workers = {id: _shown_worker(id, known.get(id), place) for id in ids}
+    flower = services.settings.flower_url if KeyScope.ADMIN in who.scopes else None
+    refs = {step["index"]: StepRef(UUID(job["id"]), step["round"], step["index"]) for step in job["steps"]}
     return {
-        index: [_shown_attempt(one) | {"worker": workers.get(one.worker or "")} for one in own]
+        index: [
+            _shown_attempt(one) | {"worker": workers.get(one.worker or ""), "flower": _task(flower, refs[index], one)}
+            for one in own
+        ]
         for index, own in spans.items()
     }
+
+
+def _task(flower: str | None, ref: StepRef, attempt: AttemptSpan) -> str | None:
+    """Return where Flower shows the task of an attempt, which has that id however many steps its message brought."""
+    return None if flower is None else f"{flower.rstrip('/')}/task/{step_attempt_id(ref, attempt.number)}"
 
 
 def _shown_worker(id: str, row: Row | None, place: str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def stack(
     """API and workers for the tests of a file, with tools that tests ask for."""
     require(lacking())
     url = postgres.create_migrated()
-    env = {"PLANQ_TOOLS": "tests.support.tools"}
+    env = {"PLANQ_TOOLS": "tests.support.tools", "PLANQ_FLOWER_URL": "http://127.0.0.1:5555/"}
     running = Stack(tmp_path_factory.mktemp("page"), url, valkey.url, env=env)
     running.start()
     yield running

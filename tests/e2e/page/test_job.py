@@ -32,6 +32,8 @@ def test_an_attempt_names_its_worker_and_leads_to_it(stack: Stack, visitor: Visi
     page = visitor.page
     page.goto(f"/ui/jobs/{job_id}/steps/0")
     worker = page.locator("#step-0").get_by_role("link", name=re.compile("^planq-io-"))
+    task = page.get_by_role("link", name="in Flower")
+    expect(task).to_have_attribute("href", f"http://127.0.0.1:5555/task/{job_id}.r0.s0.1")
     worker.click()
     expect(page).to_have_url(re.compile("/ui/workers#worker-"))
     row = page.locator(f"#{page.url.rpartition('#')[2]}")
