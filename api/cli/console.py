@@ -59,7 +59,7 @@ def _plain_segment(segment: Segment) -> Segment:
     return Segment(plain(segment.text), style)
 
 
-Row = Callable[[Any], Sequence[str]]
+RowText = Callable[[Any], Sequence[str]]
 """Makes the columns of a line for an item."""
 
 out = PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -117,7 +117,7 @@ def tell_of_more(page: Page) -> None:
         err.print("there are more; --limit shows them", style="dim")
 
 
-def print_items(answer: Mapping[str, Any], row: Row, nothing: str, *, as_json: bool) -> None:
+def print_items(answer: Mapping[str, Any], row: RowText, nothing: str, *, as_json: bool) -> None:
     """Print the `items` of an answer, a line for each, or say `nothing` where it has none."""
     if as_json:
         print_json(answer)
@@ -127,7 +127,7 @@ def print_items(answer: Mapping[str, Any], row: Row, nothing: str, *, as_json: b
     print_columns([row(one) for one in answer["items"]])
 
 
-def print_list(page: Page, row: Row, nothing: str, *, as_json: bool) -> None:
+def print_list(page: Page, row: RowText, nothing: str, *, as_json: bool) -> None:
     """Print the items of a page as `print_items` does, and say where there are more."""
     print_items({"items": page.items, "next_cursor": page.next_cursor}, row, nothing, as_json=as_json)
     if not as_json:
