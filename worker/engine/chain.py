@@ -311,6 +311,12 @@ _LAGS_SECONDS, _STILL_LAGS_SECONDS = 0.05, 0.01
 
 _LATELY_SECONDS = 3.0
 
+_BULK_LEAST = 2
+"""What bulk work has beside interactive work however late the loop is."""
+
+_FEWER, _MORE = 4, 8
+"""Bulk work keeps a slot of four after a look at a loop that lags, and gets one more for eight at one in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -336,6 +342,8 @@ class Slots:
 
     Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
     many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
+    Each look at a loop that lags leaves bulk work fewer for what is not slow, and each one at a loop in time gives it
+    more, up to all of its share. That bounds it while interactive work comes, from the first of it on.
     """
 
     def __init__(
@@ -354,7 +362,9 @@ class Slots:
         self._few = reserved_slots(count)
         self._held = 0
         self._slow = 0
-        self._bulk_free = count if bulk is None else bulk
+        self._bulk = self._bulk_room = count if bulk is None else bulk
+        self._bulk_held = self._bulk_quick = 0
+        self._interactive_until = -math.inf
         self._shares = Counter[str]()
         self._waiting: dict[Party, deque[asyncio.Future[None]]] = {}
 
@@ -395,6 +405,10 @@ class Slots:
         now = self._clock()
         if seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
             self._lagged_until = now + _LATELY_SECONDS
+        if seconds < _STILL_LAGS_SECONDS:
+            self._bulk_room = min(self._bulk, self._bulk_room + -(-self._bulk_room // _MORE))
+        elif seconds >= _LAGS_SECONDS:
+            self._bulk_room = max(_BULK_LEAST, self._bulk_room // _FEWER)
         self._call_next()
 
     def is_wanted_from(self, party: Party) -> bool:
@@ -407,6 +421,8 @@ class Slots:
         """
         mine = self._shares[party.tenant]
         if mine > self._few and self._is_short:
+            return True
+        if party.priority is Priority.BULK and not party.is_slow and self._bulk_left(party) < 0:
             return True
         if not self._waiting:
             return False
@@ -423,6 +439,14 @@ class Slots:
         return self._shares[tenant] / self._weights.get(tenant, 1.0)
 
     @property
+    def _is_bulk_bounded(self) -> bool:
+        return self._clock() < self._interactive_until
+
+    def _bulk_left(self, party: Party) -> int:
+        left = self._bulk - self._bulk_held
+        return left if party.is_slow or not self._is_bulk_bounded else min(left, self._bulk_room - self._bulk_quick)
+
+    @property
     def _is_short(self) -> bool:
         return self._few > 0 and self._clock() < min(self._lagged_until, self._several_until)
 
@@ -437,7 +461,7 @@ class Slots:
             left = most - self._held
         if self._is_short:
             left = min(left, self._few - mine)
-        return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_free))
+        return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_left(party)))
 
     def _change(self, count: int, party: Party) -> None:
         if count > 0 and party.tenant != self._last_tenant:
@@ -450,7 +474,10 @@ class Slots:
         if party.is_slow:
             self._slow += count
         if party.priority is Priority.BULK:
-            self._bulk_free -= count
+            self._bulk_held += count
+            self._bulk_quick += 0 if party.is_slow else count
+        elif count > 0:
+            self._interactive_until = self._clock() + _LATELY_SECONDS
 
     def _rank(self, party: Party) -> tuple[bool, bool, float]:
         tenant = party.tenant

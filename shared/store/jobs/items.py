@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import ClaimRequest, JobEnd
 from planq.shared.store.database import Row, json_text, stored_text
 from planq.shared.store.jobs.codec import message_to_json
@@ -22,13 +23,16 @@ LATE: SqlValue = {"applied": False}
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """One call: `text` is its JSON object without the opening brace and its number."""
+    """One call: `text` is its JSON object without the opening brace and its number.
+
+    `owner` says whose it is: interactive work passes the batch of bulk work also where both are of one tenant.
+    """
 
     job: str
     text: str
     take: ClaimRequest = NOTHING
     weight: int = 1
-    tenant: str = ""
+    owner: str = ""
 
 
 def end_fields(end: JobEnd) -> dict[str, Any]:
@@ -50,10 +54,15 @@ def end_fields(end: JobEnd) -> dict[str, Any]:
 
 
 def item_of(
-    fields: Mapping[str, Any], *, take: ClaimRequest = NOTHING, weight: int = 1, tenant: str = ""
+    fields: Mapping[str, Any],
+    *,
+    take: ClaimRequest = NOTHING,
+    weight: int = 1,
+    claim: StageClaim | StepClaim | None = None,
 ) -> BatchItem:
     """Return the item of a call with these fields, `job` among them; raises ValueError for what is no JSON."""
-    return BatchItem(fields["job"], json_text(fields)[1:], take, weight, tenant)
+    owner = "" if claim is None else f"{claim.priority} {claim.tenant_id}"
+    return BatchItem(fields["job"], json_text(fields)[1:], take, weight, owner)
 
 
 def weight_of_success(item: BatchItem) -> int:

@@ -82,7 +82,7 @@ _SUCCESSES_TOGETHER = 256
 """Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
 64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
 
-_TENANT = attrgetter("tenant")
+_OWNER = attrgetter("owner")
 
 _MOST_ASKED_ABOUT = 100
 """Steps at which a worker looks that is about to ask whether it may call its own."""
@@ -98,9 +98,9 @@ class PostgresJobStore:
         self._seconds = stage_timeout.total_seconds()
         self._claiming = Batcher(self._claim_stages)
         self._accepting = Batcher(
-            self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_TENANT
+            self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_OWNER
         )
-        self._ending = Batcher(self._end_jobs, owner_of=_TENANT)
+        self._ending = Batcher(self._end_jobs, owner_of=_OWNER)
         # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
         self._succeeding: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
         self._failing: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
@@ -143,7 +143,7 @@ class PostgresJobStore:
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
-        value = await self._accepting.do(item_of(fields, weight=1 + len(steps), tenant=claim.tenant_id))
+        value = await self._accepting.do(item_of(fields, weight=1 + len(steps), claim=claim))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return transition_result({**value, "ready": planned.ready_after(value)})
@@ -190,9 +190,7 @@ class PostgresJobStore:
         stop_reason: StopReason | None = None,
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
-        return await self._ending.do(
-            item_of({**stage_fence(claim, calls), **end_fields(end)}, tenant=claim.tenant_id)
-        )
+        return await self._ending.do(item_of({**stage_fence(claim, calls), **end_fields(end)}, claim=claim))
 
     async def keep_end(
         self,
@@ -208,7 +206,7 @@ class PostgresJobStore:
 
     async def end_kept(self, claim: StageClaim) -> bool:
         return await self._ending.do(
-            item_of({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, tenant=claim.tenant_id)
+            item_of({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, claim=claim)
         )
 
     async def chain_tool(
@@ -347,13 +345,13 @@ class PostgresJobStore:
             return transition_result(await self._database.call("planq_finish_joined", *given))
         if unit:
             fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
-        item = item_of(fields, take=take or NOTHING, weight=1 + len(unit), tenant=claim.tenant_id)
+        item = item_of(fields, take=take or NOTHING, weight=1 + len(unit), claim=claim)
         if (batcher := self._succeeding.get(item.take.lane)) is None:
             batcher = Batcher(
                 self._succeed_steps,
                 max_weight=_SUCCESSES_TOGETHER,
                 weigh=weight_of_success,
-                owner_of=_TENANT,
+                owner_of=_OWNER,
             )
             self._succeeding[item.take.lane] = batcher
         return transition_result(await batcher.do(item))
@@ -375,9 +373,9 @@ class PostgresJobStore:
             "in_doubt": in_doubt,
             "anew": anew,
         }
-        item = item_of(fields, take=take or NOTHING, tenant=claim.tenant_id)
+        item = item_of(fields, take=take or NOTHING, claim=claim)
         if (batcher := self._failing.get(item.take.lane)) is None:
-            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=_TENANT)
+            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=_OWNER)
         return transition_result(await batcher.do(item))
 
     async def ask_step(

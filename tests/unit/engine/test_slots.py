@@ -270,6 +270,33 @@ def test_while_the_loop_lags_each_of_several_tenants_gets_an_eighth() -> None:
     play(story)
 
 
+def test_bulk_work_gets_less_room_with_each_look_at_a_loop_that_lags_beside_interactive_work() -> None:
+    """Two hundred chains of bulk work took their turn before each step of an interactive job."""
+    now = [0.0]
+    slots = Slots(300, 225, clock=lambda: now[0])
+    bulk, slow = Party(A.tenant, Priority.BULK), Party(A.tenant, Priority.BULK, is_slow=True)
+    assert slots.reserve(225, bulk) == 225
+    slots.note_lag(0.2)
+    assert not slots.is_wanted_from(bulk), "alone it has all of its share, however late the loop is"
+    slots.reserve(1, A)
+    assert slots.is_wanted_from(bulk), "its chains go on no longer than until their next step"
+    assert not slots.is_wanted_from(slow), "what waits for others does not hold the loop"
+    slots.release(169, bulk)
+    assert not slots.is_wanted_from(bulk), "a quarter of them go on"
+    slots.note_lag(0.2)
+    slots.release(42, bulk)
+    slots.note_lag(0.2)
+    slots.release(12, bulk)
+    assert (slots.free(bulk), slots.free(slow)) == (1, 223), "two may always"
+    slots.note_lag(0.02)
+    assert slots.free(bulk) == 1, "neither late nor in time"
+    for _ in range(5):
+        slots.note_lag(0.0)
+    assert slots.free(bulk) == 6, "an eighth more each time, and one at least"
+    now[0] = 3.1
+    assert slots.free(bulk) == 223, "nobody waits for interactive work"
+
+
 def served_of(rule: Shares, count: int, waiting: Sequence[Party]) -> list[str]:
     """Let A hold all slots, then give them back one by one; returns who got them, each of whom keeps it."""
     served: list[str] = []
