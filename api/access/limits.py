@@ -43,7 +43,7 @@ class Windows(Protocol):
     at_once: int
     """How many calls of `check` may be under way."""
 
-    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
+    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; in their order."""
         ...
 
@@ -89,11 +89,11 @@ class RateLimits:
         """Let a message in and count it, or refuse it; never fails, and never waits long."""
         return await self._check(RateRequest(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
 
-    async def _check(self, knock: RateRequest) -> RateVerdict:
-        verdict = self._still_refused(knock)
+    async def _check(self, request: RateRequest) -> RateVerdict:
+        verdict = self._still_refused(request)
         if verdict is None and not self._is_resting:
-            verdict = await self._asking.do(knock)
-        return verdict or self._local.check(knock, time())
+            verdict = await self._asking.do(request)
+        return verdict or self._local.check(request, time())
 
     async def check_job(self, tenant_id: str, config: TenantConfig) -> RateVerdict:
         """Let a job in and count it, or refuse it, as `check` does with messages."""
@@ -122,45 +122,45 @@ class RateLimits:
     def _is_resting(self) -> bool:
         return self._away is not None and monotonic() < self._rests_until
 
-    async def _ask(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict | None]:
+    async def _ask(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict | None]:
         """Return what the server says, None where it does not answer; while it is away one call at a time asks."""
         if self._away is not None:
             if self._is_resting:
-                return [None] * len(knocks)
+                return [None] * len(requests)
             self._rests_until = monotonic() + self._pause_seconds
         # Those that were answered while these waited may have filled a window.
-        told = {knock: self._still_refused(knock) for knock in knocks}
-        asked = [knock for knock in knocks if told[knock] is None]
+        told = {request: self._still_refused(request) for request in requests}
+        asked = [request for request in requests if told[request] is None]
         try:
             async with asyncio.timeout(self._patience_seconds):
                 verdicts = iter(await self._windows.check(asked) if asked else ())
         except (Unavailable, TimeoutError) as error:
             self._lose(error)
-            return [told[knock] for knock in knocks]
+            return [told[request] for request in requests]
         self._find()
-        return [told[knock] or self._noted(knock, next(verdicts)) for knock in knocks]
+        return [told[request] or self._noted(request, next(verdicts)) for request in requests]
 
-    def _noted(self, knock: RateRequest, verdict: RateVerdict) -> RateVerdict:
+    def _noted(self, request: RateRequest, verdict: RateVerdict) -> RateVerdict:
         """Keep what is known here of a verdict from now on."""
         if verdict.is_allowed:
-            self._local.note(knock, time())
+            self._local.note(request, time())
             return verdict
         if len(self._refused) >= _MOST_REFUSED:
             self._refused.clear()
-        self._refused[knock] = monotonic(), verdict
+        self._refused[request] = monotonic(), verdict
         return verdict
 
-    def _still_refused(self, knock: RateRequest) -> RateVerdict | None:
+    def _still_refused(self, request: RateRequest) -> RateVerdict | None:
         """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
 
         So whoever sends far too much costs next to nothing.
         """
-        asked_at, refusal = self._refused.get(knock, (0.0, None))
+        asked_at, refusal = self._refused.get(request, (0.0, None))
         if refusal is None:
             return None
         now = refusal.at + monotonic() - asked_at
         if now >= refusal.lets_in_at:
-            del self._refused[knock]
+            del self._refused[request]
             return None
         return replace(refusal, at=now)
 

@@ -61,20 +61,20 @@ class ValkeyWindows:
         self._client = Redis.from_pool(pool)
         self._admit = self._client.register_script(_SCRIPT)
 
-    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
+    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; raises `BrokerUnavailable` for no answer."""
         keys: list[str] = []
         arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]
-        for knock in knocks:
-            of_both = (key_of(knock.tenant_id), key_of(knock.tenant_id, knock.channel))
+        for request in requests:
+            of_both = (key_of(request.tenant_id), key_of(request.tenant_id, request.channel))
             keys += [f"{self._prefix}{key}" for key in of_both]
-            arguments += (knock.rates.tenant, knock.rates.channel)
+            arguments += (request.rates.tenant, request.rates.channel)
         try:
             now, *told = await self._admit(keys=keys, args=arguments)
         except _LOST as error:
             raise _away(error) from error
         at = int(now) / _MICROSECONDS
-        return [_verdict(knock.rates, at, *told[5 * n : 5 * n + 5]) for n, knock in enumerate(knocks)]
+        return [_verdict(request.rates, at, *told[5 * n : 5 * n + 5]) for n, request in enumerate(requests)]
 
     async def ping(self) -> None:
         """Raise `BrokerUnavailable` where the server does not answer, or would not count a message.

@@ -89,8 +89,8 @@ def sanitize_error(given: Mapping[str, Any]) -> Answer:
 def rate_limit(given: Mapping[str, Any]) -> Answer:
     assert given["window_s"] == WINDOW_SECONDS, "planq knows no other window"
     windows, rates = LocalWindows(), Rates(given["tenant_limit"], given["channel_limit"])
-    knocks = [(RateRequest(TENANT_ID, asked["channel"], rates), float(asked["t"])) for asked in given["requests"]]
-    return {"allowed": [windows.check(knock, at).is_allowed for knock, at in knocks]}
+    requests = [(RateRequest(TENANT_ID, asked["channel"], rates), float(asked["t"])) for asked in given["requests"]]
+    return {"allowed": [windows.check(request, at).is_allowed for request, at in requests]}
 
 
 INBOUND: dict[str, dict[str, Adapter]] = {

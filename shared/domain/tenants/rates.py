@@ -96,10 +96,10 @@ class LocalWindows:
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
 
-    def check(self, knock: RateRequest, now: float) -> RateVerdict:
+    def check(self, request: RateRequest, now: float) -> RateVerdict:
         """Let a message in and count it, or refuse it."""
-        rates = knock.rates
-        of_tenant, of_channel = self._times(knock, now)
+        rates = request.rates
+        of_tenant, of_channel = self._times(request, now)
         is_allowed = len(of_tenant) < rates.tenant and len(of_channel) < rates.channel
         if is_allowed:
             of_tenant.append(now)
@@ -108,22 +108,22 @@ class LocalWindows:
             is_allowed, now, _window(of_tenant, rates.tenant, now), _window(of_channel, rates.channel, now)
         )
 
-    def note(self, knock: RateRequest, now: float) -> None:
+    def note(self, request: RateRequest, now: float) -> None:
         """Count a message that was let in elsewhere."""
-        for times in self._times(knock, now):
+        for times in self._times(request, now):
             times.append(now)
 
     def __len__(self) -> int:
         """How many windows are kept."""
         return len(self._by_key)
 
-    def _times(self, knock: RateRequest, now: float) -> tuple[deque[float], deque[float]]:
+    def _times(self, request: RateRequest, now: float) -> tuple[deque[float], deque[float]]:
         """Return when the messages were let in that count now, of the tenant and of the channel."""
         for idle in list(islice(self._by_key, _IDLE_AT_ONCE)):
             if not _counting(self._by_key[idle], now):
                 del self._by_key[idle]
-        of_tenant = _counting(self._latest((knock.tenant_id, None)), now)
-        return of_tenant, _counting(self._latest((knock.tenant_id, knock.channel)), now)
+        of_tenant = _counting(self._latest((request.tenant_id, None)), now)
+        return of_tenant, _counting(self._latest((request.tenant_id, request.channel)), now)
 
     def _latest(self, key: tuple[str, str | None]) -> deque[float]:
         """Return the times of a window, which is the last one to be forgotten from now on."""

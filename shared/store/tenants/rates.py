@@ -21,23 +21,23 @@ class PostgresWindows:
         self._database = database
         self._tidied = monotonic()
 
-    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
+    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
         """Let each message in and count it, or refuse it; raises `DatabaseUnavailable`."""
         # By tenant: two processes that wait for each other's turns would not end.
-        order = sorted(range(len(knocks)), key=lambda place: knocks[place].tenant_id)
+        order = sorted(range(len(requests)), key=lambda place: requests[place].tenant_id)
         rows = await self._database.fetch_all(
             "admit_messages",
-            tenant_ids=[knocks[place].tenant_id for place in order],
-            channels=[knocks[place].channel for place in order],
-            limits=[knocks[place].rates.tenant for place in order],
-            channel_limits=[knocks[place].rates.channel for place in order],
+            tenant_ids=[requests[place].tenant_id for place in order],
+            channels=[requests[place].channel for place in order],
+            limits=[requests[place].rates.tenant for place in order],
+            channel_limits=[requests[place].rates.channel for place in order],
             window_seconds=WINDOW_SECONDS,
         )
         if monotonic() - self._tidied >= WINDOW_SECONDS:
             self._tidied = monotonic()
             await self.tidy()
-        verdicts = {place: _verdict(knocks[place].rates, row) for place, row in zip(order, rows, strict=True)}
-        return [verdicts[place] for place in range(len(knocks))]
+        verdicts = {place: _verdict(requests[place].rates, row) for place, row in zip(order, rows, strict=True)}
+        return [verdicts[place] for place in range(len(requests))]
 
     async def tidy(self) -> None:
         """Remove what counts no more of tenants that send no more; a message removes what is its tenant's."""

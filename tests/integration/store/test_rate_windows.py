@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Checking(Protocol):
-    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]: ...
+    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]: ...
 
 
 class Counted(Checking, Protocol):
@@ -37,8 +37,8 @@ class InMemory:
     def __init__(self) -> None:
         self._windows = LocalWindows()
 
-    async def check(self, knocks: Sequence[RateRequest]) -> Sequence[RateVerdict]:
-        return [self._windows.check(knock, now=1_000.0) for knock in knocks]
+    async def check(self, requests: Sequence[RateRequest]) -> Sequence[RateVerdict]:
+        return [self._windows.check(one, now=1_000.0) for one in requests]
 
     def age(self, seconds: float) -> None:
         for times in self._windows._by_key.values():
@@ -99,7 +99,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 Case = tuple[Rates, Sequence[tuple[float, str, bool, int, int]]]
 
 
-async def knock(windows: Checking, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
+async def admit(windows: Checking, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
     (verdict,) = await windows.check([RateRequest(tenant_id, channel, rates)])
     return verdict
 
@@ -140,7 +140,7 @@ def test_messages_are_let_in_as_the_windows_slide(play: Play, case: Case) -> Non
     async def work(windows: Counted) -> None:
         for number, (seconds, channel, *expected) in enumerate(messages):
             windows.age(seconds)
-            verdict = await knock(windows, "acme", channel, rates)
+            verdict = await admit(windows, "acme", channel, rates)
             found = [verdict.is_allowed, verdict.tenant.remaining, verdict.channel.remaining]
             assert found == expected, f"message {number}"
 
@@ -150,25 +150,25 @@ def test_messages_are_let_in_as_the_windows_slide(play: Play, case: Case) -> Non
 def test_tenants_and_their_channels_of_one_name_stand_apart(play: Play) -> None:
     async def work(windows: Counted) -> None:
         for tenant_id in ("acme", "acme:web", "{acme}", "globex"):
-            assert (await knock(windows, tenant_id, "web", Rates(1, 1))).is_allowed
-            assert not (await knock(windows, tenant_id, "web", Rates(1, 1))).is_allowed
+            assert (await admit(windows, tenant_id, "web", Rates(1, 1))).is_allowed
+            assert not (await admit(windows, tenant_id, "web", Rates(1, 1))).is_allowed
 
     play(work)
 
 
 def test_a_verdict_says_when_a_place_is_free(play: Play) -> None:
     async def work(windows: Counted) -> None:
-        first = await knock(windows, "acme", "web", Rates(3, 2))
+        first = await admit(windows, "acme", "web", Rates(3, 2))
         assert first.tenant.frees_at == first.channel.frees_at == pytest.approx(first.at + 60, abs=0.001)
         windows.age(20)
-        second = await knock(windows, "acme", "web", Rates(3, 2))
-        refused = await knock(windows, "acme", "web", Rates(3, 2))
+        second = await admit(windows, "acme", "web", Rates(3, 2))
+        refused = await admit(windows, "acme", "web", Rates(3, 2))
         assert not refused.is_allowed
         assert refused.lets_in_at == pytest.approx(first.at + 40, abs=0.001)
-        elsewhere = await knock(windows, "acme", "sms", Rates(2, 2))
+        elsewhere = await admit(windows, "acme", "sms", Rates(2, 2))
         assert (elsewhere.tenant.is_full, elsewhere.channel.used) == (True, 0)
         assert elsewhere.channel.frees_at == pytest.approx(elsewhere.at, abs=0.001)
-        lowered = await knock(windows, "acme", "web", Rates(1, 2))
+        lowered = await admit(windows, "acme", "web", Rates(1, 2))
         assert (lowered.tenant.used, lowered.tenant.remaining) == (2, 0)
         assert lowered.lets_in_at == pytest.approx(second.at + 60, abs=0.001), "both that count must have left"
 
@@ -217,9 +217,9 @@ def test_marks_of_tenants_that_send_no_more_are_removed(database_url: str) -> No
     async def work() -> list[tuple[Any, ...]]:
         async with Database(database_url, max_connections=1) as database:
             windows = InPostgres(database, database_url)
-            await knock(windows, "gone", "web", Rates(5, 5))
+            await admit(windows, "gone", "web", Rates(5, 5))
             windows.age(61)
-            await knock(windows, "here", "web", Rates(5, 5))
+            await admit(windows, "here", "web", Rates(5, 5))
             await windows.tidy()
         with psycopg.connect(database_url) as connection:
             return connection.execute("SELECT tenant_id FROM rate_marks").fetchall()
@@ -230,7 +230,7 @@ def test_marks_of_tenants_that_send_no_more_are_removed(database_url: str) -> No
 def test_valkey_forgets_tenants_that_send_no_more(valkey: EmbeddedValkey, valkey_url: str) -> None:
     async def work() -> None:
         windows = ValkeyWindows(valkey_url, patience_seconds=PATIENCE_SECONDS)
-        await knock(windows, "acme", "web", Rates(5, 5))
+        await admit(windows, "acme", "web", Rates(5, 5))
         await windows.close()
 
     asyncio.run(work())

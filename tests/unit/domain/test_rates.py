@@ -36,11 +36,11 @@ def test_windows_in_which_nothing_counts_are_forgotten() -> None:
 
 def test_a_message_counts_for_a_minute_and_no_longer() -> None:
     windows = LocalWindows()
-    knock = RateRequest("acme", "web", Rates(1, 1))
-    assert windows.check(knock, now=100.0).is_allowed
-    refused = windows.check(knock, now=159.999)
+    request = RateRequest("acme", "web", Rates(1, 1))
+    assert windows.check(request, now=100.0).is_allowed
+    refused = windows.check(request, now=159.999)
     assert (refused.is_allowed, refused.tenant.used) == (False, 1)
-    assert windows.check(knock, now=160.0).is_allowed, "when the answer said that it would be"
+    assert windows.check(request, now=160.0).is_allowed, "when the answer said that it would be"
 
 
 def test_a_clock_that_is_put_back_keeps_nobody_out() -> None:
