@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _SATURATION, _BY_LENGTH = 1.2, 0.6
 """How soon a further occurrence of a word counts no more, and how much a long section loses by its length."""
@@ -61,9 +62,8 @@ class ManualHit:
 
 def search_pages(pages: Mapping[str, str], words: str, *, limit: int = 5) -> list[ManualHit]:
     """Return the sections that fit the words best, the best one first; none where no section has any of them."""
-    sections = [section for name, text in pages.items() for section in sections_of(name, text)]
+    sections, counted = _read(tuple(pages.items()))
     asked = list(dict.fromkeys(terms(words)))
-    counted = [_counted(section) for section in sections]
     rarity = {term: _rarity(sum(term in one for one in counted), len(counted)) for term in asked}
     usual = sum(one.total() for one in counted) / max(len(counted), 1)
     scored = []
@@ -76,6 +76,12 @@ def search_pages(pages: Mapping[str, str], words: str, *, limit: int = 5) -> lis
             scored.append((score * _weight(section.page), section))
     scored.sort(key=lambda one: -one[0])
     return [_shown(section, score, asked) for score, section in scored[:limit]]
+
+
+@lru_cache(maxsize=1)  # a manual stays as it is, and to count its words takes ten times what a search does
+def _read(pages: Sequence[tuple[str, str]]) -> tuple[Sequence[ManualSection], Sequence[Counter[str]]]:
+    sections = [section for name, text in pages for section in sections_of(name, text)]
+    return sections, [_counted(section) for section in sections]
 
 
 def sections_of(name: str, text: str) -> Iterable[ManualSection]:
