@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.lacking import require
@@ -65,3 +67,13 @@ class Visitor:
     def close(self) -> None:
         """Close the page and forget its cookies."""
         self.context.close()
+
+
+def check(visitor: Visitor, width: int) -> None:
+    """See that nothing keeps people from using the page, and that nothing stands beside it."""
+    found: list[Any] = Axe().run(visitor.page).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == [], visitor.page.url
+    for shown in (768, width):
+        visitor.page.set_viewport_size({"width": shown, "height": 900})
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= shown, (shown, visitor.page.url)

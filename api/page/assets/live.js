@@ -223,6 +223,10 @@ function open() {
   }
 }
 
+// On a phone the navigation is a row that is longer than the screen: the page that is shown is to be seen in it.
+const here = document.querySelector("nav [aria-current]");
+if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
+
 document.addEventListener("planq:page", (event) => show(event.detail));
 addEventListener("hashchange", open);
 open();

@@ -21,13 +21,14 @@ from planq.api.page.frame.trees import marks_of, tree
 from planq.shared.domain.overview.waiting import shown_seconds
 from planq.shared.settings import VERSION
 
-SECTIONS = (
-    *(("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat"), ("Batches", "/batches")),
-    *(("Agents", "/agents"), ("Tools", "/tools"), ("Conversations", "/conversations"), ("Workers", "/workers")),
-    *(("Schedules", "/schedules"), ("Webhooks", "/endpoints"), ("Insights", "/insights"), ("Costs", "/costs")),
-    *(("Tenants", "/tenants"), ("Manual", "/manual")),
+_GROUPS = (
+    (("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat")),
+    (("Conversations", "/conversations"), ("Batches", "/batches"), ("Schedules", "/schedules")),
+    (("Agents", "/agents"), ("Tools", "/tools"), ("Webhooks", "/endpoints")),
+    (("Workers", "/workers"), ("Insights", "/insights"), ("Costs", "/costs"), ("Tenants", "/tenants")),
+    (("Manual", "/manual"),),
 )
-"""The pages that have a place in the navigation."""
+"""The pages that have a place in the navigation: of work, of more work at once, of its parts, of how it fares."""
 
 _HOMES = ("/jobs", "/chat", "/tenants", "/elicitations")
 """Where a visit begins: on the first that the key opens; each key opens the last."""
@@ -65,6 +66,7 @@ def _environment() -> Environment:
         line=words.line,
         pretty=words.pretty,
         when=words.when,
+        age=words.age,
         cost=words.cost,
         size=words.size,
         dollars=words.dollars,
@@ -104,7 +106,8 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
             token=sessions.token(session),
             who=who,
             has_session=session.digest is not None,
-            sections=[] if who is None else [one for one in SECTIONS if is_open(who, one[1])],
+            sections=[] if who is None else [one for group in _GROUPS for one in group if is_open(who, one[1])],
+            section_starts=[] if who is None else _beginnings(who),
             home=None if who is None else home_of(who),
             path=request.scope["path"].removeprefix(UI),
             version=VERSION,
@@ -121,6 +124,12 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
     if given is None or given.ends_at - now < LIFETIME_SECONDS / 2:
         keep(request, response, session._replace(ends_at=int(now) + LIFETIME_SECONDS))
     return response
+
+
+def _beginnings(who: Caller) -> list[str]:
+    """Return the first page of each group that a key sees, but for the first group."""
+    seen = [[path for _, path in group if is_open(who, path)] for group in _GROUPS]
+    return [paths[0] for paths in seen if paths][1:]
 
 
 def is_open(who: Caller, path: str) -> bool:

@@ -113,9 +113,18 @@ def when(text: str | None) -> Markup:
     """Return a time as a page shows it: how long ago, and the moment for who asks."""
     if text is None:
         return Markup("–")
+    return _time(text, "{} ago")
+
+
+def age(text: str) -> Markup:
+    """Return a time below a heading that says that it is past."""
+    return _time(text, "{}")
+
+
+def _time(text: str, past: str) -> Markup:
     moment = datetime.fromisoformat(text)
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    told = f"{shown_seconds(seconds)} ago" if seconds >= 0 else f"in {shown_seconds(-seconds)}"
+    told = past.format(shown_seconds(seconds)) if seconds >= 0 else f"in {shown_seconds(-seconds)}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(text, f"{moment:%Y-%m-%d %H:%M:%S} UTC", told)
 
 
@@ -139,7 +148,9 @@ def size(number: int) -> str:
     """Return how many bytes something has, in the unit in which that is read at a glance."""
     if number < _KIB:
         return f"{number} bytes"
-    return f"{number / _KIB:.1f} KiB" if number < _KIB * _KIB else f"{number / _KIB / _KIB:.1f} MiB"
+    units = ("KiB", "MiB", "GiB", "TiB")
+    power = next((n for n in range(1, len(units)) if number < _KIB ** (n + 1)), len(units))
+    return f"{number / _KIB**power:.1f} {units[power - 1]}"
 
 
 def dollars(amount: float | None) -> Markup:

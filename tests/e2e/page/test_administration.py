@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from planq.deploy.local.valkey import EmbeddedValkey
-from tests.e2e.page.test_chat import check
-from tests.support.browser import Visitor, lacking
+from tests.support.browser import Visitor, check, lacking
 from tests.support.lacking import require
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack

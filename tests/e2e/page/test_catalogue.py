@@ -12,9 +12,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from planq.deploy.local.valkey import EmbeddedValkey
-from tests.e2e.page.test_chat import check
 from tests.e2e.page.test_pages import HOSTILE
-from tests.support.browser import Visitor, lacking
+from tests.support.browser import Visitor, check, lacking
 from tests.support.insights import Execute, ended, learned, taught
 from tests.support.lacking import require
 from tests.support.receiver import Receiver, receiving

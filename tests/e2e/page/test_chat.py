@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from planq.deploy.local.valkey import EmbeddedValkey
 from tests.e2e.page.test_pages import HOSTILE
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, WireServer
-from tests.support.browser import Visitor, lacking
+from tests.support.browser import Visitor, check, lacking
 from tests.support.lacking import require
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
@@ -202,11 +200,3 @@ def test_everybody_can_use_the_chat(stack: Stack, browser: Browser, width: int, 
         check(visitor, width)
     visitor.close()
     assert visitor.complaints == []
-
-
-def check(visitor: Visitor, width: int) -> None:
-    """See that nothing keeps people from using the page, and that nothing stands beside it."""
-    found: list[Any] = Axe().run(visitor.page).response["violations"]
-    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
-    assert serious == [], visitor.page.url
-    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width, visitor.page.url
