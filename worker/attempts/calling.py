@@ -40,7 +40,6 @@ class Calling:
         "_timer",
         "begin_progress",
         "is_abandoned",
-        "is_over",
         "owner",
         "phase",
         "progress",
@@ -57,7 +56,6 @@ class Calling:
         self._done_or_timeout: asyncio.Future[None] = self._loop.create_future()
         self.begin_progress: Callable[[], CallProgress] | None = None
         self.progress: CallProgress | None = None
-        self.is_over = False
         self.phase = Phase.PREPARING
         self.is_abandoned = False
         self.seconds = claim.timeout_seconds
@@ -127,7 +125,7 @@ class Calling:
     def report(self, done: float | None, message: str) -> None:
         """Take a report of the tool, which nobody hears once the call is over."""
         if self.progress is None:
-            if self.is_over or self.begin_progress is None:
+            if self.begin_progress is None:  # nobody waits for the call any more
                 return
             self.progress = self.begin_progress()
         self.progress.report(done, message)
@@ -138,9 +136,9 @@ class Calling:
 
     def end_reports(self) -> None:
         """Write nothing more of what the tool reports."""
-        self.is_over = True
         if self.progress is not None:
             self.progress.close()
+        self.begin_progress = self.progress = None  # which refer to this call: only the collector would free them
 
     async def _report(self, done: float | None, message: str) -> None:
         self.report(done, message)
