@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planq.api.cli.progress import JobDriver
+from planq.api.cli.progress import ProgressPrinter
 from planq.api.documents import execution_document, job_document
 from planq.api.http.exchange import json_bytes
 from planq.api.routes.executions import ExecutionDocument
@@ -92,7 +92,7 @@ def test_a_guide_is_shown_as_the_first_round(play: Callable[..., Any], tools: li
     ]
     told = Console(file=StringIO(), width=100, markup=False)
     for job in (shown, refused):
-        JobDriver(told).tell(job)
+        ProgressPrinter(told).update(job)
     printed = told.file.getvalue()  # type: ignore[attr-defined]
     assert "1. Note it [bold]" in printed
     assert "no guide" in printed
