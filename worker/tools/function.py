@@ -112,6 +112,8 @@ class FunctionTool:
     async def _offered(self, injected: Mapping[str, Any], context: ToolContext) -> Mapping[Any, Any]:
         """Return what these parameters ask for, by type; raises `Unreached` where a resource cannot be opened."""
         offered = {ToolContext: context, ToolServices: self._services}
+        if not injected:
+            return offered
         wanted = {kind for kind in injected.values() if kind not in INJECTED}
         return {**offered, **await self._resources.get(wanted)} if wanted else offered
 

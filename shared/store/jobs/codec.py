@@ -332,7 +332,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         in_doubt=value["in_doubt"],
         wanted=tuple(path_of(path) for path in value["wanted"] or ()),
         answers=tuple(_answer(stored) for stored in value["answers"] or ()),
-        policies=tuple(_policies(value["loops"] or ())),
+        policies=tuple(_policies(value["loops"])) if value["loops"] else (),
         verbatim=value["verbatim"],
         priority=Priority(value["priority"]),
         time_left=None if time_left is None else timedelta(seconds=time_left),
