@@ -24,6 +24,8 @@ function finderOf(old) {
   return href && ((fresh) => [...fresh.querySelectorAll("a")].find((link) => link.getAttribute("href") === href));
 }
 
+const SCROLLED = ".scroll, .tall, .tree, pre";
+
 function replaceRegion(old, fresh) {
   if (isBusy(old)) return;
   for (const open of old.querySelectorAll("details[id]")) {
@@ -35,7 +37,10 @@ function replaceRegion(old, fresh) {
   }
   if (old.outerHTML === fresh.outerHTML) return;
   const find = finderOf(old);
+  const scrolled = [...old.querySelectorAll(SCROLLED)].map((one) => [one.scrollLeft, one.scrollTop]);
   old.replaceWith(fresh);
+  const again = fresh.querySelectorAll(SCROLLED);
+  if (again.length === scrolled.length) scrolled.forEach((to, at) => { if (to[0] || to[1]) again[at].scrollTo(...to); });
   if (find) find(fresh)?.focus({ preventScroll: true });
 }
 

@@ -79,7 +79,6 @@ def test_child_jobs_open_where_they_stand(stack: Stack, visitor: Visitor) -> Non
     page.locator("#step-1 > summary").click()
     plan = page.locator("#step-1 details.child").first
     plan.locator("> summary").click()
-    expect(plan.locator(".kin h3").first).to_contain_text("1 child job")
     expect(plan.locator("> .below details.child")).to_have_count(12)
     odd = plan.locator("> .below details.child").first
     odd.locator("> summary").click()
