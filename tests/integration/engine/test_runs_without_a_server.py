@@ -92,8 +92,11 @@ def shown_steps(steps: Any) -> list[dict[str, Any]]:
 
 def in_order(events: Any) -> list[str]:
     """Return the events as text, in an order that is not chance, and without the ids that only real workers have."""
-    told = [(kind, data and {name: data[name] for name in data if name != "worker_id"}) for kind, data in events]
-    return sorted(json.dumps([kind, data], sort_keys=True) for kind, data in told)
+
+    def shared(data: Any) -> Any:
+        return {name: data[name] for name in data if name != "worker_id"} if isinstance(data, dict) else data
+
+    return sorted(json.dumps([kind, shared(data)], sort_keys=True) for kind, data in events)
 
 
 async def over_postgres(harness: Harness, text: str, fields: dict[str, Any]) -> dict[str, Any]:
