@@ -49,11 +49,11 @@ def add_endpoint(
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an endpoint, which is told of the ends of all jobs and batches unless events are named.
+    """Add an endpoint, which is told of all events of jobs, batches and channels unless some are named.
 
     Its secret is shown now and never again.
     """
-    body = {"url": target, "events": event or ["job.*", "batch.*"], "description": description}
+    body = {"url": target, "events": event or ["job.*", "batch.*", "channel.*"], "description": description}
     with reported(as_json=as_json), connect(url, api_key) as client:
         made = client.add_endpoint(body)
     if as_json:
