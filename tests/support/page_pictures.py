@@ -6,10 +6,12 @@ chromium.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import APIResponse, Page, sync_playwright
 
 from planq import Client
 
@@ -26,6 +28,16 @@ FAN_OUT = {
     ]
 }
 
+ASKING = {
+    "kind": "elicitation",
+    "message": "Which city is the trip to?",
+    "requested_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "by": {"enum": ["train", "ship"]}},
+        "required": ["city"],
+    },
+}
+
 
 def ask(url: str) -> str:
     """Ask for what the pictures show; returns the job whose page is one of them."""
@@ -37,6 +49,7 @@ def ask(url: str) -> str:
         shown = client.submit("Squares of the first four numbers", plan=FAN_OUT)
         shown.wait(timeout=120)
         client.submit(plan={"calls": [{"tool_name": "wait", "arguments": {"seconds": 3600}}]})
+        client.submit("Book the trip", plan={"calls": [ASKING]})
         return str(shown.id)
 
 
@@ -49,6 +62,31 @@ def talk(page: Page, url: str) -> str:
     page.wait_for_url("**/ui/chat/*-*")
     page.get_by_text("composed by planq").first.wait_for(timeout=120_000)
     return page.url.removeprefix(url)
+
+
+LINES = "".join(
+    json.dumps({"custom_id": f"order-{n}", "body": {"input": f"calculate {n} * 19"}}) + "\n" for n in range(1, 41)
+)
+PROMPTS = ("Answer what customers ask.", "Answer what customers ask, in one sentence. Compute sums by the tool.")
+
+
+def fill(page: Page, url: str) -> str:
+    """Let there be an agent in two versions and a batch; returns the path of the batch that has ended."""
+    for prompt in PROMPTS:
+        document = {"name": "clerk", "description": "Answers customers.", "tools": ["calculate"], "prompt": prompt}
+        told(page.request.put(f"{url}/agents/clerk", data=document))
+    headers = {"Content-Type": "application/jsonl"}
+    made = told(page.request.post(f"{url}/batches?name=Orders", data=LINES, headers=headers))
+    page.goto(f"{url}/ui/batches/{made['id']}")
+    page.locator("#facts .state").get_by_text("Completed").wait_for(timeout=120_000)
+    return f"/ui/batches/{made['id']}"
+
+
+def told(answer: APIResponse) -> Any:
+    """Return what an answer says; raises `RuntimeError` for a refusal."""
+    if not answer.ok:
+        raise RuntimeError(answer.text())
+    return answer.json()
 
 
 def take(page: Page, url: str, path: str, name: str) -> None:
@@ -69,6 +107,9 @@ def main(url: str) -> int:
         take(page, url, "/ui/jobs", "page-jobs")
         take(page, url, f"/ui/jobs/{job}", "page-job")
         take(page, url, talk(page, url), "page-chat")
+        take(page, url, "/ui/elicitations", "page-inbox")
+        take(page, url, fill(page, url), "page-batch")
+        take(page, url, "/ui/agents/clerk", "page-agent")
         take(page, url, "/ui/workers", "page-workers")
         take(page, url, "/ui/manual?q=job+stuck+in+queued", "page-manual")
         browser.close()
