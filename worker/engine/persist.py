@@ -9,7 +9,7 @@ from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.values.backoff import pauses
+from planq.shared.domain.values.backoff import pause_after
 
 _log = logging.getLogger("planq.engine")
 
@@ -30,12 +30,13 @@ async def persist(ask: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.
     what it unlocked. Raises `DatabaseUnavailable` when the database stays away for five minutes.
     """
     until = monotonic() + _PATIENCE_SECONDS
-    waits = pauses(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+    failures = 0
     while True:
         try:
             return await ask(*args, **kwargs)
         except DatabaseUnavailable:
-            pause = next(waits)
+            failures += 1
+            pause = pause_after(failures, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
             if monotonic() + pause > until:
                 raise
         _log.warning("database_awaited", extra={"pause_seconds": pause})
