@@ -83,8 +83,8 @@ class RunningAttempt:
         return self.state in (AttemptState.CONCLUDING, AttemptState.CANCELLED)
 
     def conclude(self) -> bool:
-        """Begin to write its outcome; False where that has begun before."""
-        if self.is_concluding:
+        """Begin to write its outcome; False where that has begun before. What was cut off just then stays so."""
+        if self.is_concluding or self.state is AttemptState.CUT_OFF:
             return False
         self.state = AttemptState.CONCLUDING
         return True

@@ -18,7 +18,7 @@ from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.ports import StepClaim
 from planq.worker.attempts.calling import Calling
 from planq.worker.attempts.secrets import CallSecrets, no_secrets
-from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.in_flight import AttemptState, InFlightWork, RunningAttempt, attempt_of
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:
@@ -185,3 +185,11 @@ def test_what_fails_before_the_call_says_so_by_its_phase() -> None:
         return calling.phase
 
     assert asyncio.run(refused()) is Phase.PREPARING
+
+
+def test_what_is_cut_off_just_before_its_outcome_is_written_stays_cut_off() -> None:
+    """Its cancellation came when it was said to conclude: it went up to the dispatcher as that of the process."""
+    running = RunningAttempt(attempt_of(claim()), claim(), AttemptState.RUNNING)
+    assert running.cut_off()
+    assert not running.conclude()
+    assert running.state is AttemptState.CUT_OFF
