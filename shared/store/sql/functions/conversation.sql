@@ -78,6 +78,7 @@ DECLARE
     v_next uuid;
     v_run_at timestamptz;
     v_missed uuid;
+    v_is_new boolean := false;
 BEGIN
     IF v_known IS NOT NULL THEN
         RETURN v_known;
@@ -87,10 +88,18 @@ BEGIN
         IF v_known IS NOT NULL THEN
             RETURN v_known;
         END IF;
-        INSERT INTO conversations AS n (id, tenant_id, channel, thread, first_source_id)
+        -- As it is with its first message, which begins a turn: so its row is written once.
+        INSERT INTO conversations AS n (id, tenant_id, channel, thread, first_source_id,
+                                        last_sequence, messages_in, last_turn, last_inbound_at, active_job_id)
         VALUES (m.conversation_id, m.tenant_id, m.channel, coalesce(m.thread, m.conversation_id::text),
-                CASE WHEN m.thread IS NULL THEN m.source_id END)
+                CASE WHEN m.thread IS NULL THEN m.source_id END, 1, 1, 1, planq_now(), v_job)
         ON CONFLICT DO NOTHING RETURNING n.* INTO c;
+        IF FOUND THEN
+            v_is_new := true;
+            c.last_sequence := 0;
+            c.last_turn := 0;
+            c.active_job_id := NULL;
+        END IF;
     END IF;
     IF c.id IS NULL THEN
         v_at := coalesce(v_at, planq_named_conversation(m));
@@ -115,7 +124,7 @@ BEGIN
     END IF;
     a := planq_place_message(c, m, p_job->>'input');
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
-        PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END);
+        PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END, v_is_new);
     END IF;
     IF a.job IS NULL AND a.outcome = 'accepted' THEN
         v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
@@ -143,8 +152,11 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
-        'begun', coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) FROM jobs o
-                           WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json),
+        'begun', CASE
+            WHEN v_is_new AND v_begun = ARRAY[v_job] AND p_job->>'idempotency_key' IS NULL THEN json_build_array(
+                json_build_object('id', v_job, 'agent', p_job->>'agent_name', 'tenant', m.tenant_id))
+            ELSE coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) FROM jobs o
+                           WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json) END,
         'later', CASE WHEN m.debounce_seconds > 0 THEN (
             SELECT json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id,
                                      'seconds', extract(epoch FROM o.run_at - planq_now())) FROM jobs o
@@ -305,9 +317,10 @@ BEGIN
 END $$;
 
 -- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation, and has looked whether it
--- knows the source id. Of an idempotency key that comes in two conversations at once one message is stored: the transaction
+-- knows the source id; one that `p_is_new` was written with the counts. Of an idempotency key that comes in two conversations at once one message is stored: the transaction
 -- of the second is undone, and finds it when it is repeated.
-CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid, a planq_arrival, p_submission json)
+CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid, a planq_arrival, p_submission json,
+                                    p_is_new boolean DEFAULT false)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO conversation_messages (
@@ -322,10 +335,12 @@ BEGIN
         RAISE EXCEPTION 'the message has just come in another conversation, too' USING ERRCODE = 'serialization_failure';
     END IF;
     PERFORM planq_keep_agent(c.id, m);
-    UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
-        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn), missed_question_id = NULL,
-        active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
-    WHERE id = c.id;
+    IF NOT p_is_new THEN
+        UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
+            last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn), missed_question_id = NULL,
+            active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
+        WHERE id = c.id;
+    END IF;
 END $$;
 
 -- Tells of attempts to steer a model that were found in the text of a message, in the events of the job `p_job`.
