@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import Path, Query
@@ -22,6 +22,8 @@ from planq.shared.store.database import Row
 
 elicitation_routes = strict_router("jobs")
 
+QuestionOrder = Literal["newest", "oldest"]
+
 ElicitationPath = Annotated[
     str, Path(alias="elicitation_id", json_schema_extra={"format": "uuid"}, description="The question's id.")
 ]
@@ -33,14 +35,19 @@ async def get_elicitations(
     who: Who,
     status: Annotated[ElicitationStatus | None, Query(description="Only questions that stand here.")] = None,
     job: Annotated[UUID | None, Query(description="Only those of this job, and of the jobs below it.")] = None,
+    order: Annotated[QuestionOrder, Query(description="Which come first.")] = "newest",
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
 ) -> Response:
-    """List questions to people, newest first; with `status=open` it is the inbox."""
-    below = id_of_cursor(cursor)
-    flow = not who.sees_all_questions
+    """List questions to people, newest first unless `order` says otherwise; with `status=open` it is the inbox."""
     rows = await services.elicitations.page(
-        who.tenant_id, status=status, job_id=job, below=below, message_flow=flow, limit=limit + 1
+        who.tenant_id,
+        status=status,
+        job_id=job,
+        beyond=id_of_cursor(cursor),
+        oldest=order == "oldest",
+        message_flow=not who.sees_all_questions,
+        limit=limit + 1,
     )
     return page_of(rows, limit, elicitation_document)
 
@@ -54,10 +61,10 @@ async def get_elicitations_of_job(
     cursor: CursorQuery = None,
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
-    found, below = job_id_of(job_id), id_of_cursor(cursor)
+    found, beyond = job_id_of(job_id), id_of_cursor(cursor)
     await check_job_is_open_to(who, services, found)
     await services.requests.view(who.tenant_id, found, only_ended=True)
-    rows = await services.elicitations.page(who.tenant_id, job_id=found, below=below, limit=limit + 1)
+    rows = await services.elicitations.page(who.tenant_id, job_id=found, beyond=beyond, limit=limit + 1)
     return page_of(rows, limit, elicitation_document)
 
 

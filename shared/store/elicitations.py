@@ -25,11 +25,12 @@ class ElicitationStore:
         *,
         status: ElicitationStatus | None = None,
         job_id: UUID | None = None,
-        below: UUID | None = None,
+        beyond: UUID | None = None,
+        oldest: bool = False,
         message_flow: bool = False,
         limit: int,
     ) -> Sequence[Row]:
-        """Return at most `limit` questions, newest first, older than the question `below` if given.
+        """Return at most `limit` questions, newest or `oldest` first, those behind the question `beyond` if given.
 
         With `job_id` those of a job; of an outermost one also those of all jobs below it.
         """
@@ -39,7 +40,8 @@ class ElicitationStore:
             tenant_id=tenant_id,
             status=named,
             job_id=job_id,
-            below=below,
+            beyond=beyond,
+            oldest=oldest,
             message_flow=message_flow,
             limit=limit,
         )

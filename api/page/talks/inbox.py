@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
+from planq.api.http.pages import CursorQuery
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
@@ -18,8 +19,12 @@ inbox_routes = page_router()
 
 
 @inbox_routes.get("/ui/elicitations")
-async def show_inbox(request: Request, services: Use, who: Who) -> Response:
-    """Show the open questions."""
-    listed = values_of(await get_elicitations(services, who, status=ElicitationStatus.OPEN, limit=MAX_PAGE))
-    questions = [{**one, "fields": fields_in(one["schema"])} for one in reversed(listed["items"])]
-    return page(request, "inbox.html", questions=questions, has_more=listed["next_cursor"] is not None)
+async def show_inbox(request: Request, services: Use, who: Who, cursor: CursorQuery = None) -> Response:
+    """Show the open questions, a page of them."""
+    listed = values_of(
+        await get_elicitations(
+            services, who, status=ElicitationStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor
+        )
+    )
+    questions = [{**one, "fields": fields_in(one["schema"])} for one in listed["items"]]
+    return page(request, "inbox.html", questions=questions, following=listed["next_cursor"], is_first=cursor is None)

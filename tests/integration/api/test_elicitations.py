@@ -64,6 +64,11 @@ def test_the_inbox_has_pages(api: Api) -> None:
 
     found = [one["id"] for one in first["items"] + second["items"]]
     assert found[:3] == asked[::-1]
+    everything = api.http.get("/elicitations", params={"status": "open", "order": "oldest", "limit": 100}).json()
+    assert [one["id"] for one in everything["items"]][-3:] == asked
+    behind = {"status": "open", "order": "oldest", "cursor": first["next_cursor"]}
+    assert [one["id"] for one in api.http.get("/elicitations", params=behind).json()["items"]] == asked[2:]
+    assert api.http.get("/elicitations", params={"order": "random"}).status_code == 422
     assert api.http.get("/elicitations", params={"cursor": "x"}).status_code == 422
     assert api.http.get("/elicitations", params={"status": "asked"}).status_code == 422
 

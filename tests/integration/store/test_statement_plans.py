@@ -47,7 +47,7 @@ COUNTING = {
 
 FILTERED = {
     "list_jobs": ("statuses", "strategies", "roots", "message_flow"),
-    "list_elicitations": ("status", "job_id", "message_flow"),
+    "list_elicitations": ("status", "job_id", "message_flow", "oldest"),
     "list_deliveries": ("status", "job_id", "endpoint_id"),
     "list_conversations": ("channel", "thread"),
     "list_batches": ("status",),
@@ -59,6 +59,8 @@ _GIVEN: Mapping[str, str] = {
     "tenant_id": "'t000'",
     "limit": "50",
     "below": f"'{_ID}'",
+    "beyond": f"'{_ID}'",
+    "oldest": "true",
     "statuses": "'{failed}'",
     "strategies": "'{loop}'",
     "roots": "true",
@@ -69,7 +71,7 @@ _GIVEN: Mapping[str, str] = {
     "channel": "'web'",
     "thread": "'none'",
 }
-_NOT_GIVEN = {"roots": "false", "message_flow": "false"}
+_NOT_GIVEN = {"roots": "false", "message_flow": "false", "oldest": "false"}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 -- name: list_elicitations
--- Questions of a tenant, newest first; of one job, and of all jobs below it; of the message flow alone. A paused job's wait
--- stands still.
+-- Questions of a tenant, newest or oldest first; of one job, and of all jobs below it; of the message flow alone. A paused job's
+-- wait stands still. The order is a constant where this is planned, so that an index is read either way.
 SELECT e.*, s.kind AS step_kind, CASE WHEN s.elicitation_id = e.id AND j.paused_at IS NULL THEN s.wake_at END AS due_at
 FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s
@@ -9,8 +9,8 @@ WHERE e.tenant_id = %(tenant_id)s
            SELECT r.root_job_id FROM jobs r WHERE r.id = %(job_id)s AND r.tenant_id = %(tenant_id)s
        ) AND %(job_id)s = ANY (planq_lineage(e.job_id)))
   AND (NOT %(message_flow)s OR e.in_message_flow)
-  AND (%(below)s::uuid IS NULL OR e.id < %(below)s)
-ORDER BY e.id DESC LIMIT %(limit)s
+  AND (%(beyond)s::uuid IS NULL OR CASE WHEN %(oldest)s THEN e.id > %(beyond)s ELSE e.id < %(beyond)s END)
+ORDER BY CASE WHEN %(oldest)s THEN e.id END, e.id DESC LIMIT %(limit)s
 
 -- name: get_elicitation
 -- One question.
