@@ -95,8 +95,10 @@ def test_a_tenants_key_is_made_used_and_revoked_in_the_browser(
 @pytest.mark.parametrize("width", [360, 1440])
 def test_everybody_can_use_these_pages(stack: Stack, browser: Browser, width: int, scheme: str) -> None:
     visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
-    log_in(visitor, KEY, "/ui/tenants")
     page = visitor.page
+    page.goto("/ui/login")
+    check(visitor, width)
+    log_in(visitor, KEY, "/ui/tenants")
     days = "from=2026-11-10&to=2026-11-12"
     for path in ("/ui/tenants", "/ui/tenants/default", f"/ui/costs?{days}", f"/ui/costs?{days}&by=model&tenant=*"):
         page.goto(path)

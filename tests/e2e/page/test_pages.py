@@ -240,8 +240,6 @@ def test_a_palette_leads_from_every_page_by_keys_alone(stack: Stack, visitor: Vi
     keys.press("/")
     expect(field).to_be_focused()
     expect(palette.get_by_role("option").filter(has_text="Find the flamingo")).to_be_visible()
-    found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
     for _ in range(3):
         keys.press("Tab")
         assert page.evaluate("document.activeElement === document.body || !!document.activeElement.closest('dialog')")
@@ -340,5 +338,8 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
         visitor.page.goto(path)
         visitor.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         check(visitor, width)
+    visitor.page.keyboard.press("/")
+    expect(visitor.page.get_by_role("dialog", name="Palette").get_by_role("option").first).to_be_visible()
+    check(visitor, width)
     visitor.close()
     assert [one for one in visitor.complaints if "404" not in one] == []
