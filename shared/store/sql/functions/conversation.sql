@@ -224,7 +224,7 @@ BEGIN
     END IF;
     SELECT max(turn) INTO a.turn FROM conversation_messages
     WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND job_id = c.active_job_id;
-    PERFORM planq_store_message(c, m, c.active_job_id, a, NULL);
+    PERFORM planq_store_message(c, m, c.active_job_id, a, NULL, false);
     UPDATE conversation_messages SET answered_question_id = p_id
     WHERE conversation_id = c.id AND sequence = c.last_sequence + 1;
     PERFORM planq_note_suspected(m, c.id, c.active_job_id);
@@ -320,7 +320,7 @@ END $$;
 -- knows the source id; one that `p_is_new` was written with the counts. Of an idempotency key that comes in two conversations at once one message is stored: the transaction
 -- of the second is undone, and finds it when it is repeated.
 CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid, a planq_arrival, p_submission json,
-                                    p_is_new boolean DEFAULT false)
+                                    p_is_new boolean)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO conversation_messages (
