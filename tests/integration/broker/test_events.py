@@ -71,7 +71,8 @@ def test_a_monitor_sees_which_tool_runs_and_what_made_it_ready(
     """Also of steps that share a message with others, or go on without one."""
     wide, few = 20, 4
     calls = [{"tool_name": "calculate", "arguments": {"expression": str(n)}} for n in range(wide)]
-    calls.append({"tool_name": "json_query", "arguments": {"data": ["$0.output", "$19.output"], "expression": "[0]"}})
+    outputs = [f"${n}.output" for n in range(wide)]  # all of them: what a join waits for goes before the rest
+    calls.append({"tool_name": "json_query", "arguments": {"data": outputs, "expression": "[0]"}})
     with Caller(database_url, broker_url) as caller:
         make_stack(database_url, broker_url).run_worker("io", concurrency=few, env=SHOWN)
         eventually(lambda: monitor.events, 60, what="the worker is heard of")
