@@ -56,7 +56,7 @@ def test_a_job_is_submitted_seen_and_cancelled_without_scripts(api: Api) -> None
         assert page.status_code == 200
         job_id = page.url.path.rpartition("/")[2]
         assert "Say &lt;hello&gt;" in page.text
-        assert "It waits to be planned, but no worker of the lane io is alive" in page.text
+        assert "It waits to be planned" in page.text  # for which worker, tests beside this one decide
         post(browser, f"/ui/jobs/{job_id}/cancel", {})
         assert api.http.get(f"/jobs/{job_id}").json()["status"] == "cancelled"
         again = post(browser, f"/ui/jobs/{job_id}/again", {})
