@@ -262,10 +262,10 @@ class Database:
                 if watch is not None:
                     watch.cancel()
                 await self._pool.putconn(connection)
-        except psycopg.errors.ProgramLimitExceeded:  # a defect of ours, though psycopg calls it operational
-            raise
         except _AWAY as error:
-            raise DatabaseUnavailable(_away(error)) from error
+            if (unavailable := _unavailable(error)) is None:
+                raise
+            raise unavailable from error
 
     def _watch(
         self, connection: psycopg.AsyncConnection[DictRow], since: float, silent_seconds: float | None = None
@@ -338,10 +338,10 @@ class Database:
                 finally:
                     if watch is not None:
                         watch.cancel()
-        except psycopg.errors.ProgramLimitExceeded:
-            raise
         except _AWAY as error:
-            raise DatabaseUnavailable(_away(error)) from error
+            if (unavailable := _unavailable(error)) is None:
+                raise
+            raise unavailable from error
 
     async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
         """Run a named query and return its rows."""
@@ -389,6 +389,13 @@ def _shut_down(connection: psycopg.AsyncConnection[DictRow]) -> None:
     # It may be lost by now, and its file closed.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
+
+
+def _unavailable(error: BaseException) -> DatabaseUnavailable | None:
+    """Return what says that the database cannot serve now; None for a defect that psycopg calls operational."""
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return None
+    return DatabaseUnavailable(_away(error))
 
 
 def _away(error: BaseException) -> str:
