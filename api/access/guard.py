@@ -101,9 +101,8 @@ class Guard:
             session = scope[SESSION] = self._sessions.read(cookie_of(fields), time())
             if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
                 scope[CALLER] = visitor = await self._access.visitor(session)
-                admitted(
-                    visitor, scope["method"], path.removeprefix(UI)
-                )  # its refusal leads to what the key does open
+                # After the caller is known: the page of a refusal leads to what the key does open.
+                admitted(visitor, scope["method"], path.removeprefix(UI))
         elif not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
             text = None if given is None else given.decode("latin-1")
