@@ -241,7 +241,10 @@ class Scene:
 
     def runs(self, job_id: UUID, index: int = 0) -> None:
         """Wait until the tool of a step has been called."""
-        eventually(lambda: self.ran()[f"{job_id}/{index}"], PATIENCE, what=f"step {index} runs")
+        try:
+            eventually(lambda: self.ran()[f"{job_id}/{index}"], PATIENCE, what=f"step {index} runs")
+        except AssertionError as stuck:
+            raise AssertionError(f"{stuck}\n{self._told(job_id)}") from stuck
 
     def eventually_running(self, tool_name: str, count: int) -> None:
         """Wait until so many steps run a tool."""

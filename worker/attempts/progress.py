@@ -40,8 +40,9 @@ class CallProgress:
         began: float | None = None,
         hide: Callable[[str], str] = str,
         clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`hide` takes out of a message what nobody may read; `clock` counts seconds.
+        """`hide` takes out of a message what nobody may read; `clock` counts seconds, `sleep` lets some pass.
 
         `began` is when the call did, None for now.
         """
@@ -51,6 +52,7 @@ class CallProgress:
         self._longest = longest
         self._hide = hide
         self._clock = clock
+        self._sleep = sleep
         self._loop = asyncio.get_running_loop()
         self._began = clock() if began is None else began
         self._written_at = self._given_at = float("-inf")
@@ -86,7 +88,7 @@ class CallProgress:
             is_worth_time = self._longest is not None and now - self._given_at >= self._seconds / 3
             pause = max(_PAUSE_SECONDS, _PAUSE_SHARE * (now - self._began))
             if not is_worth_time and (wait := self._written_at + pause - now) > 0:
-                await asyncio.sleep(min(wait, self._seconds / 3))
+                await self._sleep(min(wait, self._seconds / 3))
                 continue
             (done, message), self._latest = self._latest, None
             # Beyond what counts here, so that the database never ends a call that this process lets go on.

@@ -415,10 +415,16 @@ _log = logging.getLogger("planq.retention")
 class Retainer:
     """One pass after the other."""
 
-    def __init__(self, store: RetentionStore, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` in seconds, monotonic."""
+    def __init__(
+        self,
+        store: RetentionStore,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`clock` in seconds, monotonic; `sleep` lets so many pass."""
         self._store = store
         self._clock = clock
+        self._sleep = sleep
 
     async def retain(self) -> Mapping[str, int]:
         """Remove all that is due; return how much of each kind (`RemovalBatch.kind`) was removed.
@@ -432,7 +438,7 @@ class Retainer:
         try:
             async for batch in self._store.remove():
                 removed[batch.kind] += batch.count
-                await asyncio.sleep(self._clock() - began)
+                await self._sleep(self._clock() - began)
                 began = self._clock()
         except DatabaseUnavailable:
             raise

@@ -215,7 +215,8 @@ def measure(value: Any, limit: int) -> int:
 
 def _length(value: Any) -> int:
     if isinstance(value, float):
-        return len(repr(value))
+        text = repr(value)
+        return len(text) - ("e-0" in text)  # orjson writes 1e-7 where Python writes 1e-07
     if isinstance(value, int) and not isinstance(value, bool):
         return max(value.bit_length() * 3 // 10, 1)  # 10^3 < 2^10
     return 4

@@ -458,9 +458,10 @@ def test_who_does_not_prefer_json_gets_the_stream(api: Api, accept: str) -> None
 
 
 def test_a_transaction_that_holds_events_back_is_named(
-    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Streams were silent, and nothing said why."""
+    api = make_api()  # one of its own: it moves the database's clock
     monkeypatch.setattr(streams, "_ASK_EVERY_SECONDS", 0.0)
 
     def told() -> str:

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.worker.attempts import progress
 from planq.worker.attempts.progress import CallProgress
 
 
 class Call:
     """A call on a clock that moves by hand; waits end at once, and move it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, longest: float | None = 100.0, seconds: float = 6.0) -> None:
+    def __init__(self, longest: float | None = 100.0, seconds: float = 6.0) -> None:
         self.now = 0.0
         self.written: list[tuple[float, float | None, str, float | None]] = []
         self.given: list[float] = []
@@ -26,9 +25,8 @@ class Call:
             self.now += seconds
             await real(0)
 
-        monkeypatch.setattr(progress.asyncio, "sleep", wait)
         self.reports = CallProgress(
-            self._write, self.given.append, seconds=seconds, longest=longest, clock=lambda: self.now
+            self._write, self.given.append, seconds=seconds, longest=longest, clock=lambda: self.now, sleep=wait
         )
 
     async def _write(self, done: float | None, message: str, seconds: float | None) -> bool:
@@ -48,9 +46,9 @@ def play(scenario: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_the_first_report_is_written_at_once_and_the_newest_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_report_is_written_at_once_and_the_newest_after_a_pause() -> None:
     async def scenario() -> None:
-        call = Call(monkeypatch)
+        call = Call()
         call.reports.report(0.1, "one")
         await call.settled()
         assert call.written == [(0.0, 0.1, "one", 8.0)]
@@ -63,9 +61,9 @@ def test_the_first_report_is_written_at_once_and_the_newest_after_a_pause(monkey
     play(scenario)
 
 
-def test_what_gives_time_is_written_in_time_and_gives_more_than_counts_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gives_time_is_written_in_time_and_gives_more_than_counts_here() -> None:
     async def scenario() -> None:
-        call = Call(monkeypatch)
+        call = Call()
         for moment in (0.0, 2.0, 4.0, 97.0):
             call.now = moment
             call.reports.report(None, "")
@@ -80,9 +78,9 @@ def test_what_gives_time_is_written_in_time_and_gives_more_than_counts_here(monk
     play(scenario)
 
 
-def test_a_report_of_a_tool_without_more_time_only_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_a_tool_without_more_time_only_tells() -> None:
     async def scenario() -> None:
-        call = Call(monkeypatch, longest=None)
+        call = Call(longest=None)
         call.reports.report(1.0, "x" * 1000)
         await call.settled()
         assert call.given == []
@@ -92,9 +90,9 @@ def test_a_report_of_a_tool_without_more_time_only_tells(monkeypatch: pytest.Mon
     play(scenario)
 
 
-def test_a_database_that_is_away_is_told_by_the_next_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_is_told_by_the_next_report() -> None:
     async def scenario() -> None:
-        call = Call(monkeypatch)
+        call = Call()
         call.fails = 1
         call.reports.report(0.1, "lost")
         await call.settled()
@@ -106,9 +104,9 @@ def test_a_database_that_is_away_is_told_by_the_next_report(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("done", [-0.1, 1.1, float("nan")])
-def test_what_is_no_part_of_the_whole_is_refused(monkeypatch: pytest.MonkeyPatch, done: float) -> None:
+def test_what_is_no_part_of_the_whole_is_refused(done: float) -> None:
     async def scenario() -> None:
-        call = Call(monkeypatch)
+        call = Call()
         with pytest.raises(ValueError, match="expected a part from 0 to 1"):
             call.reports.report(done, "")
         assert call.written == []

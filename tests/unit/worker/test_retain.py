@@ -31,24 +31,19 @@ class Batches:
         return self.now
 
 
-@pytest.fixture
-def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    taken: list[float] = []
+async def no_rest(_: float) -> None:
+    """Goes on at once."""
+
+
+def test_it_rests_as_long_as_each_batch_took_and_tells_the_sum(caplog: pytest.LogCaptureFixture) -> None:
+    store = Batches()
+    rests: list[float] = []
 
     async def rest(seconds: float) -> None:
-        taken.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", rest)
-    return taken
-
-
-def test_it_rests_as_long_as_each_batch_took_and_tells_the_sum(
-    rests: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Batches()
+        rests.append(seconds)
 
     with caplog.at_level(logging.INFO, "planq.retention"):
-        removed = asyncio.run(Retainer(store, store.clock).retain())
+        removed = asyncio.run(Retainer(store, store.clock, rest).retain())
 
     assert removed == {"completed": 107}
     assert rests == [0.5, 0.25]
@@ -56,23 +51,19 @@ def test_it_rests_as_long_as_each_batch_took_and_tells_the_sum(
     assert caplog.records[0].__dict__["removed"] == {"completed": 107}
 
 
-def test_a_database_that_goes_away_ends_the_pass_and_what_was_done_is_told(
-    rests: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_database_that_goes_away_ends_the_pass_and_what_was_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
     store = Batches(DatabaseUnavailable("away"))
 
     with caplog.at_level(logging.INFO, "planq.retention"), pytest.raises(DatabaseUnavailable):
-        asyncio.run(Retainer(store, store.clock).retain())
+        asyncio.run(Retainer(store, store.clock, no_rest).retain())
 
     assert [record.message for record in caplog.records] == ["retention_removed"]
 
 
-def test_an_object_store_that_does_not_answer_is_left_for_the_next_pass(
-    rests: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_object_store_that_does_not_answer_is_left_for_the_next_pass(caplog: pytest.LogCaptureFixture) -> None:
     store = Batches(Unavailable("the object store does not answer"))
 
     with caplog.at_level(logging.INFO, "planq.retention"):
-        assert asyncio.run(Retainer(store, store.clock).retain()) == {"completed": 107}
+        assert asyncio.run(Retainer(store, store.clock, no_rest).retain()) == {"completed": 107}
 
     assert [record.message for record in caplog.records] == ["retention_interrupted", "retention_removed"]
