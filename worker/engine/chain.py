@@ -10,11 +10,12 @@ of its own.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import itertools
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -180,6 +181,7 @@ class Party:
 
 
 ANYBODY = Party()
+_NO_JOB = UUID(int=0)
 
 
 @dataclass(eq=False, slots=True)
@@ -311,6 +313,10 @@ _LAGS_SECONDS, _STILL_LAGS_SECONDS = 0.05, 0.01
 
 _LATELY_SECONDS = 3.0
 
+_PATIENCE_SECONDS = 60.0
+"""For so long, at most, the older jobs of a tenant pass a younger one by: else a wide job would keep it waiting until
+its last step."""
+
 _BULK_LEAST = 2
 """What bulk work has beside interactive work however late the loop is."""
 
@@ -332,13 +338,23 @@ class Shares:
 EQUAL_SHARES = Shares()
 
 
+@dataclass(order=True, slots=True)
+class _Turn:
+    """A place in a line: who came in an earlier `period` goes first, then the older job, then who came first."""
+
+    period: float
+    job_id: UUID
+    number: int
+    called: asyncio.Future[None] = field(compare=False)
+
+
 class Slots:
     """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one.
 
-    One that comes free goes to the tenant that holds the fewest for its weight (`Shares`). Nothing is taken from
-    anybody, so there is a reserve beyond `count`, of an eighth for what is not slow while slow calls hold most slots,
-    and of another one for tenants that hold next to nothing while others hold most. A tenant alone has all of
-    `count`, as if there were no shares.
+    One that comes free goes to the tenant that holds the fewest for its weight (`Shares`), and of this one to its
+    oldest job that waits. Nothing is taken from anybody, so there is a reserve beyond `count`, of an eighth for what
+    is not slow while slow calls hold most slots, and of another one for tenants that hold next to nothing while
+    others hold most. A tenant alone has all of `count`, as if there were no shares.
 
     Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
     many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
@@ -366,7 +382,8 @@ class Slots:
         self._bulk_held = self._bulk_quick = 0
         self._interactive_until = -math.inf
         self._shares = Counter[str]()
-        self._waiting: dict[Party, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[Party, list[_Turn]] = {}
+        self._numbers = itertools.count()
 
     def free(self, party: Party = ANYBODY) -> int:
         """Return how many can be had at once: 0 while others wait for theirs who go first."""
@@ -379,10 +396,13 @@ class Slots:
         self._change(taken, party)
         return taken
 
-    async def wait(self, most: int = 1, party: Party = ANYBODY) -> int:
-        """Wait for a slot, then take up to `most` of the free ones; returns how many, at least 1."""
+    async def wait(self, most: int = 1, party: Party = ANYBODY, job_id: UUID = _NO_JOB) -> int:
+        """Wait for a slot, then take up to `most` of the free ones; returns how many, at least 1.
+
+        Whose `job_id` is lower, and so older, waits less.
+        """
         if not self.free(party):
-            await self._turn(party)
+            await self._turn(party, job_id)
         taken = min(most, self._left(party))
         self._change(taken, party)
         self._call_next()
@@ -483,36 +503,41 @@ class Slots:
         tenant = party.tenant
         return party.priority is Priority.BULK, self._shares[tenant] >= self._most, self._share(tenant)
 
-    async def _turn(self, party: Party) -> None:
-        line = self._waiting.setdefault(party, deque())
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(turn)
+    async def _turn(self, party: Party, job_id: UUID) -> None:
+        line = self._waiting.setdefault(party, [])
+        loop = asyncio.get_running_loop()
+        turn = _Turn(self._clock() // _PATIENCE_SECONDS, job_id, next(self._numbers), loop.create_future())
+        bisect.insort(line, turn)
         try:
-            await turn
+            await turn.called
             # Between the call and now somebody who goes first may have taken it, or have come to wait.
             while not self._left(party) or self._rank(self._next() or party) < self._rank(party):
-                line[0] = turn = asyncio.get_running_loop().create_future()
-                await turn
+                turn.called = loop.create_future()
+                await turn.called
         except asyncio.CancelledError:
             self._leave(line, turn, party)
             self._call_next()  # the next in line must not wait for one who has gone
             raise
         self._leave(line, turn, party)
 
-    def _leave(self, line: deque[asyncio.Future[None]], turn: asyncio.Future[None], party: Party) -> None:
+    def _leave(self, line: list[_Turn], turn: _Turn, party: Party) -> None:
         line.remove(turn)
         if not line:
             del self._waiting[party]
 
     def _next(self) -> Party | None:
-        """Return who gets the next slot: interactive before bulk, then the smallest share, then who came first."""
+        """Return who gets the next slot: interactive before bulk, the smallest share, of a tenant the oldest job."""
         able = [party for party in self._waiting if self._left(party)]
-        return min(able, key=self._rank) if able else None
+        if not able:
+            return None
+        first = min(able, key=self._rank)
+        alike = (party for party in able if (party.tenant, party.priority) == (first.tenant, first.priority))
+        return min(alike, key=lambda party: self._waiting[party][0])
 
     def _call_next(self) -> None:
         party = self._next()
-        if party is not None and not (turn := self._waiting[party][0]).done():
-            turn.set_result(None)
+        if party is not None and not (called := self._waiting[party][0].called).done():
+            called.set_result(None)
 
 
 def reserved_slots(slots: int) -> int:

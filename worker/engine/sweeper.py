@@ -58,7 +58,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
     SweepStore,
 )
-from planq.shared.ports.jobs.wakes import Publisher, Queues, Wake, stage_again
+from planq.shared.ports.jobs.wakes import AnyWake, Publisher, Queues, StepWake, Wake, stage_again
 from planq.worker.engine.chain import after_end, after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
@@ -189,7 +189,12 @@ class Sweeper:
         No message has the same step twice: each of `several` is put into messages of its own.
         """
         workers = self._workers() + 1  # this process takes none of them for itself, as a dispatcher does
-        return await self._publisher.publish([one for wakes in several for one in in_messages(wakes, workers)])
+        messages: list[AnyWake] = []
+        for wakes in several:
+            # A queue is served in its own order: of what was lost together, older jobs go first.
+            age = lambda one: one.ref.job_id if isinstance(one, StepWake) else one.job_id  # noqa: E731
+            messages += sorted(in_messages(wakes, workers), key=age)
+        return await self._publisher.publish(messages)
 
     async def _take_due_wakes(self, found: Due, acted: int) -> Sequence[Wake]:
         lost = await self._queues_that_lost_wakes(found.unclaimed)

@@ -45,6 +45,20 @@ def test_a_lost_wake_up_is_published_again_as_soon_as_the_queue_is_empty(play: P
     assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == [0, 0, 1, 0]
 
 
+def test_of_what_was_lost_together_older_jobs_are_published_first(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        older, younger = await accepted(harness), await harness.submit()
+        harness.published = []
+        await published_ago(harness, "jobs", 3.0)
+        await published_ago(harness, "steps", 3.0)
+        await harness.sweeper.sweep()
+        published = [wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id for wake in harness.published]
+        return published, sorted([older, younger])
+
+    published, by_age = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert published == by_age, "a stage of a younger job waits for a step of an older one"
+
+
 def test_a_paused_job_is_not_looked_at_again_and_again(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from planq.shared.domain.jobs.states import Priority
 from planq.worker.engine.chain import Party, Shares, Slots, bulk_slots
@@ -209,6 +210,39 @@ def test_what_is_not_slow_need_not_wait_for_what_is() -> None:
         assert await fetches == 1
 
     play(story)
+
+
+def test_of_one_tenant_the_oldest_job_goes_first_whatever_it_waits_for_and_none_is_passed_by_for_ever() -> None:
+    """Also the rest of a wide job, which comes to wait anew, and what is slow beside what is not."""
+    now, served = [0.0], list[int]()
+    first, second, third, fourth = (UUID(int=age) for age in range(1, 5))
+
+    async def story() -> None:
+        slots = Slots(2, clock=lambda: now[0])
+        assert slots.reserve(2, A) == 2
+
+        async def wait(job_id: UUID, party: Party = A) -> None:
+            await slots.wait(1, party, job_id)
+            served.append(job_id.int)
+
+        waiting = [asyncio.ensure_future(wait(third)), asyncio.ensure_future(wait(second, slow(A)))]
+        await settle()
+        waiting.append(asyncio.ensure_future(wait(first)))
+        await settle()
+        now[0] = 59.0
+        waiting.append(asyncio.ensure_future(wait(first)))
+        waiting.append(asyncio.ensure_future(wait(fourth)))
+        await settle()
+        now[0] = 61.0
+        waiting.append(asyncio.ensure_future(wait(first)))
+        await settle()
+        for _ in waiting:
+            slots.release(1, A)
+            await settle()
+        await asyncio.gather(*waiting)
+
+    play(story)
+    assert served == [1, 1, 2, 3, 4, 1]
 
 
 def test_bulk_work_of_the_smaller_share_waits_for_interactive_work() -> None:

@@ -10,7 +10,7 @@
 -- Those of paused jobs are moved and not returned; steps whose tool no live worker has are put aside (offers.sql). One sweeper
 -- acts at a time; the others get nothing.
 -- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
--- root_job_id, tenant_id).
+-- root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way behind them.
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
 RETURNS TABLE (
     kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
@@ -44,7 +44,7 @@ BEGIN
     SELECT CASE t.status WHEN 'responding' THEN 'respond' ELSE 'plan' END, t.id, t.round, NULL::int, 'io'::text,
         NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id,
         t.tenant_id
-    FROM taken t WHERE t.paused_at IS NULL;
+    FROM taken t WHERE t.paused_at IS NULL ORDER BY t.id;
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
@@ -62,7 +62,7 @@ BEGIN
             tool_away_since = CASE WHEN NOT due.is_offered THEN coalesce(tool_away_since, planq_now()) END
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
-            due.priority, due.root_job_id, steps.tenant_id, due.is_offered
+            due.priority, due.root_job_id, steps.tenant_id, due.is_offered, steps.path
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT t.tenant_id, t.job_id, 'step_awaits_tool', json_build_object(
@@ -71,7 +71,7 @@ BEGIN
     )
     SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
         t.root_job_id, t.tenant_id
-    FROM taken t WHERE t.is_offered AND NOT t.is_paused;
+    FROM taken t WHERE t.is_offered AND NOT t.is_paused ORDER BY t.job_id, t.path DESC, t.index;
 END $$;
 
 -- The queue of a lane and a priority (WakeQueue).
