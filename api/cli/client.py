@@ -254,6 +254,11 @@ class CommandClient:
         items: list[Json] = self._json("GET", "/tools")["items"]
         return items
 
+    def workers(self) -> list[Json]:
+        """Return the workers that are alive."""
+        found: list[Json] = self._json("GET", "/workers")["workers"]
+        return found
+
     def documents(self, kind: str) -> list[Json]:
         """Return all `agents` or `skills` in use, without their contents."""
         return self._pages(f"/{kind}").items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -70,12 +71,13 @@ def status(
             watch_job(client, job, as_json=as_json)
         code = code_of(job)
         why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
+        workers = {} if as_json or tree else _names_of_workers(client, job)
     if as_json:
         print_json(job)
     elif tree:
         _show_tree(job)
     else:
-        show_job(job)
+        show_job(job, workers)
     if why is not None:
         out.print(as_line(why, 500))
     end(code)
@@ -123,8 +125,19 @@ def _amount(amount: float, unit: str) -> str:
     return f"{amount:.4f}" if unit == "USD" else f"{amount:.0f}"
 
 
-def show_job(job: dict[str, Any]) -> None:
-    """Print a job as it stands."""
+def _names_of_workers(client: Any, job: dict[str, Any]) -> dict[str, str]:
+    """Return the names of the workers, by id, that a job is shown with; of one that has gone its id is shown."""
+    if not any(_is_repeated(step) and step.get("worker_id") for step in job.get("steps") or []):
+        return {}
+    return {worker["id"]: worker["name"] for worker in client.workers()}
+
+
+def _is_repeated(step: dict[str, Any]) -> bool:
+    return step.get("kind", "tool") == "tool" and (step.get("attempt") or 0) > 1
+
+
+def show_job(job: dict[str, Any], workers: Mapping[str, str]) -> None:
+    """Print a job as it stands; `workers` are names by id."""
     from planq.api.cli.progress import print_outcome, questions
 
     out.print(f"job {job['id']} {shown_status(job)}", style="bold")
@@ -132,7 +145,7 @@ def show_job(job: dict[str, Any]) -> None:
     rounds = job.get("rounds") or []
     for defect in (found for one in rounds for found in one["plan_errors"] or []):
         out.print(f"- {describe_defect(defect)}", style="red")
-    _show_steps(job)
+    _show_steps(job, workers)
     for question in questions(job):
         out.print(question, style="yellow")
     print_outcome(job, out)
@@ -153,9 +166,9 @@ def _show_origin(job: dict[str, Any]) -> None:
         out.print(f"input: {as_line(job['input'], 200)}")
 
 
-def _show_steps(job: dict[str, Any]) -> None:
+def _show_steps(job: dict[str, Any], workers: Mapping[str, str]) -> None:
     steps = job.get("steps") or []
-    rows = [_step_row(step) for step in steps]
+    rows = [_step_row(step, workers) for step in steps]
     if any(step.get("round") for step in steps):
         rows = [[f"round {step['round']}", *row] for step, row in zip(steps, rows, strict=True)]
     print_columns(rows)
@@ -179,20 +192,19 @@ def _show_way_on(job: dict[str, Any]) -> None:
         err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
 
 
-def _step_row(step: dict[str, Any]) -> list[str]:
+def _step_row(step: dict[str, Any], workers: Mapping[str, str]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
     note = as_line(error["message"], 120) if error.get("message") else _progress(step.get("progress") or {})
     note = note or as_line(step.get("content") or "", 120)
     cost = f"{step['cost_usd']:.4f} USD" if step.get("cost_usd") else ""
-    attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
-    origin = step.get("reused_from") or {}
-    ran = f"attempt {attempt}" + (f", worker {step['worker_id']}" if step.get("worker_id") else "")
+    origin, worker = step.get("reused_from") or {}, step.get("worker_id")
+    ran = f"attempt {step.get('attempt')}" + (f", worker {as_line(workers.get(worker, worker))}" if worker else "")
     return [
         f"${step['index']}",
         as_line(step["tool_name"]),
         step["status"],
-        f"as in {origin['job_id']} ${origin['index']}" if origin else ran if attempt > 1 else "",
+        f"as in {origin['job_id']} ${origin['index']}" if origin else ran if _is_repeated(step) else "",
         f"after {after}" if after else "",
         " ".join(part for part in (cost, note) if part),
     ]

@@ -336,16 +336,19 @@ def test_status_offers_to_try_again_what_has_failed_unless_a_planner_was_shown_i
 
 def test_status_shows_steps_and_defects(planq: Planq, server: Recorder) -> None:
     steps = [
-        {"index": 0, "tool_name": "a", "status": "succeeded", "attempt": 2, "depends_on": []},
+        {"index": 0, "tool_name": "a", "status": "succeeded", "attempt": 2, "worker_id": "w", "depends_on": []},
+        {"index": 2, "tool_name": "c", "status": "running", "attempt": 3, "worker_id": "gone", "depends_on": []},
         {"index": 1, "tool_name": "b", "status": "failed", "depends_on": [0], "error": {"message": f"no {ESCAPE}"}},
     ]
     defect = {"tool_index": 1, "argument": "", "template": None, "error": {"type": "self_reference"}}
     refused = {"round": 0, "source": "model", "plan": None, "plan_errors": [defect], "steps": [0, 1]}
     server.answer(200, job("completed", steps=steps, rounds=[refused]))
+    server.answer_in_turn("/workers", {"workers": [{"id": "w", "name": f"io@{ESCAPE}here"}]})
 
     shown = planq("status", ID)
 
-    assert "$0  a  succeeded  attempt 2" in shown.stdout
+    assert "$0  a  succeeded  attempt 2, worker io@]0;owned[red]here" in shown.stdout
+    assert "$2  c  running    attempt 3, worker gone" in shown.stdout
     assert "after $0  no ]0;owned[red]" in shown.stdout
     assert "Call 1: a call cannot reference itself" in shown.stdout
     assert "\x1b" not in shown.output
