@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from planq.shared.ports import ToolContext
+from planq.shared.store.tallies.store import TallyStore
 from planq.worker.tools import ToolError, ToolResponse, tool
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -128,5 +129,27 @@ def test_a_charge_that_comes_again_changes_nothing_and_every_attempt_has_its_own
         _, (step,) = await harness.requests.job("default", job_id)
         assert step["cost_usd"] == Decimal("0.515")
         assert await harness.worker_registry.broken_invariants() == []
+
+    play(scenario, ScriptedModel(), TOOLS)
+
+
+def test_a_job_that_is_resumed_has_each_attempt_counted_once_whenever_somebody_looks(play: Play) -> None:
+    async def scenario(harness: Harness) -> None:
+        tallies = TallyStore(harness.database)
+
+        async def counted() -> Decimal:
+            await tallies.add_up()
+            return (await tallies.counted()).get(("tool_cost", "fail"), Decimal(0))
+
+        before = await counted()
+        job_id = await harness.submit("x", plan=plan("fail"))
+        await harness.drain()
+        assert await counted() - before == Decimal("0.01")
+        for resumes in range(2):
+            await harness.publish((await harness.requests.resume("default", job_id, after=resumes)).wakes)
+            await harness.drain()
+        _, (step,) = await harness.requests.job("default", job_id)
+        assert (step["attempt"], step["cost_usd"]) == (3, Decimal("0.03"))
+        assert await counted() - before == Decimal("0.03"), "it was 0.06: what a step had cost before came again"
 
     play(scenario, ScriptedModel(), TOOLS)

@@ -65,7 +65,8 @@ $$;
 -- they are, nulls for none.
 --
 -- Steps are counted with the end of their job, in one look at all of them: what was skipped or cancelled has no event. Of a job
--- that was resumed these are the steps which have ended since its end before. How
+-- that was resumed these are the steps which have ended since its end before, and the costs are those of the attempts that
+-- have begun since: a step has the sum of all its attempts. How
 -- long a stage or a plan took is the time since the event that began it, which is found from the job's last ones.
 CREATE FUNCTION planq_tally_events(p_xid xid8, p_sequence bigint, p_below xid8, p_limit int)
 RETURNS TABLE (xid xid8, sequence bigint, n bigint) LANGUAGE plpgsql
@@ -85,22 +86,36 @@ BEGIN
             j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AS is_turn,
             extract(epoch FROM j.started_at - j.created_at)::float8 AS queued,
             extract(epoch FROM j.finished_at - j.created_at)::float8 AS seconds,
-            CASE WHEN j.resumes > 0 THEN (
-                SELECT max(b.created_at) FROM events b WHERE b.job_id = j.id AND b.xid <= t.xid AND (b.xid < t.xid OR b.sequence < t.sequence)
-                  AND b.kind IN ('job_completed', 'job_failed', 'job_cancelled')) END AS earlier_end
-        FROM taken t JOIN jobs j ON j.id = t.job_id WHERE t.kind IN ('job_completed', 'job_failed', 'job_cancelled')
+            j.resumes > 0 AS is_resumed, t.xid, t.sequence, b.xid AS earlier_xid, b.sequence AS earlier_sequence, b.created_at AS earlier_end
+        FROM taken t JOIN jobs j ON j.id = t.job_id LEFT JOIN LATERAL (
+            SELECT b.xid, b.sequence, b.created_at FROM events b
+            WHERE j.resumes > 0 AND b.job_id = j.id AND b.xid <= t.xid AND (b.xid < t.xid OR b.sequence < t.sequence)
+              AND b.kind IN ('job_completed', 'job_failed', 'job_cancelled')
+            ORDER BY b.xid DESC, b.sequence DESC LIMIT 1
+        ) b ON true
+        WHERE t.kind IN ('job_completed', 'job_failed', 'job_cancelled')
     ), done AS MATERIALIZED (
-        SELECT s.tool_name, s.cost_usd, s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own,
+        SELECT s.tool_name, s.cost_usd, s.kind, s.lane, s.status, s.reused_job IS NULL AND NOT s.is_known AS is_own, e.is_resumed,
             extract(epoch FROM s.finished_at - s.started_at)::float8 AS seconds
         FROM ended e JOIN steps s ON s.job_id = e.id WHERE e.earlier_end IS NULL OR s.finished_at > e.earlier_end
+    ), charged AS (
+        SELECT d.tool_name, d.cost_usd AS usd FROM done d WHERE NOT d.is_resumed
+        UNION ALL
+        SELECT s.tool_name, (s.charges->>b.attempt)::numeric
+        FROM ended e CROSS JOIN LATERAL (
+            SELECT (o.data->>'index')::int AS index, o.data->>'attempt' AS attempt FROM events o
+            WHERE o.job_id = e.id AND o.kind = 'step_started' AND (o.xid, o.sequence) < (e.xid, e.sequence)
+              AND (e.earlier_xid IS NULL OR (o.xid, o.sequence) > (e.earlier_xid, e.earlier_sequence)) OFFSET 0
+        ) b JOIN steps s ON s.job_id = e.id AND s.index = b.index
+        WHERE e.is_resumed
     ), priced AS MATERIALIZED (
         -- A tool has its name as long as fewer than two hundred have: servers may offer ever new ones.
         SELECT p.usd, CASE WHEN p.is_named OR row_number() OVER (PARTITION BY p.is_named ORDER BY p.tool_name) + k.named <= 200
             THEN p.tool_name ELSE 'other' END AS tool
         FROM (
-            SELECT d.tool_name, sum(d.cost_usd) AS usd, EXISTS (
-                SELECT FROM tallies t WHERE t.name = 'tool_cost' AND t.labels = ARRAY[d.tool_name]) AS is_named
-            FROM done d WHERE d.cost_usd > 0 GROUP BY d.tool_name
+            SELECT c.tool_name, sum(c.usd) AS usd, EXISTS (
+                SELECT FROM tallies t WHERE t.name = 'tool_cost' AND t.labels = ARRAY[c.tool_name]) AS is_named
+            FROM charged c WHERE c.usd > 0 GROUP BY c.tool_name
         ) p CROSS JOIN (SELECT count(*) AS named FROM tallies t WHERE t.name = 'tool_cost') k
     ), spans AS MATERIALIZED (
         SELECT CASE WHEN p.kind = 'plan_accepted' AND t.kind IN ('stage_started', 'job_completed', 'job_failed') THEN 'plan_execution'
