@@ -22,7 +22,9 @@ from tests.bench.figures import BEST, Bound, Figure
 from tests.bench.jobs import cpu_seconds, processes
 from tests.bench.peers import environment, subjects
 from tests.bench.peers.orders import WAIT_SECONDS
+from tests.bench.server_time import server_time
 from tests.bench.submitting import Planq
+from tests.support.stack import Stack
 
 MS = 1_000.0
 PLANQ, COMMIT, MESSAGE, IDEAL = "planq", "one commit", "a Celery message", "ideal"
@@ -146,12 +148,13 @@ class Taken:
 def measure(context: Context) -> Iterator[Figure]:
     """Measure the workloads that are asked for, one after the other, everybody in turns."""
     context.about |= environment.versions()
-    with _everybody(context) as (planq, peers, limits):
+    with _everybody(context) as (running, planq, peers, limits):
         for workload in workloads(context):
             yield compared(context, workload, {PLANQ: planq, **peers}, limits)
             if planq.cpu_of_jobs:
                 yield _cpu(planq)
                 planq.cpu_of_jobs.clear()
+                yield server_time(context, running.env["DATABASE_URL"], planq, workload.size)
 
 
 def _cpu(planq: Planq) -> Figure:
@@ -161,15 +164,15 @@ def _cpu(planq: Planq) -> Figure:
 
 
 @contextmanager
-def _everybody(context: Context) -> Iterator[tuple[Planq, dict[str, subjects.Peer], dict[str, Subject]]]:
-    """Start planq and the peers; yields them, and what measures the limits."""
+def _everybody(context: Context) -> Iterator[tuple[Stack, Planq, dict[str, subjects.Peer], dict[str, Subject]]]:
+    """Start planq and the peers; yields planq's processes, it as a subject, them, and what measures the limits."""
     with ExitStack() as stack:
         peers = stack.enter_context(subjects.running(context))
         running = stack.enter_context(context.planq())
         roots = processes(context, running)
         planq = Planq(running.url, lambda: cpu_seconds(roots) + process_time())
         commits = stack.enter_context(_Commits.on(context.create_database()))
-        yield planq, peers, {COMMIT: commits, MESSAGE: peers["Celery"]}
+        yield running, planq, peers, {COMMIT: commits, MESSAGE: peers["Celery"]}
 
 
 def compared(

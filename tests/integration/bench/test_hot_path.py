@@ -11,8 +11,10 @@ import redis
 
 from tests.bench import footprint
 from tests.bench.context import Context
+from tests.bench.server_time import active_ms
 from tests.bench.submitting import Planq
 from tests.support.stack import Stack
+from tests.support.waiting import eventually
 
 JOBS = """SELECT steps, count(*) FROM (
     SELECT count(*) AS steps FROM jobs j JOIN steps s ON s.job_id = j.id
@@ -45,6 +47,13 @@ def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         found = connection.execute(JOBS).fetchall()
     assert found == [(3, 7), (4, 1), (5, 1), (6, 1)]
+
+
+def test_the_time_of_a_statement_is_told_by_the_server(database_url: str) -> None:
+    before = active_ms(database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SELECT pg_sleep(0.05)")
+    eventually(lambda: active_ms(database_url) >= before + 50, what="the session that has ended has told of it")
 
 
 @pytest.mark.whole
