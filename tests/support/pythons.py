@@ -1,7 +1,7 @@
 """`python -m tests.support.pythons`: tests core, engine and API on the newest Python of this machine.
 
 It gets an environment of its own with what `requirements-dev.lock` names, made once (see `pinned_env`).
-Ends with 1 when a test has failed there, or it could not be used.
+Ends with 1 when a test has failed there twice, or it could not be used.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.support import pinned_env
+from tests.support.second_chance import passes, say
 
 LOCK = pinned_env.ROOT / "requirements-dev.lock"
 OLDEST = (3, 11)
@@ -51,24 +50,13 @@ def found(places: Iterable[Path]) -> dict[Version, Path]:
 
 
 def run_tests(python: Path, version: str, arguments: Sequence[str]) -> bool:
-    """Run tests on a Python, what fails once more and alone, as `.ci/run` does; return whether all passed then.
+    """Run tests on a Python; return whether each passed, the second time at the latest.
 
     Raises CalledProcessError without an environment.
     """
     environment = pinned_env.ensure(f"python-{version}", LOCK, python=str(python), version=version, pip=True)
     pinned_env.install(environment, "--no-build-isolation", "--no-deps", "--no-index", "-e", ".")
-    command = [str(environment / "bin/python"), "-m", "pytest", *arguments]
-    ended = subprocess.run([*command, "-n", "auto"], cwd=pinned_env.ROOT, check=False).returncode
-    if ended == pytest.ExitCode.TESTS_FAILED:
-        _tell("What failed runs once more, alone")
-        again = [*command, "-n", "0", "--last-failed", "--last-failed-no-failures=none"]
-        ended = subprocess.run(again, cwd=pinned_env.ROOT, check=False).returncode
-    return ended == 0
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    return passes(str(environment / "bin/python"), arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,14 +64,14 @@ def main(arguments: Sequence[str]) -> int:
     pythons = found(candidates())
     newest = max(pythons, default=sys.version_info[:3])
     if newest <= sys.version_info[:3]:
-        _tell("No newer Python is here")
+        say("No newer Python is here")
         return 0
     name = ".".join(map(str, newest))
-    _tell(f"\nTests on Python {name} ({pythons[newest]})")
+    say(f"\nTests on Python {name} ({pythons[newest]})")
     try:
         return 0 if run_tests(pythons[newest], name, arguments or TESTS) else 1
     except subprocess.CalledProcessError as error:
-        _tell(f"no environment could be made: {error}")
+        say(f"no environment could be made: {error}")
         return 1
 
 

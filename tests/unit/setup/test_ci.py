@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rabbitmq import missing
+from tests.support.second_chance import passes
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,3 +77,27 @@ def test_what_has_no_time_left_is_named_and_fails_nothing(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["checked"]
     assert done.stderr.count("less than five minutes were left, so this was not run: ") == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_good", "runs"),
+    [(0, 0, True, 1), (1, 0, True, 2), (1, 1, False, 2), (1, 5, False, 2), (2, 0, False, 1), (5, 0, False, 1)],
+)
+def test_only_a_test_that_failed_has_a_second_chance(
+    tmp_path: Path, first: int, second: int, is_good: bool, runs: int
+) -> None:
+    """5 is pytest's word for no tests, 2 for a run that was broken off."""
+    python, ran = tmp_path / "python", tmp_path / "ran"
+    python.write_text(
+        f'#!/bin/sh\necho "$@" >> {ran}\ncase "$*" in *--last-failed*) exit {second} ;; *) exit {first} ;; esac\n'
+    )
+    python.chmod(0o755)
+
+    assert passes(str(python), ["tests/some"]) is is_good
+    assert (
+        ran.read_text().splitlines()
+        == [
+            "-m pytest tests/some -n auto",
+            "-m pytest tests/some -n 0 --last-failed --last-failed-no-failures=none",
+        ][:runs]
+    )
