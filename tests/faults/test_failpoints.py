@@ -92,10 +92,9 @@ def test_a_process_refuses_to_start_with_a_misspelt_point(program: Sequence[str]
 
 DIE = """
 import asyncio, sys
-from planq.shared.failpoints import Failpoints
-from tests.faults.test_failpoints import PORTS, Adapter
+from planq.shared.failpoints import Failpoints, methods
 
-class Loud(Adapter):
+class Loud:
     async def write(self, number):
         print(number, flush=True)
 
@@ -103,7 +102,7 @@ class Loud(Adapter):
         print("told", flush=True)
 
 async def main(point):
-    port = Failpoints.load({"PLANQ_FAILPOINT": point}, PORTS).around("store", Loud())
+    port = Failpoints.load({"PLANQ_FAILPOINT": point}, {"store": methods(Loud)}).around("store", Loud())
     for number in range(4):
         await port.write(number)
     port.tell()

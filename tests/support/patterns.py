@@ -30,6 +30,8 @@ _FIRST_SIZES = (12, 16, 20, 24, 28, 32, 40, 64, 128, 512)
 """Small first, and in small steps: where the time doubles with each character, it must not come to a hundred."""
 
 _SUSPICIOUS_SECONDS = 0.0005
+_LONG_SECONDS = 0.05
+"""What takes as long is compared with a quarter of it: four times as much would take a second or more, each time."""
 _GROWTH = 8.0
 """Of four times the text: n log n comes to 5, n² to 16."""
 
@@ -180,15 +182,17 @@ def _explodes(pattern: re.Pattern[Any], method: str, part: str, end: str) -> boo
     for size in _FIRST_SIZES:
         if _seconds(pattern, method, part, end, size) > 0.1:
             return _seconds(pattern, method, part, end, size) > 0.1
-    if _seconds(pattern, method, part, end, _SIZE) < _SUSPICIOUS_SECONDS:
+    seconds = _seconds(pattern, method, part, end, _SIZE)
+    if seconds < _SUSPICIOUS_SECONDS:
         return False
-    return all(_growth(pattern, method, part, end) > _GROWTH for _ in range(3))
+    size = _SIZE // 4 if seconds > _LONG_SECONDS else _SIZE
+    return all(_grows(pattern, method, part, end, size) for _ in range(3))
 
 
-def _growth(pattern: re.Pattern[Any], method: str, part: str, end: str) -> float:
-    small = min(_seconds(pattern, method, part, end, _SIZE) for _ in range(5))
-    large = min(_seconds(pattern, method, part, end, 4 * _SIZE) for _ in range(3))
-    return large / max(small, 1e-6)
+def _grows(pattern: re.Pattern[Any], method: str, part: str, end: str, size: int) -> bool:
+    """Return whether four times the text takes too much longer; asked again only where once says so."""
+    small = max(min(_seconds(pattern, method, part, end, size) for _ in range(5)), 1e-6)
+    return all(_seconds(pattern, method, part, end, 4 * size) > _GROWTH * small for _ in range(3))
 
 
 def _seconds(pattern: re.Pattern[Any], method: str, part: str, end: str, size: int) -> float:
