@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -196,13 +197,17 @@ def _shown(name: str, kind: str) -> str:
     return column
 
 
+Series = dict[tuple[str, str], Outcome]
+"""What pairs of operations of one kind come to one after the other, by their names in this order."""
+
+
 class Arena(Generic[S]):
     """Runs pairs of operations, each in a new scene."""
 
-    def __init__(self, build: Callable[[Session], Awaitable[S]], sessions: Sessions) -> None:
+    def __init__(self, build: Callable[[Session], Awaitable[S]], sessions: Sessions, series: Series) -> None:
         self._build = build
         self._sessions = sessions
-        self._series: dict[tuple[str, str], Outcome] = {}
+        self._series = series
 
     async def meet(self, first: Operation[S], second: Operation[S]) -> Meeting:
         """Let two operations meet, and run them in both orders.
@@ -262,7 +267,8 @@ class Arena(Generic[S]):
         def plain(text: str) -> str:
             return _plain(text.replace(scene.tenant, "tenant"), scene.names)
 
-        return Outcome(plain(repr(first)), plain(repr(second)), tuple(sorted(map(plain, rows))))
+        # Most rows of most outcomes are the same, and thousands of outcomes are kept.
+        return Outcome(plain(repr(first)), plain(repr(second)), tuple(sorted(sys.intern(plain(row)) for row in rows)))
 
 
 async def _outcome(operation: Operation[S], session: Session, scene: S) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from types import ModuleType
 
 import pytest
 
 from planq.shared.store import database as database_module
 from tests.interleavings import batches, conversations, jobs
-from tests.interleavings.arena import Arena, Sessions
+from tests.interleavings.arena import Arena, Series, Sessions
 
 SHARE = 12
 """A quick run takes every so many pairs of a row; the rows begin at different ones."""
@@ -45,9 +46,20 @@ ROWS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def series() -> dict[str, Series]:
+    """What each kind's pairs come to in series, from row to row: two rows ask for each order of a pair."""
+    return defaultdict(dict)
+
+
 @pytest.mark.parametrize(("kind", "place"), ROWS)
 def test_an_operation_beside_every_other_one_is_as_if_it_came_before_or_after_it(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, kind: ModuleType, place: int, whole: bool
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    series: dict[str, Series],
+    kind: ModuleType,
+    place: int,
+    whole: bool,
 ) -> None:
     """One that passes over what others hold may also leave everything as it was: the next sweep does it."""
     monkeypatch.setattr(database_module, "_TRIES", 1)  # nothing is done a second time, so a deadlock shows
@@ -55,7 +67,7 @@ def test_an_operation_beside_every_other_one_is_as_if_it_came_before_or_after_it
 
     async def inside() -> None:
         async with Sessions(database_url).opened() as sessions:
-            arena = Arena(kind.build, sessions)
+            arena = Arena(kind.build, sessions, series[kind.__name__])
             for second in others if whole else others[place // ROWS_SHARE % SHARE :: SHARE]:
                 meeting = await arena.meet(first, second)
                 is_serial = meeting.is_serial or meeting.is_passed_over
