@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,11 +16,14 @@ import pytest
 import redis
 from typer.testing import CliRunner, Result
 
+from planq.deploy.cli import doctor as doctor_module
+from planq.deploy.cli.doctor import Finding
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetter, DeadLetters
 from planq.shared.domain.jobs.states import Lane
+from planq.shared.settings import Settings
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -34,8 +38,30 @@ from tests.support.waiting import eventually
 Doctor = Callable[..., Result]
 
 
+PLACES = frozenset({"PLANQ_DATA", "PLANQ_PORT", "PLANQ_URL"})
+
+
+@pytest.fixture(scope="module")
+def looks() -> dict[tuple[tuple[str, str], ...], Finding]:
+    """What a worker finds of the settings, by what else than places is set."""
+    return {}
+
+
 @pytest.fixture
-def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: dict[tuple[tuple[str, str], ...], Finding]
+) -> Doctor:
+    examined = doctor_module._worker_settings
+
+    def looked_at_once(settings: Settings) -> Finding:
+        """Start a worker for the same settings once: its libraries take seconds, and it asks no server."""
+        given = {name: value for name, value in os.environ.items() if name.startswith("PLANQ_")}
+        key = tuple(sorted((name, value) for name, value in given.items() if name not in PLACES))
+        if key not in looks:
+            looks[key] = examined(settings)
+        return looks[key]
+
+    monkeypatch.setattr(doctor_module, "_worker_settings", looked_at_once)
     for name in ("DATABASE_URL", "BROKER_URL", "REDIS_URL", "PLANQ_PORT", "PLANQ_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PLANQ_DATA", str(tmp_path / "no-data"))
@@ -147,16 +173,20 @@ def test_the_room_for_the_embedded_servers_is_told(doctor: Doctor, tmp_path: Pat
     assert found["found"].endswith("KiB are free")
 
 
-@pytest.mark.parametrize(
-    "bad", some(["s3://no-such-bucket/x", "gopher://x", "file:///proc/none"], "file:///proc/none")
-)
-def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path, bad: str) -> None:
+def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path) -> None:
     folder = tmp_path / "large"
 
     found = checks(doctor("--json", PLANQ_PAYLOADS=f"file://{folder}"))["large outputs"]
+
     assert (found["ok"], [path for path in folder.rglob("*") if path.is_file()]) == (True, [])
 
+
+@pytest.mark.parametrize(
+    "bad", some(["s3://no-such-bucket/x", "gopher://x", "file:///proc/none"], "file:///proc/none")
+)
+def test_a_place_that_takes_no_large_outputs_is_a_finding(doctor: Doctor, bad: str) -> None:
     found = checks(doctor("--json", PLANQ_PAYLOADS=bad, AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
+
     assert found["large outputs"]["ok"] is False
     assert "PLANQ_PAYLOADS" in found["large outputs"]["found"]
 
