@@ -27,44 +27,44 @@ from planq.api.access.places import LEASE_SECONDS, Places
 from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
+from planq.api.actions.routes import action_routes
+from planq.api.agents.routes.agents import agent_routes
+from planq.api.agents.routes.executions import execution_routes
+from planq.api.batches.routes.batches import batch_routes
+from planq.api.batches.routes.control import batch_control_routes
 from planq.api.batches.validation import validate_batches
+from planq.api.catalogue.routes import catalogue_routes
+from planq.api.channels.routes import channel_routes
 from planq.api.channels.telegram import telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
+from planq.api.conversations.routes.conversations import conversation_routes
+from planq.api.conversations.routes.messages import message_routes
+from planq.api.costs.routes import cost_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
+from planq.api.elicitations.routes import elicitation_routes
+from planq.api.events.routes import event_routes
 from planq.api.http import exchange as http
 from planq.api.http.prefix import Prefix
+from planq.api.insights.routes import insight_routes
+from planq.api.jobs.routes.control import control_routes
+from planq.api.jobs.routes.jobs import job_routes
+from planq.api.jobs.routes.message_flow import message_flow_routes
+from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.mcp.server import McpDoor
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
 from planq.api.openapi import describe_api, operation_name
+from planq.api.operations.routes import ASSETS, operation_routes, page_assets, page_routes
+from planq.api.overview.routes.overview import overview_routes
+from planq.api.overview.routes.search import search_routes
 from planq.api.page.frame.route import refusal_page
 from planq.api.page.routers import PAGE_ROUTERS
-from planq.api.routes.actions import action_routes
-from planq.api.routes.agents import agent_routes
-from planq.api.routes.batch_control import batch_control_routes
-from planq.api.routes.batches import batch_routes
-from planq.api.routes.catalogue import catalogue_routes
-from planq.api.routes.channels import channel_routes
-from planq.api.routes.control import control_routes
-from planq.api.routes.conversations import conversation_routes
-from planq.api.routes.costs import cost_routes
-from planq.api.routes.elicitations import elicitation_routes
-from planq.api.routes.events import event_routes
-from planq.api.routes.executions import execution_routes
-from planq.api.routes.insights import insight_routes
-from planq.api.routes.jobs import job_routes
-from planq.api.routes.message_flow import message_flow_routes
-from planq.api.routes.messages import message_routes
-from planq.api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
-from planq.api.routes.outputs import artifact_routes, output_routes
-from planq.api.routes.overview import overview_routes
-from planq.api.routes.schedules import schedule_routes
-from planq.api.routes.search import search_routes
-from planq.api.routes.tenants import tenant_routes
-from planq.api.routes.webhooks import webhook_routes
+from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
+from planq.api.tenants.routes import tenant_routes
+from planq.api.webhooks.routes import webhook_routes
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.data_folder import serves

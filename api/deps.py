@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -227,6 +227,22 @@ def conversation_id_of(text: str) -> UUID:
     return uuid_of("conversation", text)
 
 
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        json_schema_extra={"pattern": "^[!-~]{1,255}$"},  # `check_key` says better what is wrong with one
+        description="1 to 255 visible ASCII characters; repeats are then harmless.",
+    ),
+]
+TraceHeader = Annotated[
+    str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
+]
+WaitQuery = Annotated[
+    float,
+    Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."),
+]
+JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 StepPath = Annotated[
     str, Path(json_schema_extra={"format": "int32", "pattern": "^[0-9]+$"}, description="The step's index.")
 ]

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.requests import AnsweredBy
 
 CALLER = "planq.caller"
 """Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""
@@ -54,3 +55,9 @@ async def _caller(request: Request) -> Caller:
 
 Who = Annotated[Caller, Depends(_caller)]
 """Who asks, as a parameter of a route."""
+
+
+def answered_by(who: Caller, name: str | None = None, channel: str = "api", reason: str | None = None) -> AnsweredBy:
+    """Return who answers over HTTP: the person whom the caller names, and the caller's own key."""
+    is_operator = not who.scopes.isdisjoint((KeyScope.APPROVE, KeyScope.ADMIN))
+    return AnsweredBy(name, channel, reason, who.key_id, who.key_name or None, is_operator)

@@ -1,1 +1,1 @@
-"""What uploads of batches become."""
+"""Batches: many requests in one file, from the upload to the results of its lines."""

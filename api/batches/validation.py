@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 
 from planq.api.deps import Services
 from planq.api.http.exchange import MAX_DEFECTS, HttpRefusal, decode_body
-from planq.api.jobs.submission import checked_submission, trace_id
 from planq.api.schemas import JobRequest, RequestBody
+from planq.api.submission import checked_submission, trace_id
 from planq.shared.computing import off_loop
 from planq.shared.domain.batches.estimate import LineEstimate, line_estimate
 from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from planq.api.access.callers import Caller
 from planq.api.conversations.messages import checked_message, in_conversation, receive_message
 from planq.api.deps import Services
+from planq.api.elicitations.answering import answer_elicitation, is_closed
 from planq.api.http.exchange import HttpRefusal
-from planq.api.jobs.answering import answer_elicitation, is_closed
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.conversations.inbound import CanonicalMessage
 from planq.shared.domain.errors import InvalidRequest, NotFound

@@ -1,1 +1,1 @@
-"""Commands that ask the API over HTTP."""
+"""What commands share: the client, the console, how they find the API, read their files and end."""

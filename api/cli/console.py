@@ -146,6 +146,14 @@ def print_json(value: Any) -> None:
     out.file.flush()
 
 
+def document_yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML, in the order in which it was written."""
+    import yaml
+
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return text.rstrip("\n")
+
+
 def write_pieces(pieces: Iterable[bytes], to: Path | None) -> None:
     """Write JSON of any size that comes in pieces: to a file, or to standard output.
 

@@ -1,1 +1,1 @@
-"""What messages become: turns, their agents, and the message flow's words for them."""
+"""Conversations: what messages become, turns, their agents, and the message flow's words for them."""

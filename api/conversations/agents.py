@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import Header
 
 from planq.api.deps import Services
-from planq.api.jobs.submission import for_agent, ready
+from planq.api.submission import for_agent, ready
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
 from planq.shared.domain.values.describe import excerpt

@@ -8,8 +8,8 @@ from typing import Any
 
 from planq.api.conversations.messages import receive_message
 from planq.api.deps import Services, conversation_id_of
-from planq.api.jobs.submission import Submitted, checked_submission, let_in, sender_of, submit_job
 from planq.api.schemas import JobRequest
+from planq.api.submission import Submitted, checked_submission, let_in, sender_of, submit_job
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.store.conversations.store import Arrival, Inbound
 

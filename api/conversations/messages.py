@@ -36,8 +36,8 @@ from planq.api.deps import (
 )
 from planq.api.documents import elicitation_document
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
-from planq.api.jobs.submission import check_key, check_object, trace_id
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from planq.api.submission import check_key, check_object, trace_id
 from planq.shared.domain import errors
 from planq.shared.domain.conversations.failure import user_message
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text

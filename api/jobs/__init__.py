@@ -1,1 +1,1 @@
-"""What requests for jobs become: submission, answers to questions, what may be done again."""
+"""Jobs: looked at, held, taken up again, forked, cancelled."""

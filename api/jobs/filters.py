@@ -10,8 +10,8 @@ from uuid import UUID
 from pydantic import Field, ValidationError
 
 from planq.api.http.exchange import HttpRefusal, decode_body
-from planq.api.jobs.submission import check_object
 from planq.api.schemas import MAX_METADATA_BYTES, Metadata, RequestBody
+from planq.api.submission import check_object
 from planq.shared.domain.errors import InvalidRequest, capped, storable
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.overview.selection import JobFilter

@@ -21,8 +21,8 @@ from planq.api.access.callers import caller_of
 from planq.api.deps import Services, job_when_ended
 from planq.api.documents import job_document
 from planq.api.http.exchange import HttpRefusal, json_bytes
-from planq.api.jobs.submission import submit_job
 from planq.api.schemas import JobRequest
+from planq.api.submission import submit_job
 from planq.shared.domain.errors import InvalidArguments, PlanqError
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.references.grammar import escaped

@@ -11,27 +11,20 @@ from typing import Annotated
 
 import typer
 
-from planq.api.cli import (
-    acting,
-    agents,
-    artifacts,
-    batches,
-    chat,
-    control,
-    conversations,
-    costs,
-    inbox,
-    insights,
-    loops,
-    schedules,
-    status,
-    submit,
-    tools,
-    watching,
-    webhooks,
-)
+from planq.api.actions import commands as actions
+from planq.api.agents.commands import agents
+from planq.api.batches import commands as batches
+from planq.api.catalogue import commands as catalogue
 from planq.api.cli.console import out
 from planq.api.cli.outcome import exit_code, report
+from planq.api.conversations.commands import chat, conversations
+from planq.api.costs import commands as costs
+from planq.api.elicitations import commands as elicitations
+from planq.api.events import commands as events
+from planq.api.insights import commands as insights
+from planq.api.jobs.commands import artifacts, control, loops, status, submit
+from planq.api.schedules import commands as schedules
+from planq.api.webhooks import commands as webhooks
 from planq.deploy.cli import (
     channels,
     dead_letters,
@@ -54,12 +47,12 @@ GROUPS = (
     loops,
     status,
     artifacts,
-    watching,
+    events,
     control,
-    tools,
+    catalogue,
     agents,
-    acting,
-    inbox,
+    actions,
+    elicitations,
     insights,
     schedules,
     batches,

@@ -32,7 +32,7 @@ def sample(url: Url = None) -> None:
 
 def run_sample(url: str | None, api_key: str | None) -> bool:
     """Submit the sample job, print its plan, steps and answer, and say whether it succeeded."""
-    from planq.api.cli.progress import follow_job, print_outcome
+    from planq.api.jobs.commands.progress import follow_job, print_outcome
 
     with connect(url, api_key) as client:
         out.print(f"sample job: {SAMPLE_INPUT}")

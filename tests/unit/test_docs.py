@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
+from planq.api.agents.routes.executions import ExecutionRequest
 from planq.api.app import create_api
 from planq.api.conversations.messages import InboundRequest
 from planq.api.http.exchange import MAX_BODY_PARTS, MAX_DEFECTS
-from planq.api.routes.executions import ExecutionRequest
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest, ValidationRequest
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from planq.shared.domain.errors import PlanqError

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
+from planq.api.costs.routes import get_costs
 from planq.api.deps import Use
 from planq.api.page.frame.rendering import is_open, page, page_url
 from planq.api.page.frame.route import page_router, values_of
-from planq.api.routes.costs import get_costs
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.overview.costs import CostBy
 

@@ -15,7 +15,7 @@ from planq.api.deps import Services, Use
 from planq.api.page.administration.configuration import config_change, config_groups
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.routes.tenants import (
+from planq.api.tenants.routes import (
     KeyRequest,
     TenantChange,
     TenantRequest,

@@ -14,19 +14,7 @@ from starlette.types import Message
 
 from planq.api.access.callers import Who
 from planq.api.batches.documents import BatchResumeRequest
-from planq.api.deps import Use
-from planq.api.http.pages import CursorQuery
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
-from planq.api.page.frame.words import line
-from planq.api.routes.batch_control import (
-    cancel_batch,
-    get_batch_results,
-    pause_batch,
-    resume_batch,
-    retry_batch,
-)
-from planq.api.routes.batches import (
+from planq.api.batches.routes.batches import (
     MOST_NAME_CHARS,
     AfterLine,
     BatchName,
@@ -40,6 +28,18 @@ from planq.api.routes.batches import (
     get_batches,
     post_batch,
 )
+from planq.api.batches.routes.control import (
+    cancel_batch,
+    get_batch_results,
+    pause_batch,
+    resume_batch,
+    retry_batch,
+)
+from planq.api.deps import Use
+from planq.api.http.pages import CursorQuery
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
+from planq.api.page.frame.words import line
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
 

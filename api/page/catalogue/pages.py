@@ -9,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
+from planq.api.agents.routes.agents import get_agent, list_agents
+from planq.api.catalogue.routes import get_tools
 from planq.api.deps import Services, Use
 from planq.api.page.frame.differences import differences, laid_out
 from planq.api.page.frame.fields import content_of, fields_in
 from planq.api.page.frame.rendering import is_open, page
 from planq.api.page.frame.route import fields_of, page_router, seen, values_of
 from planq.api.page.jobs.listing import submitted
-from planq.api.routes.agents import get_agent, list_agents
-from planq.api.routes.catalogue import get_tools
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import Effect
 

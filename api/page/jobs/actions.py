@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
+from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.jobs.acts import json_in
 from planq.api.page.jobs.filters import fields_given, filter_given
-from planq.api.routes.actions import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.overview.selection import JobAct

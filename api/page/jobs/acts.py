@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use, conversation_id_of
+from planq.api.elicitations.routes import answer_question, get_elicitation
+from planq.api.jobs.routes.control import pause_job, resume_job, settle_step
+from planq.api.jobs.routes.jobs import cancel_job, get_job
 from planq.api.page.frame.fields import content_of
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.page.jobs.listing import submitted
-from planq.api.routes.control import pause_job, resume_job, settle_step
-from planq.api.routes.elicitations import answer_question, get_elicitation
-from planq.api.routes.jobs import cancel_job, get_job
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
 from planq.shared.domain.errors import InvalidRequest
 

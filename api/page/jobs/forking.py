@@ -10,15 +10,15 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from planq.api.access.callers import Caller, Who
+from planq.api.catalogue.routes import post_validation
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import error_response, json_bytes
+from planq.api.jobs.routes.control import fork_job
+from planq.api.jobs.routes.jobs import get_job
 from planq.api.page.frame.differences import differences, laid_out
 from planq.api.page.frame.positions import lines_at
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.routes.catalogue import post_validation
-from planq.api.routes.control import fork_job
-from planq.api.routes.jobs import get_job
 from planq.api.schemas import ForkRequest, ValidationRequest
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.plan.errors import PlanError

@@ -11,6 +11,11 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, StepPath, Use, job_id_of, step_index_of
+from planq.api.elicitations.routes import get_elicitation
+from planq.api.events.routes import get_job_events
+from planq.api.jobs.routes.jobs import get_job
+from planq.api.jobs.routes.outputs import get_artifacts, get_output
+from planq.api.overview.routes.overview import get_model_calls, get_why
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
@@ -20,11 +25,6 @@ from planq.api.page.jobs.below import children_by_step
 from planq.api.page.jobs.outcomes import first_error, structured
 from planq.api.page.jobs.picture import picture_of
 from planq.api.page.jobs.timeline import attempts_of, moments_by_step, moments_of, timeline_of
-from planq.api.routes.elicitations import get_elicitation
-from planq.api.routes.events import get_job_events
-from planq.api.routes.jobs import get_job
-from planq.api.routes.outputs import get_artifacts, get_output
-from planq.api.routes.overview import get_model_calls, get_why
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
 

@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
+from planq.api.events.routes import get_events
+from planq.api.jobs.routes.jobs import get_jobs, post_job
+from planq.api.overview.routes.overview import get_job_counts, whys_of
+from planq.api.overview.routes.search import get_search
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.page.frame.words import status_state
 from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
-from planq.api.routes.events import get_events
-from planq.api.routes.jobs import get_jobs, post_job
-from planq.api.routes.overview import get_job_counts, whys_of
-from planq.api.routes.search import get_search
 from planq.api.sample import SAMPLE_INPUT
 from planq.api.schemas import JobRequest
 from planq.shared.domain.errors import NotFound

@@ -11,10 +11,10 @@ from starlette.requests import Request
 
 from planq.api.access.callers import Caller
 from planq.api.deps import Services
+from planq.api.events.routes import MAX_EVENTS, get_job_events
 from planq.api.page.frame.rendering import is_open, page_url
 from planq.api.page.frame.route import values_of
 from planq.api.page.frame.words import step_state
-from planq.api.routes.events import MAX_EVENTS, get_job_events
 from planq.shared.domain.jobs.ids import StepRef, step_attempt_id
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
 from planq.shared.domain.overview.timeline import (

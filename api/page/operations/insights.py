@@ -10,10 +10,7 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.frame.words import cost
-from planq.api.routes.insights import (
+from planq.api.insights.routes import (
     InsightChange,
     forget_insights,
     get_insight,
@@ -22,6 +19,9 @@ from planq.api.routes.insights import (
     patch_insight,
     retire_insight,
 )
+from planq.api.page.frame.rendering import page
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.frame.words import cost
 from planq.shared.domain.insights.report import Usefulness
 from planq.shared.domain.insights.rules import InsightKind
 

@@ -9,7 +9,7 @@ from planq.api.access.callers import Who
 from planq.api.deps import Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, seen, values_of
-from planq.api.routes.schedules import delete_schedule, get_schedules
+from planq.api.schedules.routes import delete_schedule, get_schedules
 
 operation_page_routes = page_router()
 

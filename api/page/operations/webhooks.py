@@ -13,7 +13,7 @@ from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.routes.webhooks import (
+from planq.api.webhooks.routes import (
     EndpointChange,
     EndpointRequest,
     delete_endpoint,

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
+from planq.api.catalogue.routes import get_tools
 from planq.api.deps import Use
+from planq.api.overview.routes.overview import get_workers
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import page_router, values_of
 from planq.api.page.frame.words import status_state
-from planq.api.routes.catalogue import get_tools
-from planq.api.routes.overview import get_workers
 from planq.shared.domain.jobs.states import JobStatus
 
 worker_page_routes = page_router()

@@ -10,12 +10,7 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.access.scopes import opening_of
-from planq.api.deps import Use
-from planq.api.page.frame.rendering import is_open, page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.talks.chat import ROWS
-from planq.api.page.talks.turns import turns_in
-from planq.api.routes.conversations import (
+from planq.api.conversations.routes.conversations import (
     ConversationChange,
     change_conversation,
     erase_conversation,
@@ -23,6 +18,11 @@ from planq.api.routes.conversations import (
     get_conversations,
     get_messages,
 )
+from planq.api.deps import Use
+from planq.api.page.frame.rendering import is_open, page
+from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.talks.chat import ROWS
+from planq.api.page.talks.turns import turns_in
 
 conversation_page_routes = page_router()
 

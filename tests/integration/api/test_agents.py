@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planq.api.routes import agents as routes
+from planq.api.agents.routes import agents as routes
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from tests.integration.api.conftest import Api, problem_of
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planq.api.cli.progress import ProgressPrinter
+from planq.api.agents.routes.executions import ExecutionDocument
 from planq.api.documents import execution_document, job_document
 from planq.api.http.exchange import json_bytes
-from planq.api.routes.executions import ExecutionDocument
+from planq.api.jobs.commands.progress import ProgressPrinter
 from planq.api.schemas import JobDocument
 from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.jobs.states import Effect, Strategy

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import pytest
 from typer.testing import Result
 
-from planq.api.cli.batches import estimate_line, summary
+from planq.api.batches.commands import estimate_line, summary
 from tests.support.recorder import Recorder
 from tests.support.tiers import rare
 
@@ -38,7 +38,7 @@ def batch(status: str = "in_progress", *, paused: str | None = None, **counts: i
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planq.api.cli.batches._POLL_SECONDS", 0)
+    monkeypatch.setattr("planq.api.batches.commands._POLL_SECONDS", 0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from planq.api.cli import progress
+from planq.api.jobs.commands import progress
 from tests.support.ports import free_port
 from tests.support.recorder import Recorder
 

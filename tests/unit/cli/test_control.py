@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from planq.api.cli.console import PlainConsole
-from planq.api.cli.progress import ProgressPrinter
+from planq.api.jobs.commands.progress import ProgressPrinter
 from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

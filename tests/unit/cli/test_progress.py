@@ -9,7 +9,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from planq.api.cli.client import CommandClient
-from planq.api.cli.progress import follow_job, print_outcome
+from planq.api.jobs.commands.progress import follow_job, print_outcome
 from planq.shared.client.wire import Json
 
 

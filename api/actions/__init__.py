@@ -1,0 +1,1 @@
+"""Job actions: one command for all jobs that a filter selects."""

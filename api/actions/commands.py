@@ -1,0 +1,113 @@
+"""`planq act`: cancel, pause, resume or retry all jobs that a filter selects."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, err, out, print_json
+from planq.api.cli.outcome import NOT_OK, OK, end, reported
+from planq.api.jobs.commands.filters import (
+    MinCost,
+    NewerThan,
+    OlderThan,
+    OnlyAfter,
+    OnlyAgent,
+    OnlyBatch,
+    OnlyBefore,
+    OnlyMetadata,
+    OnlyPriority,
+    OnlyStatus,
+    OnlyStrategy,
+    OnlyWords,
+    job_filter,
+)
+from planq.shared.domain.overview.selection import ActionStatus, JobAct
+
+_POLL_SECONDS = 0.5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(act)
+
+
+def act(
+    what: Annotated[JobAct, typer.Argument(metavar="cancel|pause|resume|retry", help="What is done to each job.")],
+    status: OnlyStatus = None,
+    strategy: OnlyStrategy = None,
+    priority: OnlyPriority = None,
+    agent: OnlyAgent = None,
+    batch: OnlyBatch = None,
+    words: OnlyWords = None,
+    metadata: OnlyMetadata = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    before: OnlyBefore = None,
+    after: OnlyAfter = None,
+    min_cost: MinCost = None,
+    repeat_unsafe: Annotated[
+        bool, typer.Option("--repeat-unsafe", help="A retry repeats calls that may have taken effect, too.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the jobs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do something to all jobs that fit; child jobs end and go on with those above them.
+
+    It says how many there are and asks first. Workers carry it out, also when this command is interrupted. Exit code
+    1 where a job refused it, or nobody said yes.
+    """
+    wanted = job_filter(
+        status=status,
+        strategy=strategy,
+        priority=priority,
+        agent=agent,
+        batch=batch,
+        words=words,
+        metadata=metadata,
+        older_than=older_than,
+        newer_than=newer_than,
+        before=before,
+        after=after,
+        min_cost=min_cost,
+    )
+    with reported(as_json=as_json):
+        body: dict[str, Any] = {
+            "act": what.value,
+            "filter": wanted,
+            "repeat_unsafe": repeat_unsafe,
+        }
+        with connect(url, api_key) as client:
+            counted = client.act({**body, "dry_run": True})
+            told = f"{counted['count']}{' or more' if counted['or_more'] else ''}"
+            if dry_run:
+                print_json(counted) if as_json else out.print(f"{told} to {what.value}")
+                return
+            if not yes and not typer.confirm(f"{what.value} {told} jobs?", err=True):
+                end(NOT_OK)
+            action = client.act(body)
+            err.print(f"job action {action['id']}", style="dim")
+            while wait and action["status"] == ActionStatus.RUNNING:
+                time.sleep(_POLL_SECONDS)
+                action = client.action(action["id"])
+    _show(action, as_json=as_json)
+    end(NOT_OK if action["refused"] else OK)
+
+
+def _show(action: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(action)
+        return
+    out.print(
+        f"{action['status']}: {action['done']} changed, {action['unchanged']} had gone on, "
+        f"{action['refused']} refused"
+    )
+    for one in action["problems"]:
+        out.print(f"- {one['job_id']} {one['code']}: {as_line(one['message'], 200)}")

@@ -1,0 +1,1 @@
+"""Agents and skills as documents, and the executions of agents."""

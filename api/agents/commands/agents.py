@@ -1,0 +1,151 @@
+"""`planq agents`: agents and skills as files, stored by the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, Url, connect
+from planq.api.cli.console import as_line, document_yaml, err, out, plain, print_columns, print_json
+from planq.api.cli.outcome import NOT_OK, end, reported
+
+_AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent.")]
+_Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="agents", help="Store agents and skills, and look at them.", no_args_is_help=True)
+    group.command(name="apply")(apply_documents)
+    group.command(name="list")(show_documents)
+    group.command(name="show")(show_document)
+    group.command(name="delete")(retire_documents)
+    app.add_typer(group)
+
+
+def apply_documents(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store the agents (YAML, JSON) and skills (skills/NAME.md) of files and folders.
+
+    Everything is checked first: any mistake is printed by file and line, and nothing is stored then. What has not
+    changed keeps its version. Names of missing tools, skills and agents cause warnings, and are stored. Exit
+    code 1 when something is wrong.
+    """
+    with reported(as_json=as_json):
+        applied = _apply(paths, url, api_key, as_json=as_json)
+    if as_json:
+        print_json({"items": applied})
+        return
+    for one in applied:
+        out.print(f"{one['kind']} {one['name']} version {one['version']}{'' if one['is_new'] else ' (unchanged)'}")
+        for told in one["warnings"]:
+            err.print(plain(f"warning: {one['file']}: {told['path']}: {told['message']}"), style="yellow")
+
+
+def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List the agents and skills in use."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        agents, skills = client.documents("agents"), client.documents("skills")
+    if as_json:
+        print_json({"agents": agents, "skills": skills})
+        return
+    rows = [_agent_row(one) for one in agents] + [_skill_row(one) for one in skills]
+    if not rows:
+        err.print("no agents and no skills yet; `planq agents apply` stores some")
+    print_columns(rows)
+
+
+def show_document(
+    name: _Name,
+    version: Annotated[int | None, typer.Option(min=1, help="This version; else the newest in use.")] = None,
+    skill: _AsSkill = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show an agent's document as YAML, or a skill's text: what `planq agents apply` takes."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        if skill:
+            text = client.skill(name, version)
+        else:
+            found = client.agent(name, version)
+    if skill:
+        print_json({"name": name, "text": text}) if as_json else out.print(text)
+    elif as_json:
+        print_json(found)
+    else:
+        out.print(plain(document_yaml(found["document"])))
+        retired = f", retired {found['retired_at']}" if found["retired_at"] else ""
+        err.print(f"version {found['version']} of {found['created_at']}{retired}", style="dim")
+
+
+def retire_documents(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of agents, or of skills with --skill.")],
+    skill: _AsSkill = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Retire agents or skills: no new job may name them; jobs that have them go on."""
+    kind = "skills" if skill else "agents"
+    with reported(as_json=False), connect(url, api_key) as client:
+        for name in names:
+            client.retire(kind, name)
+            out.print(f"{kind[:-1]} {name} retired")
+
+
+def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: bool) -> list[dict[str, Any]]:
+    from planq.api.agents.commands.files import prepare
+
+    ready, defects = prepare(paths)
+    if defects:
+        if as_json:
+            errors = [defect.to_json() for defect in defects]
+            message = "; ".join(defect.render() for defect in defects)
+            print_json({"error": {"code": "invalid_request", "message": message, "errors": errors}})
+        for defect in () if as_json else defects:
+            err.print(defect.render(), style="red")
+        end(NOT_OK)
+    if not ready:
+        err.print("there is no agent (.yaml, .yml, .json) and no skill (skills/NAME.md) here", style="red")
+        end(NOT_OK)
+    applied = []
+    with connect(url, api_key) as client:
+        for one in ready:
+            stored, is_new = client.put(one.kind, one.name, one.body, one.media_type)
+            applied.append(
+                {
+                    "kind": one.kind[:-1],
+                    "name": one.name,
+                    "version": stored["version"],
+                    "is_new": is_new,
+                    "file": one.source,
+                    "warnings": stored.get("warnings") or [],
+                }
+            )
+    for kept in applied:
+        kept["warnings"] = [told for told in kept["warnings"] if not _came_with(told, applied)]
+    return applied
+
+
+def _came_with(told: dict[str, Any], applied: list[dict[str, Any]]) -> bool:
+    """Return whether the agent that was missing has been stored since, by the same command."""
+    return told["code"] == "agent_missing" and told["name"] in {
+        one["name"] for one in applied if one["kind"] == "agent"
+    }
+
+
+def _agent_row(agent: dict[str, Any]) -> list[str]:
+    mode = "structured" if agent["output_mode"] == "object" else "text"
+    able = ", ".join([*agent["tools"], *(f"skill {name}" for name in agent["skills"])])
+    version = f"version {agent['version']}"
+    return ["agent", agent["name"], version, mode, as_line(able, 60), as_line(agent["description"], 60)]
+
+
+def _skill_row(skill: dict[str, Any]) -> list[str]:
+    return ["skill", skill["name"], f"version {skill['version']}", f"{skill['characters']} characters", "", ""]

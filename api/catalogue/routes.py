@@ -1,0 +1,47 @@
+"""What jobs are made of: tools, and plans to be checked against them."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from planq.api.access.callers import Who
+from planq.api.deps import Use, strict_router
+from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
+from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
+from planq.api.submission import allowed_tools, check_plan, known_names, unfit_for_a_job, unknown_agents
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.plan.forms import ReadPlan, defect_place, form_of
+
+catalogue_routes = strict_router("catalogue")
+
+
+@catalogue_routes.get("/tools", response_model=ToolList)
+async def get_tools(services: Use, who: Who) -> Response:
+    """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
+    known = await services.catalogue.renewed(who.tenant_id)
+    return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
+
+
+@catalogue_routes.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
+async def post_validation(body: ValidationRequest, services: Use, who: Who) -> Response:
+    """Check a plan against the published tools and report everything that is wrong with it; nothing is stored.
+
+    It may be written in each of the forms that docs/plans.md lists, plans for agents among them.
+    """
+    known = await services.catalogue.renewed(who.tenant_id)
+    allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
+    limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
+    checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
+    dropped = 0
+    if isinstance(checked, ReadPlan):
+        dropped = checked.dropped
+        unknown = await unknown_agents(services, who.tenant_id, body.plan)
+        checked = [*unfit_for_a_job(checked), *unknown] or checked
+    form = form_of(body.plan)
+    if isinstance(checked, ReadPlan):
+        return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": []})
+    told = checked[:MAX_DEFECTS]
+    errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in told])
+    return JsonResponse(
+        {"valid": False, "form": form, "dropped": dropped, "errors": errors, **left_out(len(checked))}
+    )

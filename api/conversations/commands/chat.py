@@ -1,0 +1,214 @@
+"""`planq chat`: a conversation at the terminal, with an agent or the tenant's assistant.
+
+Each line is a message, and its turn is followed live: the steps on standard error, the answer on standard output.
+What a turn asks the person at the terminal is asked in place. Lines that come through a pipe are said one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, Url, connect
+from planq.api.cli.console import as_line, err, out, plain
+from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from planq.shared.domain.errors import PlanqError
+from planq.shared.domain.streams.frames import SpokenText
+
+if TYPE_CHECKING:
+    from planq.api.cli.client import CommandClient
+    from planq.shared.client.following import StreamEvent
+    from planq.shared.client.requests import MessageFields
+    from planq.shared.client.wire import Json
+
+_BYE = ("/quit", "/exit")
+_LONGEST = 200
+_SHOWN_LINES = 12
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(chat)
+
+
+def chat(
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME[@VERSION]", help="Whose turns they are; else the tenant's agent's.")
+    ] = None,
+    conversation: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with this conversation; else a new one begins.")
+    ] = None,
+    person: Annotated[str, typer.Option("--as", metavar="NAME", help="Who speaks; tools are given it.")] = "cli",
+    channel: Annotated[str, typer.Option(help="One of the tenant's channels.")] = "api",
+    tenant: Annotated[str, typer.Option(help="The tenant of the key.")] = "default",
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Talk with an agent: a line is a message, and Ctrl-D, /quit or /exit ends the talk.
+
+    Ctrl-C leaves a turn alone; it goes on. Exit code 1 when the last turn failed.
+    """
+    with reported(as_json=False), connect(url, api_key) as client:
+        said: MessageFields = {"tenant_id": tenant, "channel": channel, "sender": person}
+        if conversation is None:
+            made = client.begin_conversation({"channel": channel, **({} if agent is None else {"agent": agent})})
+            conversation = str(made["id"])
+        elif agent is not None:
+            said["agent"] = agent
+        said["conversation_id"] = conversation
+        err.print(f"conversation {conversation}", style="dim")
+        is_well = True
+        for line in _lines():
+            try:
+                is_well = _Turn(client, person).have(client.say(line, said))
+            except KeyboardInterrupt:
+                err.print("\nthe turn goes on; its answer stands in the conversation", style="dim")
+            except PlanqError as error:
+                if not sys.stdin.isatty():
+                    raise
+                err.print(plain(error.message), style="red")  # the talk goes on: the next line may be better
+                is_well = False
+    end(OK if is_well else NOT_OK)
+
+
+def _lines() -> Iterator[str]:
+    """Yield what is typed or comes through the pipe, without what says nothing, to its end or the word for it."""
+    while True:
+        try:
+            line = _line("> ")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            end(INTERRUPTED)
+        if line.strip() in _BYE:
+            return
+        if line.strip():
+            yield line
+
+
+def _line(prompt: str) -> str:
+    """Return the next line; `prompt` is shown where somebody types it. Raises `EOFError` at the end."""
+    if sys.stdin.isatty():
+        err.print(prompt, end="", style="bold")
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\r\n")
+
+
+class _Turn:
+    """Follows one turn to its end: tells its steps, shows what is said, and asks what it asks."""
+
+    def __init__(self, client: CommandClient, person: str) -> None:
+        self._client = client
+        self._person = person
+        self._spoken = SpokenText()
+        self._live: Any = None
+        self._asked: set[str] = set()
+
+    def have(self, stored: Json) -> bool:
+        """Follow the job that answers a stored message; returns whether it has succeeded."""
+        job_id: str = stored["job_id"]
+        job: Json = {}
+        with ExitStack() as opened:
+            self._show(opened)
+            for event in self._client.events(job_id, children=True):
+                if event.kind == "job":
+                    job = event.data
+                elif event.kind == "step_asking":
+                    self._hide()
+                    self._ask(event.data["data"].get("elicitation"))
+                    self._show(opened)
+                else:
+                    self._tell(job_id, event)
+            self._hide()
+        if job.get("answer"):
+            out.print(plain(str(job["answer"])))
+        if job.get("status") == "completed":
+            return True
+        error = job.get("error") or {}
+        err.print(as_line(f"{job.get('status')}: {error.get('message') or 'the turn was ended'}", 500), style="red")
+        return False
+
+    def _show(self, opened: ExitStack) -> None:
+        if out.is_terminal:
+            from rich.live import Live
+
+            self._live = opened.enter_context(Live(console=out, transient=True, refresh_per_second=8))
+
+    def _hide(self) -> None:
+        if self._live is not None:
+            self._live.update("")
+            self._live.stop()
+            self._live = None
+
+    def _tell(self, job_id: str, event: StreamEvent) -> None:
+        if event.kind == "text":
+            if event.data["job_id"] == job_id and self._live is not None and self._spoken.add(event.data):
+                self._live.update(_tail(self._spoken.text))
+            return
+        data = event.data["data"] if isinstance(event.data["data"], Mapping) else {}
+        below = "" if event.data["job_id"] == job_id else "  "
+        if event.kind == "step_started" and data.get("attempt") == 1:
+            err.print(f"{below}· {as_line(data.get('tool_name'), _LONGEST)}", style="dim")
+        elif event.kind == "step_failed":
+            error = data.get("error") or {}
+            err.print(f"{below}· failed: {as_line(error.get('message'), _LONGEST)}", style="red")
+
+    def _ask(self, question_id: str | None) -> None:
+        """Ask what a step asks, once; what is asked of others, or of nobody here, is told."""
+        if question_id is None or question_id in self._asked:
+            return
+        self._asked.add(question_id)
+        question = self._client.elicitation(question_id)
+        if question["status"] != "open":
+            return
+        if question["kind"] == "outcome":
+            told = f"planq settle {question['job_id']} {question['step_index']}"
+            err.print(f"{as_line(question['message'], 500)}\n  {told} happened --output JSON | did-not-happen")
+            return
+        if question["asked_of"] == "operator":
+            err.print(f"this waits for others: {as_line(question['message'], 500)}", style="yellow")
+            return
+        self._answer(question)
+
+    def _answer(self, question: Json) -> None:
+        from planq.api.cli.form import content_asked_for
+
+        body: Json = {"channel": "cli", "by": self._person}
+        try:
+            if question["kind"] == "approval":
+                err.print(as_line(question["message"], 2_000), style="yellow")
+                for name, value in (question["details"] or {}).items():
+                    err.print(f"  {as_line(name, 60)}: {as_line(value, 300)}", style="dim")
+                body |= {"action": "accept", "content": {}} if self._is_agreed() else {"action": "decline"}
+            else:
+                body |= {"action": "accept", "content": content_asked_for(question)}
+        except (EOFError, typer.Abort):
+            body |= {"action": "cancel", "reason": "nobody answers any more"}
+        try:
+            self._client.answer(question["id"], body)
+        except PlanqError as error:  # somebody was faster, or may not answer
+            err.print(as_line(error.message, 500), style="red")
+
+    @staticmethod
+    def _is_agreed() -> bool:
+        while True:
+            word = _line("yes or no? ").strip().lower()
+            if word in _YES or word in _NO:
+                return word in _YES
+            err.print("expected yes or no", style="yellow")
+
+
+_YES, _NO = ("y", "yes", "ok"), ("n", "no")
+
+
+def _tail(text: str) -> Any:
+    """Return the last lines of a text, as rich shows them."""
+    from rich.text import Text
+
+    return Text("\n".join(plain(text).splitlines()[-_SHOWN_LINES:]), style="cyan")

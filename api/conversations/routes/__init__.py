@@ -1,0 +1,1 @@
+"""Routes of conversations and messages."""

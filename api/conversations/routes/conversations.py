@@ -1,0 +1,325 @@
+"""Conversations: begin, list, look, their messages; set the policy and the agent, close, erase."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from planq.api.access.callers import Who
+from planq.api.conversations.agents import AgentHeader, named_agent
+from planq.api.deps import JobPath, Services, Use, announce_ended, conversation_id_of, job_id_of, strict_router
+from planq.api.documents import shown_id
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
+from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
+from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
+from planq.shared.domain.conversations.failure import outbound_text
+from planq.shared.domain.conversations.inbound import unknown_channel
+from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
+from planq.shared.domain.errors import Conflict, InvalidRequest, capped
+from planq.shared.store.agents.documents import pin_agent
+from planq.shared.store.database import Row, shown_time
+from planq.shared.vocabulary import count_tokens
+
+conversation_routes = strict_router("messages")
+
+ConversationPath = Annotated[
+    str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
+]
+
+
+_NO_NUL = r"^[^\x00]*$"
+_Policy = Literal["queue", "reject", "interrupt", "merge"] | None
+_Agent = Annotated[str | None, Field(min_length=1, max_length=139, pattern=_NO_NUL)]
+
+
+class ConversationDocument(Answer):
+    """A thread of one channel, and what was used in it."""
+
+    id: Id
+    channel: str
+    thread: str
+    policy: Policy | None = Field(
+        description="What becomes of a message that comes while a turn is active; null as the tenant's says."
+    )
+    is_closed: bool = Field(description="A closed one takes no messages.")
+    agent: str | None = Field(
+        description="The agent of its turns, unless a message names another one; null: that of its channel or tenant."
+    )
+    follow_agent: bool = Field(description="Its turns have the newest versions of agents.")
+    agent_versions: dict[str, int] = Field(
+        description="By agent the version with which its turns began, and which they keep."
+    )
+    active_job_id: Id | None = Field(description="The turn that has begun; others wait for its end.")
+    messages_in: int
+    messages_out: int
+    input_tokens: int = Field(description="Of all turns that have ended, with the jobs below them; so is the cost.")
+    output_tokens: int
+    cost_usd: float | None
+    last_inbound_at: Time | None
+    last_outbound_at: Time | None
+    created_at: Time
+
+
+class ConversationPage(PageDocument[ConversationDocument]):
+    """Conversations, newest first; `next_cursor` is null on the last page."""
+
+
+class ConversationMessage(Answer):
+    """One row of a conversation: words, or the call of a tool or its response, which share the call's id."""
+
+    id: Id | None = Field(description="Null for rows of a job outside conversations.")
+    conversation_id: Id | None
+    sequence: int = Field(description="Its place among the rows, in the order in which they were stored.")
+    turn: int | None = Field(description="The turn that it is of; null while that has not begun.")
+    kind: MessageKind
+    direction: Direction
+    status: MessageStatus = Field(
+        description="`received` until its job has ended, `merging` while it waits for the job that runs, `done`, or "
+        "`erased`."
+    )
+    job_id: Id | None = Field(description="Its job, which need not be there any more.")
+    user_id: str
+    source_id: str | None = Field(description="The channel's own id of the message.")
+    text: str
+    tokens: int = Field(description="How many tokens the stored text has, counted with the encoding cl100k_base.")
+    content: Any = Field(
+        description="Of a call `{id, name, arguments}`, of its response `{id, name, output}` or `{id, name, error}`; "
+        "of a message what came with its text."
+    )
+    metadata: Any
+    created_at: Time
+    answered_question_id: Id | None = Field(description="The question (`/elicitations/{id}`) that it answered.")
+
+
+class ConversationMessagePage(PageDocument[ConversationMessage]):
+    """Rows of a conversation, newest first; `next_cursor` is null on the last page."""
+
+
+class JobMessages(Answer):
+    """The rows of one job, oldest first."""
+
+    items: list[ConversationMessage]
+
+
+class ConversationChange(BaseModel):
+    """What to change; an absent field stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    policy: _Policy = Field(default=None, description="Null: as the tenant's configuration says.")
+    agent: _Agent = Field(default=None, description="`name` or `name@version`; null: as channel or tenant says.")
+    follow_agent: bool = Field(default=False, description="Let its turns have the newest versions of agents.")
+    is_closed: bool = Field(default=False, description="A closed one takes no messages.")
+
+
+class ConversationRequest(RequestBody):
+    """A conversation that begins without a message."""
+
+    channel: str = Field(default="api", max_length=63, description="One of the tenant's channels.")
+    thread: Annotated[str | None, Field(min_length=1, max_length=128, pattern=_NO_NUL)] = Field(
+        default=None, description="The channel's name of it; its own id where there is none."
+    )
+    policy: _Policy = Field(default=None, description="Null: as the tenant's configuration says.")
+    agent: _Agent = Field(
+        default=None,
+        description="The agent of its turns, `name` or `name@version`; null: as channel or tenant says. "
+        "`metadata.agent` means the same.",
+    )
+    follow_agent: bool = Field(default=False, description="Let its turns have the newest versions of agents.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Read for `agent`, and not kept.")
+
+
+@conversation_routes.post(
+    "/conversations",
+    status_code=201,
+    response_model=ConversationDocument,
+    responses=error_responses(400, 404, 409, 413, 415),
+)
+async def post_conversation(
+    body: ConversationRequest, services: Use, who: Who, x_agent_schema_name: AgentHeader = None
+) -> Response:
+    """Begin a conversation without a message, as the thread of a channel or with its own id as thread."""
+    config = (await services.tenants.of(who.tenant_id)).config
+    if body.channel not in config.channels:
+        told = f"channel: {unknown_channel(body.channel, config.channels)}"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "channel", "message": told}])
+    agent = named_agent(body.agent, x_agent_schema_name, body.metadata)
+    await _check_agent(services, who, agent, body.follow_agent)
+    policy = None if body.policy is None else Policy(body.policy)
+    made = await services.conversations.begin(
+        who.tenant_id, body.channel, body.thread, policy=policy, agent=agent, follows_agent=body.follow_agent
+    )
+    if made is None:
+        raise Conflict(
+            f"the channel {body.channel} has a conversation with the thread {capped(body.thread or '', 80)!r}; "
+            "expected another thread, or `PATCH` of that conversation: GET /conversations?channel=…&thread=… finds it"
+        )
+    answer = await _shown(services, who, made)
+    answer.status_code = 201
+    answer.headers["Location"] = f"/conversations/{made}"
+    return answer
+
+
+async def _check_agent(services: Services, who: Who, agent: NamedAgent | None, follows: bool) -> None:
+    """Raise `NotFound` for an agent that no turn could have, `InvalidRequest` for a version beside `follow_agent`."""
+    if agent is None:
+        return
+    await pin_agent(services.agents, services.skills, who.tenant_id, agent.name, agent.version)
+    if follows and agent.version is not None:
+        told = f"follow_agent: the newest version is followed; expected an agent without a version, found {agent}"
+        raise InvalidRequest(told, errors=[{"in": "body", "field": "follow_agent", "message": told}])
+
+
+@conversation_routes.get("/conversations", response_model=ConversationPage)
+async def get_conversations(
+    services: Use,
+    who: Who,
+    channel: Annotated[
+        str | None, Query(max_length=63, pattern=_NO_NUL, description="Only those of this channel.")
+    ] = None,
+    thread: Annotated[
+        str | None, Query(max_length=512, pattern=_NO_NUL, description="Only the one of this thread.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+) -> Response:
+    """List conversations, newest first."""
+    below = id_of_cursor(cursor)
+    rows = await services.conversations.page(
+        who.tenant_id, channel=channel, thread=thread, below=below, limit=limit + 1
+    )
+    return page_of(rows, limit, _conversation)
+
+
+@conversation_routes.get(
+    "/conversations/{conversation_id}", response_model=ConversationDocument, responses=error_responses(404)
+)
+async def get_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
+    """Return a conversation."""
+    return await _shown(services, who, conversation_id_of(conversation_id))
+
+
+@conversation_routes.get(
+    "/conversations/{conversation_id}/messages",
+    response_model=ConversationMessagePage,
+    responses=error_responses(404),
+)
+async def get_messages(
+    conversation_id: ConversationPath,
+    services: Use,
+    who: Who,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+) -> Response:
+    """List what stands in a conversation, newest first: messages, calls of tools and their responses.
+
+    What a turn did is written down when it has ended; `turn` says in which order turns began.
+    """
+    found = conversation_id_of(conversation_id)
+    below = None if cursor is None else int.from_bytes(cursor_bytes(cursor, 16)[8:], "big", signed=True)
+    await services.conversations.one(who.tenant_id, found)
+    rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
+    # In a thread, because counting tokens takes a moment, and the first time a second.
+    return await asyncio.to_thread(
+        page_of, rows, limit, _message, lambda row: cursor_of(row["sequence"].to_bytes(16, "big"))
+    )
+
+
+@conversation_routes.patch(
+    "/conversations/{conversation_id}",
+    response_model=ConversationDocument,
+    responses=error_responses(400, 404, 413, 415),
+)
+async def change_conversation(
+    conversation_id: ConversationPath, body: ConversationChange, services: Use, who: Who
+) -> Response:
+    """Set what becomes of a message that comes while a turn is active, the agent, or close or open the conversation.
+
+    Closing lets what has begun or waits go on to its end. Turns that have begun or wait keep their agent.
+    """
+    found = conversation_id_of(conversation_id)
+    given = body.model_dump(include=body.model_fields_set)
+    row = await services.conversations.one(who.tenant_id, found)
+    now = {**row, "follow_agent": row["follows_agent"], **given}
+    agent = None if now["agent"] is None else read_named_agent(now["agent"])
+    if "agent" in given:
+        await _check_agent(services, who, agent, now["follow_agent"])
+    await services.conversations.change(
+        who.tenant_id,
+        found,
+        policy=now["policy"],
+        is_closed=now["is_closed"],
+        agent=agent,
+        follows_agent=now["follow_agent"],
+    )
+    return await _shown(services, who, found)
+
+
+@conversation_routes.delete(
+    "/conversations/{conversation_id}", response_model=ConversationDocument, responses=error_responses(404)
+)
+async def erase_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
+    """Erase all that was said and done in a conversation, and return what is left: its counters.
+
+    Its unfinished turns are cancelled. Its jobs stay until retention removes them.
+    """
+    found = conversation_id_of(conversation_id)
+    announce_ended(services, await services.conversations.erase(who.tenant_id, found))
+    return await _shown(services, who, found)
+
+
+@conversation_routes.get(
+    "/jobs/{job_id}/messages", response_model=JobMessages, responses=error_responses(404), tags=["jobs"]
+)
+async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Response:
+    """List the messages of a job, oldest first: those of its turn, else the call of its chained tool."""
+    found = job_id_of(job_id)
+    await services.requests.view(who.tenant_id, found, only_ended=True)
+    rows = await services.conversations.messages_of_job(who.tenant_id, found)
+    return JsonResponse({"items": await asyncio.to_thread(lambda: [_message(row) for row in rows])})
+
+
+async def _shown(services: Services, who: Who, conversation_id: UUID) -> Response:
+    return JsonResponse(_conversation(await services.conversations.one(who.tenant_id, conversation_id)))
+
+
+def _conversation(row: Row) -> dict[str, Any]:
+    copied = (
+        "channel",
+        "thread",
+        "policy",
+        "is_closed",
+        "agent",
+        "messages_in",
+        "messages_out",
+        "input_tokens",
+        "output_tokens",
+    )
+    active, cost = row["active_job_id"], row["cost_usd"]
+    return {
+        "id": str(row["id"]),
+        **{name: row[name] for name in copied},
+        "follow_agent": row["follows_agent"],
+        "agent_versions": row["agent_versions"] or {},
+        "active_job_id": None if active is None else str(active),
+        "cost_usd": None if cost is None else float(cost),
+        **{name: shown_time(row[name]) for name in ("last_inbound_at", "last_outbound_at", "created_at")},
+    }
+
+
+def _message(row: Row) -> dict[str, Any]:
+    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "content")
+    return {
+        **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
+        **{name: row[name] for name in (*copied, "metadata")},
+        "text": outbound_text(row["text"], row["metadata"]),
+        "tokens": count_tokens(row["text"]),
+        "created_at": shown_time(row["created_at"]),
+        "answered_question_id": shown_id(row["answered_question_id"]),
+    }

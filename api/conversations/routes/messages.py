@@ -1,0 +1,138 @@
+"""Messages: what comes in over a channel becomes a job of its conversation, and its answer goes back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.limits import too_many
+from planq.api.conversations.agents import AgentHeader
+from planq.api.conversations.messages import (
+    InboundRequest,
+    MessageAnswer,
+    PendingAnswer,
+    answer_for_job,
+    answer_message,
+    checked_message,
+    in_conversation,
+    receive_message,
+    stored_message,
+)
+from planq.api.deps import (
+    DirectRoute,
+    JobPath,
+    KeyHeader,
+    Services,
+    StrictRequest,
+    TraceHeader,
+    Use,
+    WaitQuery,
+    job_id_of,
+    strict_router,
+)
+from planq.api.http.exchange import HttpRefusal, decode_body, error_response, error_responses
+from planq.shared.domain.errors import PlanqError
+from planq.shared.store.conversations.store import Arrival
+
+message_routes = strict_router("messages", 401, 402, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
+
+_PENDING: dict[int | str, dict[str, Any]] = {
+    202: {
+        "description": "The message is stored, and its answer is still to come.",
+        "model": PendingAnswer,
+        "headers": {"Location": {"description": "Where to ask for it.", "schema": {"type": "string"}}},
+    }
+}
+
+
+async def post_message(
+    request: Request,
+    body: InboundRequest,
+    services: Use,
+    who: Who,
+    async_processing: Annotated[
+        bool, Query(description="Answer at once with 202; the body may say it, too.")
+    ] = False,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
+    x_agent_schema_name: AgentHeader = None,
+) -> Response:
+    """Take a message in, work on it, and answer with the reply.
+
+    The message is committed first: whatever happens then, it is worked on. The answer comes as soon as its job has
+    ended; where that takes longer than `PLANQ_MAX_WAIT_SECONDS`, or a person is asked something first, it is 202, and
+    `Location` says where to ask again. A message whose `source_message_id` has come before in its conversation is not
+    stored again: it has the answer of the first. So has one with the same `Idempotency-Key` and body.
+    """
+    sent = await request.json()
+    return await _take(request, body, sent, services, who, async_processing or body.async_processing)
+
+
+async def _take(
+    request: Request,
+    body: InboundRequest,
+    sent: Any,
+    services: Services,
+    who: Caller,
+    is_async: bool,
+) -> Response:
+    tenant = await services.tenants.of(who.tenant_id)
+    inbound = checked_message(services.settings, tenant, body, sent, request.headers)
+    verdict = await services.limits.check(tenant.id, inbound.channel, tenant.config)
+    if not verdict.is_allowed:
+        raise too_many(verdict)
+    try:
+        inbound = await in_conversation(services, inbound, body.conversation_id)
+        received = await receive_message(services, inbound)
+        answer = (
+            await stored_message(services, who, received)
+            if is_async
+            else await answer_message(services, who, received, request)
+        )
+        if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
+            answer.headers["Idempotency-Replayed"] = "true"
+    except (PlanqError, HTTPException) as error:
+        answer = error_response(error)
+    answer.headers.update(verdict.headers())
+    return answer
+
+
+class _Take(DirectRoute):
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Take a message in; a body that is no JSON or no `InboundRequest` is left to the handler."""
+        fields, query = request.headers, request.scope["query_string"]
+        if query not in (b"", b"async_processing=true") or fields.get("content-type") != "application/json":
+            return None
+        try:
+            sent = decode_body(await request.body())
+            body = InboundRequest.model_validate(sent)
+        except (ClientDisconnect, HttpRefusal, ValidationError):
+            return None
+        is_async = body.async_processing or query != b""
+        return await _take(request, body, sent, services, caller_of(request.scope), is_async)
+
+
+message_routes.add_api_route(
+    "/messages/inbound",
+    post_message,
+    methods=["POST"],
+    response_model=MessageAnswer,
+    responses={**_PENDING, **error_responses(400, 404, 413, 415)},
+    route_class_override=_Take,
+)
+
+
+@message_routes.get(
+    "/messages/status/{job_id}", response_model=MessageAnswer, responses={**_PENDING, **error_responses(404, 429)}
+)
+async def get_message_status(
+    request: Request, job_id: JobPath, services: Use, who: Who, wait: WaitQuery = 0.0
+) -> Response:
+    """Return what became of a message, by the job that answers it, as `POST /messages/inbound` would have."""
+    return await answer_for_job(services, who, job_id_of(job_id), wait, request)

@@ -1,0 +1,1 @@
+"""Questions to people: the inbox, and what an answer becomes."""

@@ -1,0 +1,80 @@
+"""What an answer to a question becomes: it is checked, and what it does to the step is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planq.api.access.callers import Caller, answered_by
+from planq.api.deps import Services
+from planq.api.jobs.recovery import verdict_of
+from planq.api.schemas import AnswerRequest, SettleRequest
+from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.domain.questions.answering import checked_action, content_defects
+from planq.shared.domain.values.encoding import encode
+from planq.shared.store.database import Row
+from planq.shared.store.requests import AnsweredBy, ControlResult, Verdict
+
+MAX_CONTENT_BYTES = 64 * 1024
+"""Largest content of an answer: it goes along with every later claim of the step."""
+
+
+async def answer_elicitation(services: Services, row: Row, request: AnswerRequest, who: Caller) -> ControlResult:
+    """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
+
+    Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action that
+    is none, or with every defect of the content, and `TooLarge`.
+    """
+    if row["status"] != ElicitationStatus.OPEN:
+        raise is_closed(row)
+    status = checked_action(request.action)
+    by = answered_by(who, request.by, request.channel, request.reason)
+    if row["kind"] == ElicitationKind.OUTCOME:
+        return await _settle(services, row, status, request, by)
+    content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
+    answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
+    after = after_answer(answer, StepKind(row["step_kind"]))
+    return await services.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
+
+
+def is_closed(row: Row) -> Conflict:
+    """Return the refusal of an answer to a question that is not open any more."""
+    status = row["status"]
+    return Conflict(
+        f"elicitation {row['id']} is {status}; a question is answered once. Its answer stands there", status=status
+    )
+
+
+def _content(schema: Any, given: Any) -> Any:
+    """Return the content of an answer; accepting without one is accepting with an empty one."""
+    content = {} if given is None else given
+    size = len(encode(content))
+    if size > MAX_CONTENT_BYTES:
+        raise TooLarge(
+            f"content: expected at most {MAX_CONTENT_BYTES} bytes of JSON, found {size}",
+            limit=MAX_CONTENT_BYTES,
+            actual=size,
+        )
+    if defects := content_defects(schema, content):
+        told = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
+        raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
+    return content
+
+
+async def _settle(
+    services: Services, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
+) -> ControlResult:
+    """Answer what became of a call; whoever does not accept the question does not know."""
+    tenant_id = row["tenant_id"]
+    verdict = Verdict(Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect")))
+    if status is ElicitationStatus.ACCEPTED:
+        given = {} if request.content is None else request.content
+        if defects := content_defects(OUTCOME_SCHEMA, given):
+            told = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
+            raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
+        job, steps = await services.requests.planned(tenant_id, row["job_id"], row["step_index"])
+        settle = SettleRequest.model_validate(given)
+        tools = await services.catalogue.renewed(tenant_id)
+        verdict = await verdict_of(settle, job, steps[0], tools, services.settings, services.payloads)
+    return await services.requests.settle(tenant_id, row["job_id"], row["step_index"], verdict, by, status)

@@ -1,0 +1,83 @@
+"""`planq inbox`, `planq answer`: the questions that jobs put to people, and the answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from planq.api.cli.console import as_line, out, print_json, print_list
+from planq.api.cli.form import content_asked_for
+from planq.api.cli.outcome import reported
+
+_CHANNEL = "cli"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(inbox)
+    app.command()(answer)
+
+
+def inbox(
+    job: Annotated[
+        UUID | None, typer.Option(metavar="ID", help="Only what this job and the jobs below it ask.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also questions that are closed.")] = False,
+    limit: AtMost = 100,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the questions that wait for an answer, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        about, status = None if job is None else str(job), None if everything else "open"
+        page = client.elicitations(limit, job=about, status=status)
+    print_list(page, _row, "nobody asks anything", as_json=as_json)
+
+
+def answer(
+    elicitation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `planq inbox` shows.")],
+    content: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="The answers by name; else they are asked for here.")
+    ] = None,
+    decline: Annotated[bool, typer.Option("--decline", help="Say no.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Say that it is not to be answered.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why; it is kept, and shown to who asked.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question: accept it with its content, or --decline or --cancel it.
+
+    Without --content each answer is asked for, as the question's schema wants it, and again after a wrong entry. Exit
+    code 1 when somebody was faster, or the content breaks the schema; then the question stays open.
+    """
+    from planq.api.cli.inputs import json_or_file
+
+    with reported(as_json=as_json):
+        if decline + cancel + (content is not None) > 1:
+            raise typer.BadParameter("expected one of --content, --decline and --cancel")
+        body: dict[str, Any] = {"action": "decline" if decline else "cancel" if cancel else "accept"}
+        body |= {name: value for name, value in (("reason", reason), ("by", by)) if value is not None}
+        body["channel"] = _CHANNEL
+        with connect(url, api_key) as client:
+            if body["action"] == "accept":
+                given = None if content is None else json_or_file(content, "the content")
+                body["content"] = (
+                    content_asked_for(client.elicitation(str(elicitation_id))) if content is None else given
+                )
+            answered = client.answer(str(elicitation_id), body)
+    if as_json:
+        print_json(answered)
+    else:
+        out.print(f"question {answered['id']} {answered['status']}")
+
+
+def _row(question: dict[str, Any]) -> list[str]:
+    place = f"{question['job_id']} ${question['step_index']}"
+    whom = question["asked_of"]
+    return [question["id"], question["kind"], question["status"], whom, place, as_line(question["message"], 100)]

@@ -1,0 +1,1 @@
+"""Events as they happen, and what a model says meanwhile."""

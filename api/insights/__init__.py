@@ -1,0 +1,1 @@
+"""What a tenant's jobs have taught."""

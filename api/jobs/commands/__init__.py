@@ -1,0 +1,1 @@
+"""Commands on jobs: submit, look, hold, fork; and the files that they read."""

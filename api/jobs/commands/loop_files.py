@@ -1,0 +1,73 @@
+"""Loop blocks in files: read with their lines, and made of workflow documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from planq.api.cli.inputs import FileDefect, files_refused, pairs_of, read_text
+from planq.shared.domain.agents.source import read_source
+from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.rounds.block import prompt_defects, read_block
+from planq.shared.domain.values.describe import excerpt
+
+
+def read_loop_file(name: str) -> dict[str, Any]:
+    """Return the loop block in a YAML or JSON file, `-` for standard input, as it is written there.
+
+    Raises `InvalidRequest` with each defect as `{file, line, path, message}`, or `Misconfigured` without a file.
+    """
+    marked = read_source(read_text(name, "--loop"))
+    found = [] if marked.defects else [marked.defect(path, message) for path, message in read_block(marked.value)[1]]
+    defects = [*marked.defects, *found]
+    if defects:
+        raise files_refused([FileDefect(name, one.message, one.line, one.pointer) for one in defects])
+    block: dict[str, Any] = marked.value
+    return block
+
+
+def read_prompt_file(name: str) -> dict[str, Any]:
+    """Return the prompt of a loop block that the template in a file is; raises as `read_loop_file`."""
+    text = read_text(name, "--prompt-template")
+    defects = [FileDefect(name, message) for message in prompt_defects(text)]
+    if not text.strip():
+        defects.append(FileDefect(name, f"expected a prompt template, found {excerpt(text)}"))
+    if defects:
+        raise files_refused(defects)
+    return {"text": text}
+
+
+def imported(name: str, given: Sequence[str]) -> dict[str, Any]:
+    """Return the loop block that a workflow is; `given` are its caller's variables, NAME=VALUE or NAME=@FILE.
+
+    Raises as `read_loop_file`, for each thing that cannot be said as a loop block.
+    """
+    from planq.shared.domain.rounds.workflow import import_workflow
+
+    variables = {
+        key: read_text(value[1:], f"--var {key}") if value.startswith("@") else value
+        for key, value in pairs_of(given, "--var")
+    }
+    try:
+        block = import_workflow(read_text(name, "the workflow"), variables).to_json()
+    except InvalidRequest as error:
+        raise files_refused([_in_file(name, one) for one in error.details["errors"]]) from error
+    # As people write it: one condition, and the text of a prompt, stand by themselves.
+    if len(block.get("until", ())) == 1:
+        block["until"] = block["until"][0]
+    if "prompt" in block and any(mark in block["prompt"]["text"] for mark in " \n{"):
+        block["prompt"] = block["prompt"]["text"]
+    return block
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, in the place of one that is there; raises `Misconfigured` where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Misconfigured(f"cannot write {str(path)!r} ({error.strerror})") from error
+
+
+def _in_file(name: str, error: Mapping[str, Any]) -> FileDefect:
+    return FileDefect(name, error["message"], error.get("line"), error.get("path") or "")

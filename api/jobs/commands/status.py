@@ -1,0 +1,337 @@
+"""`planq status`, `output`, `jobs`, `find`: a job with its steps, an output of any size, all jobs, whose an id is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import ApiKey, AsJson, AtMost, JobId, To, Url, connect
+from planq.api.cli.console import (
+    as_line,
+    err,
+    out,
+    print_columns,
+    print_items,
+    print_json,
+    print_page,
+    shown_status,
+    tell_of_more,
+    write_pieces,
+)
+from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
+from planq.api.jobs.commands.filters import (
+    MinCost,
+    NewerThan,
+    OlderThan,
+    OnlyAfter,
+    OnlyAgent,
+    OnlyBatch,
+    OnlyBefore,
+    OnlyMetadata,
+    OnlyPriority,
+    OnlyStatus,
+    OnlyStrategy,
+    OnlyWords,
+    job_filter,
+)
+from planq.api.jobs.commands.submit import LONG_POLL_SECONDS, code_of, watch_job
+from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus
+
+RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (status, output, traceback, jobs):
+        app.command()(command)
+    app.command("find")(find_by_id)
+
+
+def status(
+    job_id: JobId,
+    wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="With the jobs that its steps have handed over to.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job: its steps, answer and cost.
+
+    Exit code 1 when the job failed or was cancelled, 3 when it is partial.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        job = client.job(str(job_id))
+        if tree:
+            job = _with_children(client, job, wait=wait)
+        elif wait:
+            watch_job(client, job, as_json=as_json)
+        code = code_of(job)
+        why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
+        workers = {} if as_json or tree else _names_of_workers(client, job)
+    if as_json:
+        print_json(job)
+    elif tree:
+        _show_tree(job)
+    else:
+        show_job(job, workers)
+    if why is not None:
+        out.print(as_line(why, 500))
+    end(code)
+
+
+def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:
+    from planq.api.jobs.commands.tree import with_children
+
+    while wait and not JobStatus(job["status"]).is_terminal:
+        job = client.job(job["id"], wait=LONG_POLL_SECONDS)
+    return with_children(client, job)
+
+
+def _show_tree(job: dict[str, Any]) -> None:
+    from planq.api.jobs.commands.tree import print_tree, tree_totals
+
+    print_tree(job, out)
+    out.print(tree_totals(job), style="dim")
+    _show_budget(job)
+
+
+_COUNTED = (
+    ("max_tokens", "tokens", "tokens"),
+    ("max_cost_usd", "cost_usd", "USD"),
+    ("max_model_calls", "model_calls", "model calls"),
+    ("max_steps", "steps", "steps"),
+)
+"""Each limit, what is used of it, and in which words."""
+
+
+def _show_budget(job: dict[str, Any]) -> None:
+    """Print what the tree of a job has used of its budget, where it has one."""
+    if not (budget := job.get("budget")):
+        return
+    used = budget.get("used") or {}
+    told = [
+        f"{_amount(used.get(kind) or 0, unit)} of {_amount(budget[limit], unit)} {unit}"
+        for limit, kind, unit in _COUNTED
+        if budget.get(limit) is not None
+    ]
+    out.print(f"budget: {', '.join(told)}", style="dim")
+
+
+def _amount(amount: float, unit: str) -> str:
+    return f"{amount:.4f}" if unit == "USD" else f"{amount:.0f}"
+
+
+def _names_of_workers(client: Any, job: dict[str, Any]) -> dict[str, str]:
+    """Return the names of the workers, by id, that a job is shown with; of one that has gone its id is shown."""
+    if not any(_is_repeated(step) and step.get("worker_id") for step in job.get("steps") or []):
+        return {}
+    return {worker["id"]: worker["name"] for worker in client.workers()}
+
+
+def _is_repeated(step: dict[str, Any]) -> bool:
+    return step.get("kind", "tool") == "tool" and (step.get("attempt") or 0) > 1
+
+
+def show_job(job: dict[str, Any], workers: Mapping[str, str]) -> None:
+    """Print a job as it stands; `workers` are names by id."""
+    from planq.api.jobs.commands.progress import print_outcome, questions
+
+    out.print(f"job {job['id']} {shown_status(job)}", style="bold")
+    _show_origin(job)
+    rounds = job.get("rounds") or []
+    for defect in (found for one in rounds for found in one["plan_errors"] or []):
+        out.print(f"- {describe_defect(defect)}", style="red")
+    _show_steps(job, workers)
+    for question in questions(job):
+        out.print(question, style="yellow")
+    print_outcome(job, out)
+    _show_budget(job)
+    _show_way_on(job)
+
+
+def _show_origin(job: dict[str, Any]) -> None:
+    if job.get("forked_from"):
+        out.print(f"forked from {job['forked_from']}")
+    if agent := job.get("agent"):
+        out.print(f"agent {as_line(agent['name'])} version {agent['version']}")
+    if job.get("priority") == Priority.BULK:
+        out.print("priority: bulk")
+    if parent := job.get("parent"):
+        out.print(f"works for {parent['job_id']} ${parent['step_index']}")
+    if job.get("input"):
+        out.print(f"input: {as_line(job['input'], 200)}")
+
+
+def _show_steps(job: dict[str, Any], workers: Mapping[str, str]) -> None:
+    steps = job.get("steps") or []
+    rows = [_step_row(step, workers) for step in steps]
+    if any(step.get("round") for step in steps):
+        rows = [[f"round {step['round']}", *row] for step, row in zip(steps, rows, strict=True)]
+    print_columns(rows)
+    for step in steps:
+        if large := step.get("output_ref"):
+            size = large["bytes"] / 1024**2
+            out.print(f"${step['index']} has {size:.1f} MiB of output: planq output {job['id']} {step['index']}")
+    if children := job.get("children"):
+        noun = "job" if len(children) == 1 else "jobs"
+        out.print(f"{len(children)} child {noun}: planq status --tree {job['id']}")
+
+
+def _show_way_on(job: dict[str, Any]) -> None:
+    steps = job.get("steps") or []
+    # What a loop's planner was shown is none of the job's failures.
+    is_answered = job["status"] == JobStatus.COMPLETED and job.get("stop_reason")
+    has_failures = not is_answered and any(step["status"] == StepStatus.FAILED for step in steps)
+    if job.get("paused_at"):
+        err.print(f"paused; `planq resume {job['id']}` lets it go on", style="dim")
+    elif job["status"] in RESUMABLE and has_failures:
+        err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
+
+
+def _step_row(step: dict[str, Any], workers: Mapping[str, str]) -> list[str]:
+    after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
+    error = step.get("error") or {}
+    note = as_line(error["message"], 120) if error.get("message") else _progress(step.get("progress") or {})
+    note = note or as_line(step.get("content") or "", 120)
+    cost = f"{step['cost_usd']:.4f} USD" if step.get("cost_usd") else ""
+    origin, worker = step.get("reused_from") or {}, step.get("worker_id")
+    ran = f"attempt {step.get('attempt')}" + (f", worker {as_line(workers.get(worker, worker))}" if worker else "")
+    return [
+        f"${step['index']}",
+        as_line(step["tool_name"]),
+        step["status"],
+        f"as in {origin['job_id']} ${origin['index']}" if origin else ran if _is_repeated(step) else "",
+        f"after {after}" if after else "",
+        " ".join(part for part in (cost, note) if part),
+    ]
+
+
+def _progress(progress: dict[str, Any]) -> str:
+    done, message = progress.get("done"), as_line(progress.get("message") or "", 120)
+    return message if done is None else f"{done:.0%} {message}".strip()
+
+
+def output(
+    job_id: JobId,
+    index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
+    to: To = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Get the output of a step that succeeded, of any size, as JSON.
+
+    On a terminal it is shown without what could steer the terminal.
+    """
+    with reported(as_json=False), connect(url, api_key) as client, client.output(str(job_id), index) as pieces:
+        write_pieces(pieces, to)
+
+
+def traceback(
+    job_id: JobId,
+    index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where in the code of its tool the exceptions of a step came from; needs a key with the scope `admin`."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.tracebacks(str(job_id), index)
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        err.print("no exception of a tool has ended an attempt of this step")
+    for kept in found["items"]:
+        out.print(f"attempt {kept['attempt']}, {kept['created_at']}")
+        out.print(kept["text"])
+
+
+def jobs(
+    status: OnlyStatus = None,
+    strategy: OnlyStrategy = None,
+    priority: OnlyPriority = None,
+    agent: OnlyAgent = None,
+    batch: OnlyBatch = None,
+    words: OnlyWords = None,
+    metadata: OnlyMetadata = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    before: OnlyBefore = None,
+    after: OnlyAfter = None,
+    min_cost: MinCost = None,
+    tenant: Annotated[str | None, typer.Option(metavar="ID", help="Another tenant's, for the scope admin.")] = None,
+    limit: AtMost = 20,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first: those for which all that is given holds."""
+    given = job_filter(
+        status=status,
+        strategy=strategy,
+        priority=priority,
+        agent=agent,
+        batch=batch,
+        words=words,
+        metadata=metadata,
+        older_than=older_than,
+        newer_than=newer_than,
+        before=before,
+        after=after,
+        min_cost=min_cost,
+    )
+    if "metadata" in given:
+        given["metadata"] = json.dumps(given["metadata"])
+    if tenant is not None:
+        given["tenant"] = tenant
+    shown = {name: str(value) for name, value in given.items()}
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        page = client.jobs(limit, roots=None if children else "true", **shown)
+    if as_json:
+        print_page(page)
+    elif page.items:
+        print_columns([_job_row(job) for job in page.items])
+        tell_of_more(page)
+    else:
+        err.print("no jobs fit" if given else "no jobs yet; `planq submit` makes one")
+
+
+def _job_row(job: dict[str, Any]) -> list[str]:
+    begun = datetime.fromisoformat(job["created_at"]).astimezone()
+    agent = f"{job['agent']['name']}: " if job.get("agent") else ""
+    asked = job.get("input") or ("(an action)" if agent else "(a plan)")
+    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", shown_status(job), as_line(f"{agent}{asked}", 60)]
+
+
+def find_by_id(
+    id: Annotated[str, typer.Argument(metavar="ID", help="An id of whatever kind, or a custom_id.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what has an id: a job, a Celery task, a plan, a conversation, a batch, a line, a schedule, a question.
+
+    Exit code 1 where nothing has it.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.find(id)
+    print_items(
+        found,
+        lambda one: [one["kind"], as_line(one["id"], 80), _belongs_to(one)],
+        "nothing has this id",
+        as_json=as_json,
+    )
+    end(OK if found["items"] else NOT_OK)
+
+
+def _belongs_to(found: dict[str, Any]) -> str:
+    step = f" step {found['step_index']}" if found["step_index"] is not None else ""
+    batch = f"line {found['line']} of batch {found['batch_id']} " if found["line"] is not None else ""
+    return f"{batch}{'' if found['job_id'] is None else 'job ' + found['job_id']}{step}"

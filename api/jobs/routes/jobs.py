@@ -1,0 +1,326 @@
+"""Jobs: submit, look, wait, list, cancel."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Header, Query
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.conversations.jobs import submitted_turn_or_job
+from planq.api.deps import (
+    DirectRoute,
+    JobPath,
+    KeyHeader,
+    Services,
+    StrictRequest,
+    TraceHeader,
+    Use,
+    WaitQuery,
+    announce_ended,
+    client_closed_response,
+    job_id_of,
+    job_when_ended,
+    strict_router,
+)
+from planq.api.documents import job_document, job_summary, new_job_document, steps_document
+from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, page_of
+from planq.api.jobs.filters import (
+    FilterAgent,
+    FilterBatch,
+    FilterCost,
+    FilterSeconds,
+    FilterTime,
+    FilterWords,
+    filter_of,
+)
+from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
+from planq.api.submission import Submitted
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
+from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
+from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.views import JobView
+
+job_routes = strict_router("jobs")
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
+
+_METADATA = (
+    "A JSON object: each of these keys stands in its metadata with this value; "
+    "a text also fits the number, true, false or null that is written so."
+)
+_TENANT = "Whose jobs; another tenant's for the scope `admin`, together with `jobs`."
+
+_PREFERRED = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
+
+PreferHeader = Annotated[
+    str | None,
+    Header(alias="Prefer", description="`wait=30` (RFC 7240) does what the query `wait` does; that one goes first."),
+]
+ACCEPTED: dict[str, Any] = {
+    "description": "The job is stored and will run; the same Idempotency-Key and body give the same job.",
+    "headers": {
+        "Location": {"description": "Where to look at the job.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` when the job was submitted before under this key.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    },
+}
+"""How a job that was accepted is answered, for `/openapi.json`."""
+
+
+async def post_job(
+    request: Request,
+    body: JobRequest,
+    services: Use,
+    who: Who,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
+    wait: WaitQuery = 0.0,
+    prefer: PreferHeader = None,
+) -> Response:
+    """Submit a job. It is committed before the answer, and runs also if the broker is down at this moment.
+
+    `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409. With
+    `wait`, 200 and the job as soon as it has ended; 202 as it stands when the time is over, or it asks a person.
+    """
+    sent = await request.json()
+    made = await submitted_turn_or_job(
+        services, who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+    )
+    seconds, applied = seconds_to_wait(wait, prefer)
+    if seconds <= 0:
+        return await accepted(services, who, made)
+    view = await ended_of(services, made, seconds, request)
+    if isinstance(view, Response):
+        return view
+    if view is None:
+        return await accepted(services, who, made)
+    return JsonResponse(
+        job_document(view), status_code=200 if view.has_ended else 202, headers={**located(made), **applied}
+    )
+
+
+def seconds_to_wait(wait: float, prefer: str | None) -> tuple[float, dict[str, str]]:
+    """Return how long a request that stores a job waits for its end, and the headers that say what was preferred."""
+    if wait > 0 or prefer is None or (found := _PREFERRED.search(prefer)) is None:
+        return wait, {}
+    return float(found[1]), {"Preference-Applied": f"wait={found[1]}"}
+
+
+async def ended_of(
+    services: Services, made: Submitted, seconds: float, request: Request
+) -> JobView | Response | None:
+    """Return a job that is stored as soon as it has ended, or asks a person, or as it stands after so many seconds.
+
+    None where nobody can wait for it just now: the job is stored, and a refusal would look like one of the job. A
+    response where the client has gone. Raises what a request with the caller's key is refused by, if that key ends.
+    """
+    try:
+        view = await job_when_ended(services, made.job_id, seconds, request)
+    except (HttpRefusal, DatabaseUnavailable) as error:
+        if isinstance(error, HttpRefusal) and error.status_code != 429:
+            raise
+        return None
+    return client_closed_response() if view is None else view
+
+
+def located(made: Submitted) -> dict[str, str]:
+    """Return the headers of an answer with a job that is stored."""
+    replayed = {} if made.submission is not None else {"Idempotency-Replayed": "true"}
+    return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
+
+
+async def get_job(
+    request: Request,
+    job_id: JobPath,
+    services: Use,
+    wait: WaitQuery = 0.0,
+) -> Response:
+    """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
+    return await _answer(services, job_id_of(job_id), wait, request)
+
+
+async def accepted(services: Services, who: Caller, made: Submitted) -> Response:
+    """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
+    if made.submission is not None and made.created_at is not None:
+        document = new_job_document(made.submission, made.created_at)
+    else:
+        document = job_document(await services.requests.view(who.tenant_id, made.job_id))
+    return JsonResponse(document, status_code=202, headers=located(made))
+
+
+async def answer_with(services: Services, who: Caller, job_id: UUID) -> Response:
+    """Answer with a job of the caller as it stands; raises `NotFound`."""
+    return JsonResponse(job_document(await services.requests.view(who.tenant_id, job_id)))
+
+
+async def _answer(services: Services, job_id: UUID, seconds: float, request: Request) -> Response:
+    view = await job_when_ended(services, job_id, seconds, request)
+    return client_closed_response() if view is None else JsonResponse(job_document(view))
+
+
+class _Submit(DirectRoute):
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Store a job; a body that is no JSON or no `JobRequest` is left to the handler."""
+        fields = request.headers
+        is_plain = not request.scope["query_string"] and "prefer" not in fields
+        if not is_plain or fields.get("content-type") != "application/json":
+            return None
+        try:
+            raw = await request.body()  # the guard's refusal of a long one is the answer
+        except ClientDisconnect:
+            return None
+        try:
+            sent = decode_body(raw)
+            body = JobRequest.model_validate(sent)
+        except (HttpRefusal, ValidationError):
+            return None
+        key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
+        who = caller_of(request.scope)
+        made = await submitted_turn_or_job(
+            services, who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent
+        )
+        return await accepted(services, who, made)
+
+
+class _Look(DirectRoute):
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Look at a job; an id that is no UUID and a query of more than a plain `wait` are left to the handler."""
+        named = _UUID.fullmatch(request.path_params["job_id"])
+        query = request.scope["query_string"]
+        wait = _WAIT.fullmatch(query)
+        if named is None or (query and wait is None):
+            return None
+        seconds = 0.0 if wait is None else float(wait[1])
+        return await _answer(services, UUID(named[0]), seconds, request)
+
+
+job_routes.add_api_route(
+    "/jobs",
+    post_job,
+    methods=["POST"],
+    status_code=202,
+    response_model=JobDocument,
+    responses={
+        200: {
+            "description": "With `wait`: the job, which has ended.",
+            "headers": ACCEPTED["headers"],
+            "model": JobDocument,
+        },
+        202: ACCEPTED,
+        **error_responses(400, 404, 409, 413, 415, 429),
+    },
+    route_class_override=_Submit,
+)
+job_routes.add_api_route(
+    "/jobs/{job_id}",
+    get_job,
+    methods=["GET"],
+    response_model=JobDocument,
+    responses=error_responses(404, 429),
+    route_class_override=_Look,
+)
+
+
+@job_routes.get("/jobs", response_model=JobPage, responses=error_responses(403))
+async def get_jobs(
+    services: Use,
+    who: Who,
+    status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
+    strategy: Annotated[Strategy | None, Query(description="Only jobs with this strategy.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+    roots: Annotated[bool, Query(description="Without child jobs.")] = False,
+    priority: Annotated[Priority | None, Query()] = None,
+    agent: Annotated[FilterAgent | None, Query()] = None,
+    batch_id: Annotated[FilterBatch | None, Query()] = None,
+    words: Annotated[FilterWords | None, Query()] = None,
+    metadata: Annotated[str | None, Query(description=_METADATA)] = None,
+    older_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
+    newer_than_seconds: Annotated[FilterSeconds | None, Query()] = None,
+    created_before: Annotated[FilterTime | None, Query()] = None,
+    created_after: Annotated[FilterTime | None, Query()] = None,
+    min_cost_usd: Annotated[FilterCost | None, Query()] = None,
+    tenant: Annotated[str | None, Query(min_length=1, max_length=63, description=_TENANT)] = None,
+) -> Response:
+    """List jobs, newest first, without their plans and steps: those for which all that is given holds.
+
+    No index knows more of a job than its `status`, its `strategy` and when it came. Where more is asked for, a page
+    looks at 5,000 jobs and no more: it may have fewer than `limit`, or none, and `next_cursor` goes on behind them.
+    """
+    below = id_of_cursor(cursor)
+    tenant_id = _listed_tenant(who, tenant)
+    rare = {
+        "priority": priority,
+        "agent": agent,
+        "batch_id": batch_id,
+        "words": words,
+        "metadata": metadata,
+        "older_than_seconds": older_than_seconds,
+        "newer_than_seconds": newer_than_seconds,
+        "created_before": created_before,
+        "created_after": created_after,
+        "min_cost_usd": min_cost_usd,
+    }
+    if all(value is None for value in rare.values()):
+        rows = await services.requests.jobs(
+            tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
+        )
+        return page_of(rows, limit, job_summary)
+    wanted = filter_of({"status": status, "strategy": strategy, **rare}, datetime.now(UTC))
+    found = await services.overview.found(tenant_id, wanted, below=below, limit=limit, roots=roots)
+    views = await services.requests.views(tenant_id, found.ids)
+    following = None if found.next_below is None else cursor_of(found.next_below.bytes)
+    return JsonResponse({"items": [job_summary(view.row) for view in views], "next_cursor": following})
+
+
+def _listed_tenant(who: Caller, tenant: str | None) -> str:
+    """Return whose jobs are listed; raises `HttpRefusal` (403) for another tenant's without the scope `admin`."""
+    if tenant is None or tenant == who.tenant_id:
+        return who.tenant_id
+    if KeyScope.ADMIN not in who.scopes:
+        raise HttpRefusal(
+            403, "insufficient_scope", "tenant: the jobs of another tenant are listed for keys with the scope admin"
+        )
+    return storable(tenant)
+
+
+@job_routes.get("/jobs/{job_id}/steps", response_model=StepList, responses=error_responses(404))
+async def get_steps(
+    job_id: JobPath,
+    services: Use,
+    who: Who,
+    number: Annotated[
+        int | None, Query(alias="round", ge=0, lt=2**31, description="Only the steps of this round.")
+    ] = None,
+) -> Response:
+    """Return the steps of a job, of all its rounds or of one; none where there is no such round (yet)."""
+    return JsonResponse(steps_document(await services.requests.view(who.tenant_id, job_id_of(job_id)), number))
+
+
+@job_routes.post("/jobs/{job_id}/cancel", response_model=JobDocument, responses=error_responses(404, 409))
+async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
+    """Cancel a job at once, also before anything of it has begun, and return it.
+
+    Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
+    abandoned, for a thread cannot be stopped. In a conversation an `unsafe` call on that lane ends within its own
+    time, and its outcome is told there; the job is cancelled at once all the same. Cancelling a cancelled job changes
+    nothing; one that has completed or failed is refused: 409.
+    """
+    found = job_id_of(job_id)
+    ended, status = await services.requests.cancel(who.tenant_id, found)
+    if status is not JobStatus.CANCELLED:
+        raise Conflict(f"job {found} is already {status}; only an unfinished job can be cancelled", job_status=status)
+    announce_ended(services, ended)
+    services.publisher.publish_soon(await services.conversations.settle(found))
+    return await answer_with(services, who, found)

@@ -1,0 +1,186 @@
+"""For who looks after jobs: why one waits, and how many stand where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from fastapi.responses import Response
+from pydantic import Field
+
+from planq.api.access.callers import Caller, Who
+from planq.api.deps import JobPath, Services, Use, job_id_of, strict_router
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.schemas import Answer, Id, Time
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
+from planq.shared.domain.overview.waiting import WaitKind, wait_of
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING
+
+overview_routes = strict_router("jobs")
+
+
+class WhyDocument(Answer):
+    """For what a job waits."""
+
+    job_id: Id
+    status: JobStatus
+    waits_for: WaitKind = Field(description="`work`: it waits for nothing, it runs; `nothing`: it has ended.")
+    sentence: str = Field(description="The same for people, as the page and `planq status` say it.")
+
+
+class ModelCallDocument(Answer):
+    """One call of a job to a model: to plan, to answer, or for a turn of its rounds."""
+
+    round: int
+    purpose: str
+    model: str
+    attempts: int = Field(description="How often it was tried.")
+    latency_ms: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None = Field(description="Null where nobody knows the model's price.")
+    error: Any = Field(description="Null where the call succeeded.")
+    exchange: Any = Field(description="`request` and `reply`; null where they are not kept, or are over 64 KiB.")
+    exchange_bytes: int | None = Field(description="Null where they are not kept.")
+    created_at: Time
+
+
+class ModelCallPage(Answer):
+    """The first calls of a job to models, in their order, at most 100; those of child jobs are with these."""
+
+    items: list[ModelCallDocument]
+
+
+class CountDocument(Answer):
+    """How many jobs that no other job has made stand in each status."""
+
+    counts: dict[str, int]
+    most: int = Field(description="A status is counted up to here: so many stands for at least so many.")
+
+
+class RunningDocument(Answer):
+    """A step of this tenant, or a stage of a job, that a worker carries out."""
+
+    job_id: Id
+    step_index: int | None = Field(description="Null for a stage.")
+    what: str = Field(description="The step's tool, or the status of the job whose stage it is.")
+    since: Time | None = Field(description="When the attempt at the step began.")
+
+
+class WorkerDocument(Answer):
+    """A worker process whose lease is alive."""
+
+    id: Id
+    name: str
+    lanes: list[str]
+    version: str
+    capacity: int = Field(description="How many attempts it carries out at once.")
+    in_flight: int = Field(description="How many it carried out at its last heartbeat, of all tenants.")
+    lag_ms: int = Field(description="How late its event loop was then.")
+    missing: list[str] = Field(description="What it needs and lacks.")
+    started_at: Time
+    heartbeat_at: Time
+    running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
+
+
+class WaitingDocument(Answer):
+    """What of this tenant waits for a worker of a lane."""
+
+    lane: str
+    priority: Priority
+    waiting: int
+    oldest_at: Time | None = Field(description="Since when the oldest waits; null where nothing does.")
+
+
+class WorkersDocument(Answer):
+    """The workers that are alive, and what waits for one."""
+
+    workers: list[WorkerDocument]
+    backlog: list[WaitingDocument] = Field(description="One for each lane that there is, and each priority.")
+    most: int = Field(description="So many steps and as many stages are counted of what waits.")
+
+
+@overview_routes.get("/jobs/{job_id}/why", response_model=WhyDocument, responses=error_responses(404))
+async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
+    """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
+    found = job_id_of(job_id)
+    told = await whys_of(services, who, [found])
+    if found not in told:
+        raise NotFound(f"there is no job {found}")
+    return JsonResponse(told[found])
+
+
+async def whys_of(services: Services, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
+    told = {}
+    for id, job in (await services.overview.readings(who.tenant_id, job_ids)).items():
+        wait = wait_of(job)
+        told[id] = {
+            "job_id": str(id),
+            "status": job["status"],
+            "waits_for": wait.kind,
+            "sentence": wait.sentence,
+        }
+    return told
+
+
+@overview_routes.get("/jobs/{job_id}/model-calls", response_model=ModelCallPage, responses=error_responses(404))
+async def get_model_calls(job_id: JobPath, services: Use, who: Who) -> Response:
+    """List a job's calls to models, with tokens and cost, and with prompts and replies where they are kept."""
+    rows = await services.overview.model_calls(who.tenant_id, job_id_of(job_id))
+    return JsonResponse({"items": [_model_call(row) for row in rows]})
+
+
+def _model_call(row: Row) -> dict[str, Any]:
+    counts = ("round", "purpose", "model", "attempts", "latency_ms", "input_tokens", "output_tokens")
+    kept = {name: row[name] for name in (*counts, "error", "exchange", "exchange_bytes")}
+    cost = None if row["cost_usd"] is None else float(row["cost_usd"])
+    return {**kept, "cost_usd": cost, "created_at": shown_time(row["created_at"])}
+
+
+@overview_routes.get("/job-counts", response_model=CountDocument)
+async def get_job_counts(services: Use, who: Who) -> Response:
+    """Count the jobs in each status, without child jobs."""
+    return JsonResponse({"counts": await services.overview.counts(who.tenant_id), "most": COUNTED_UP_TO})
+
+
+@overview_routes.get("/workers", response_model=WorkersDocument)
+async def get_workers(services: Use, who: Who) -> Response:
+    """List the workers that are alive, what each carries out of this tenant, and what waits, by lane and priority.
+
+    What is paused, held back by a job's window, or to be tried later waits for something else, and is not counted.
+    """
+    alive = await services.workers.live()
+    running: dict[UUID, list[dict[str, Any]]] = {}
+    for row in await services.overview.running(who.tenant_id, services.settings.lease_seconds):
+        told = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
+        running.setdefault(row["worker_id"], []).append({**told, "since": shown_time(row["since"])})
+    waiting = await services.overview.waiting(who.tenant_id)
+    workers = [_worker(row, running.get(row["id"], [])) for row in alive]
+    return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
+
+
+def _worker(row: Row, running: list[dict[str, Any]]) -> dict[str, Any]:
+    copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
+    times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
+    shown = {name: row[name] for name in copied}
+    return {"id": str(row["id"]), **shown, "missing": row["missing"] or [], **times, "running": running}
+
+
+def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:
+    found = {(row["lane"], row["priority"]): row for row in waiting}
+    lanes = lanes_of([*alive, {"lanes": [lane for lane, _ in found]}])
+    empty = {"n": 0, "oldest_at": None}
+    told = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
+    return [
+        {
+            "lane": lane,
+            "priority": str(priority),
+            "waiting": row["n"],
+            "oldest_at": shown_time(row["oldest_at"]),
+        }
+        for lane, priority, row in told
+    ]

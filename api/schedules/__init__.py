@@ -1,0 +1,1 @@
+"""Reminders that jobs have scheduled."""
