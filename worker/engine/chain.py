@@ -317,11 +317,11 @@ _PATIENCE_SECONDS = 60.0
 """For so long, at most, the older jobs of a tenant pass a younger one by: else a wide job would keep it waiting until
 its last step."""
 
-_BULK_LEAST = 2
-"""What bulk work has beside interactive work however late the loop is."""
+_LEAST = 2
+"""What who has to give way keeps however late the loop is."""
 
 _FEWER, _MORE = 4, 8
-"""Bulk work keeps a slot of four after a look at a loop that lags, and gets one more for eight at one in time."""
+"""Who has to give way keeps a slot of four after a look at a loop that lags; one in time gives one more for eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +358,9 @@ class Slots:
 
     Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
     many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
-    Each look at a loop that lags leaves bulk work fewer for what is not slow, and each one at a loop in time gives it
-    more, up to all of its share. That bounds it while interactive work comes, from the first of it on.
+    Each look at a loop that lags leaves a tenant, and bulk work, fewer of these for what is not slow, and each one at
+    a loop in time gives them more, up to all of their share. That bounds a tenant while another one comes, and bulk
+    work while interactive work does, from the first of it on.
     """
 
     def __init__(
@@ -375,13 +376,14 @@ class Slots:
         self._clock = clock
         self._lagged_until = self._several_until = -math.inf
         self._last_tenant: str | None = None
-        self._few = reserved_slots(count)
+        self._few = self._room = reserved_slots(count)
         self._held = 0
         self._slow = 0
         self._bulk = self._bulk_room = count if bulk is None else bulk
         self._bulk_held = self._bulk_quick = 0
         self._interactive_until = -math.inf
         self._shares = Counter[str]()
+        self._quick = Counter[str]()
         self._waiting: dict[Party, list[_Turn]] = {}
         self._numbers = itertools.count()
 
@@ -425,10 +427,8 @@ class Slots:
         now = self._clock()
         if seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
             self._lagged_until = now + _LATELY_SECONDS
-        if seconds < _STILL_LAGS_SECONDS:
-            self._bulk_room = min(self._bulk, self._bulk_room + -(-self._bulk_room // _MORE))
-        elif seconds >= _LAGS_SECONDS:
-            self._bulk_room = max(_BULK_LEAST, self._bulk_room // _FEWER)
+        self._room = _after_look(seconds, self._room, self._few)
+        self._bulk_room = _after_look(seconds, self._bulk_room, self._bulk)
         self._call_next()
 
     def is_wanted_from(self, party: Party) -> bool:
@@ -440,7 +440,7 @@ class Slots:
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
         mine = self._shares[party.tenant]
-        if mine > self._few and self._is_short:
+        if self._is_short and self._left_while_short(party) < 0:
             return True
         if party.priority is Priority.BULK and not party.is_slow and self._bulk_left(party) < 0:
             return True
@@ -470,6 +470,10 @@ class Slots:
     def _is_short(self) -> bool:
         return self._few > 0 and self._clock() < min(self._lagged_until, self._several_until)
 
+    def _left_while_short(self, party: Party) -> int:
+        left = self._few - self._shares[party.tenant]
+        return left if party.is_slow else min(left, self._room - self._quick[party.tenant])
+
     def _left(self, party: Party) -> int:
         mine = self._shares[party.tenant]
         most = self._count
@@ -480,7 +484,7 @@ class Slots:
             most += self._few if not party.is_slow and 2 * self._slow > self._count else 0
             left = most - self._held
         if self._is_short:
-            left = min(left, self._few - mine)
+            left = min(left, self._left_while_short(party))
         return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_left(party)))
 
     def _change(self, count: int, party: Party) -> None:
@@ -493,6 +497,10 @@ class Slots:
             del self._shares[party.tenant]
         if party.is_slow:
             self._slow += count
+        else:
+            self._quick[party.tenant] += count
+            if not self._quick[party.tenant]:
+                del self._quick[party.tenant]
         if party.priority is Priority.BULK:
             self._bulk_held += count
             self._bulk_quick += 0 if party.is_slow else count
@@ -538,6 +546,13 @@ class Slots:
         party = self._next()
         if party is not None and not (called := self._waiting[party][0].called).done():
             called.set_result(None)
+
+
+def _after_look(late_seconds: float, room: int, most: int) -> int:
+    """Return how many slots who has to give way has after a look at a loop that was so late."""
+    if late_seconds < _STILL_LAGS_SECONDS:
+        return min(most, room + -(-room // _MORE))
+    return max(min(_LEAST, most), room // _FEWER) if late_seconds >= _LAGS_SECONDS else room
 
 
 def reserved_slots(slots: int) -> int:
