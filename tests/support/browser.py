@@ -42,6 +42,17 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+_COUNT_JUMPS = """
+  window.jumped = 0;
+  new PerformanceObserver((list) => {
+    for (const one of list.getEntries()) if (!one.hadRecentInput) window.jumped += one.value;
+  }).observe({ type: "layout-shift", buffered: true });
+"""
+
+MOST_JUMP = 0.1
+"""The sum of a page's layout shifts that web.dev calls good."""
+
+
 class Visitor:
     """A browser's page at an API, and what it has complained of: violations of the policy, errors, failed loads."""
 
@@ -53,6 +64,7 @@ class Visitor:
             color_scheme="dark" if scheme == "dark" else "light",
             reduced_motion="reduce",
         )
+        self.context.add_init_script(_COUNT_JUMPS)
         self.context.set_default_timeout(PATIENCE_MS)
         self.context.set_default_navigation_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
@@ -63,6 +75,10 @@ class Visitor:
     def _hear(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.complaints.append(f"{kind}: {text}")
+
+    def jumped(self) -> float:
+        """Return how much of the page has moved by itself since it was opened: the sum of its layout shifts."""
+        return float(self.page.evaluate("window.jumped"))
 
     def close(self) -> None:
         """Close the page and forget its cookies."""

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import Visitor, check
+from tests.support.browser import MOST_JUMP, Visitor, check
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
@@ -336,6 +336,7 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
         *others,
     ):
         visitor.page.goto(path)
+        assert visitor.jumped() <= MOST_JUMP, path
         visitor.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         check(visitor, width)
     visitor.page.keyboard.press("/")
