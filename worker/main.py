@@ -50,9 +50,9 @@ from planq.worker.container import (
     lane_database,
     process_text,
 )
-from planq.worker.engine.chain import bulk_slots, reserved_slots
 from planq.worker.engine.fence import Fence, Lease
 from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.engine.slots import bulk_slots, reserved_slots
 from planq.worker.host import Host
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.prefork import PreforkProcesses

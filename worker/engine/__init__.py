@@ -4,8 +4,9 @@
 `planq.worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
 """
 
-from planq.worker.engine.chain import Shares, WakeOutcome
+from planq.worker.engine.chain import WakeOutcome
 from planq.worker.engine.dispatcher import Dispatcher, DispatcherSettings
+from planq.worker.engine.slots import Shares
 from planq.worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
 __all__ = ["Dispatcher", "DispatcherSettings", "Retainer", "Shares", "SweepSettings", "Sweeper", "WakeOutcome"]

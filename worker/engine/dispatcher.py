@@ -36,12 +36,7 @@ from planq.shared.ports.jobs.wakes import (
 )
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.engine.chain import (
-    ANYBODY,
-    EQUAL_SHARES,
     Chain,
-    Party,
-    Shares,
-    Slots,
     WakeOutcome,
     Work,
     after_end,
@@ -54,6 +49,7 @@ from planq.worker.engine.chain import (
 )
 from planq.worker.engine.in_flight import AttemptState, Claim, InFlightWork, RunningAttempt, attempt_of
 from planq.worker.engine.persist import persist
+from planq.worker.engine.slots import ANYBODY, EQUAL_SHARES, Party, Shares, Slots
 from planq.worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")

@@ -13,7 +13,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.ports import PlanWake, RespondWake, StepWake, Suspended
-from planq.worker.engine.chain import Party
+from planq.worker.engine.slots import Party
 from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

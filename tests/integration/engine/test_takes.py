@@ -17,8 +17,8 @@ from planq.shared.domain.jobs.states import Lane
 from planq.shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
 from planq.shared.store.database import Database
 from planq.worker.container import LaneRuntime
-from planq.worker.engine.chain import Party
 from planq.worker.engine.fence import Lease
+from planq.worker.engine.slots import Party
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler
 from planq.worker.tools import tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool

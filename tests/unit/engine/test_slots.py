@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from planq.shared.domain.jobs.states import Priority
-from planq.worker.engine.chain import Party, Shares, Slots, bulk_slots
+from planq.worker.engine.slots import Party, Shares, Slots, bulk_slots
 
 BULK = Party(priority=Priority.BULK)
 
