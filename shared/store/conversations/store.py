@@ -25,7 +25,7 @@ from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import after_answer_fields
-from planq.shared.store.jobs.ends import serve_ends
+from planq.shared.store.jobs.ends import serve_ends, wakes_after
 from planq.shared.store.requests import AnsweredBy, Submission, control_result, submission_values
 
 
@@ -324,9 +324,9 @@ class ConversationStore:
     async def settle(self, job_id: UUID) -> Sequence[Wake]:
         """Write down what a turn came to that has ended, and let the next one begin; returns whom to wake.
 
-        May be repeated, also for a job that has not ended or is no turn: nothing happens then.
+        A child job's parent goes on instead. May be repeated, also for a job that has not ended: nothing happens.
         """
-        return (await serve_ends(self._database, [job_id])).wakes
+        return wakes_after(await serve_ends(self._database, [job_id]))
 
     async def job_of(self, tenant_id: str, message_id: UUID) -> UUID | None:
         """Return the job that answers a message, None where there is no such message any more.

@@ -15,6 +15,7 @@ from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import StageClaim, StepClaim
+from planq.shared.ports.jobs.children import ChildRequest, Delegated
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -154,6 +155,19 @@ class JobDriver:
             assert (await store.fail_step(claim, error, timedelta(seconds=60), in_doubt=True)).applied
 
         self._api.jobs.run(work)
+
+    def delegate(self, index: int, most: int) -> list[JobDriver]:
+        """Hand a step over to two child jobs, so many of them at once."""
+
+        async def work(database: Database) -> list[UUID]:
+            store = PostgresJobStore(database, new_id())
+            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            assert claim is not None
+            asked = [ChildRequest(None, "", 60.0, plan=plan(call("look")))] * 2
+            assert (await store.delegate_step(claim, Delegated(asked, max_parallel=most))).applied
+            return [child.job_id for child in await store.children(claim)]
+
+        return [JobDriver(self._api, str(child)) for child in self._api.jobs.run(work)]
 
     def answer(self, text: str | None = "done") -> None:
         """Carry out RESPOND, with an error where there is no text."""

@@ -86,6 +86,19 @@ def test_a_paused_job_can_be_cancelled(api: Api) -> None:
     assert (cancelled["status"], cancelled["paused_at"]) == ("cancelled", None)
 
 
+def test_who_waits_for_a_cancelled_child_job_goes_on_at_once(api: Api, wakes: list[Wake]) -> None:
+    """The next child in its place, then the step that waits for both; a sweep published these up to 3 s later."""
+    story = begun(api, call("look"))
+    first, second = story.delegate(0, most=1)
+    wakes.clear()
+
+    document(post(api, first.id, "cancel"))
+    assert wakes == [PlanWake(UUID(second.id))]
+    document(post(api, second.id, "cancel"))
+    assert wakes[1:] == [StepWake(StepRef(UUID(story.id), 0, 0), Lane.IO, "look")]
+    assert story.claim(0) is not None
+
+
 def test_a_job_that_has_ended_cannot_be_paused(api: Api) -> None:
     story = failed_job(api, "tool_error")
 
