@@ -218,7 +218,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         job_actions=JobActions(database),
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
-        publisher=failpoints.around("publisher", CeleryPublisher(celery)),
+        publisher=failpoints.around("publisher", CeleryPublisher(celery, from_loop=True)),
         timers=NearTimers(),
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),

@@ -312,7 +312,7 @@ class LaneRuntime:
         self._settings = settings
         self._identity = identity
         self._tools = tools
-        self._publisher = CeleryPublisher(app)
+        self._publisher = CeleryPublisher(app, from_loop=identity.is_shared)
         self._tracker = tracker
         self._in_flight = in_flight or InFlightWork()
         self._database = database

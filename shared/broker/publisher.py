@@ -4,6 +4,11 @@ Publishing is synchronous in kombu and can stall as long as the socket timeout w
 thread a process does it and the event loop only waits for its answer, or does not wait at all (`publish_soon`). What
 gathers while the broker answers goes out together: under load a message costs a fraction of a round trip.
 
+Where the broker speaks the Redis protocol without TLS, the loop itself writes what is short (`loop_connection`), over
+a connection that the thread has made once it could send. Whatever is not answered there goes to the thread: that
+connects anew, and says whether the broker takes it. So outages are its business alone, and all that kombu can do with
+a URL holds for both. A wake-up that comes twice is harmless.
+
 Messages have the form of Celery's protocol 2, without the cost of `Task.apply_async`: what never differs between two
 wake-ups is built once. Stock workers, Flower and `celery inspect` read them as any other;
 `tests/integration/broker/test_protocol.py` compares them with what Celery itself sends.
@@ -17,10 +22,14 @@ import asyncio
 import json
 import logging
 import queue
+import socket
 import threading
+from base64 import b64encode
 from collections.abc import Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from celery import Celery
 from celery.utils.nodenames import anon_nodename
@@ -29,7 +38,9 @@ from kombu import Connection, Producer
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import known_queue
 from planq.shared.broker.depth import open_once, reply_of
+from planq.shared.broker.loop_connection import LoopConnection, pushed
 from planq.shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
+from planq.shared.broker.transport import Channel
 from planq.shared.domain.jobs.states import OWN_QUEUES
 from planq.shared.ports import AnyWake
 
@@ -44,6 +55,15 @@ _OPEN_SECONDS = 5.0
 
 _CONFIRM_SECONDS = 10.0
 """How long RabbitMQ may take to confirm a message; one with a memory alarm never does."""
+
+_FEW = 16
+"""Messages that the loop writes by itself: more would hold up the rest of it, and gain nothing."""
+
+_SILENT_SECONDS = 2.0
+"""A broker that is silent for so long is in trouble; by then the sweeper looks whether the wake-up is there."""
+
+_CONNECT_SECONDS = 5.0
+"""The pause between two connections for the loop: a broker may take one and end it again."""
 
 _EMBED = json.dumps({"callbacks": None, "errbacks": None, "chain": None, "chord": None})
 
@@ -64,32 +84,33 @@ _CONSTANT: dict[str, Any] = {
 class CeleryPublisher:
     """Publishes wake-ups through a Celery application; the thread starts with the first wake-up."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, from_loop: bool = False) -> None:
+        """With `from_loop` what is asked for on an event loop is written there, once there is a connection for it."""
         self._producer = _Producer(app)
+        self._from_loop = from_loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._direct: LoopConnection[_Item] | None = None
+        self._connected_at = -_CONNECT_SECONDS
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._lock = threading.Lock()
 
     def publish_soon(self, wakes: Sequence[AnyWake]) -> Future[bool]:
-        """Hand wake-ups to the thread and return at once; the future says whether the broker took them.
+        """Write wake-ups, or hand them to the thread, and return at once.
 
-        When it did not, or after `close`, the sweeper publishes them once their `wake_at` has come. Callable from any
-        thread.
+        The future says whether the broker took them. When it did not, or after `close`, the sweeper publishes them
+        once their `wake_at` has come. Callable from any thread.
         """
-        outcome: Future[bool] = Future()
-        with self._lock:
-            if self._closed:
-                outcome.set_result(False)
-            else:
-                self._start()
-                self._inbox.put((wakes, outcome))
-        return outcome
+        item: _Item = (wakes, Future())
+        if not wakes:
+            item[1].set_result(True)
+        elif not self._write(item):
+            self._hand_over(item)
+        return item[1]
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """Publish and wait for the broker's answer; True when it took all of them."""
-        if not wakes:
-            return True
         return await asyncio.wrap_future(self.publish_soon(wakes))
 
     def close(self, timeout_seconds: float = 5.0) -> None:
@@ -98,8 +119,67 @@ class CeleryPublisher:
             self._closed = True
             thread = self._thread
             self._inbox.put(None)
+        if (direct := self._direct) is not None:
+            self._direct = None
+            direct.abandon()
         if thread is not None:
             thread.join(timeout_seconds)
+
+    def _write(self, item: _Item) -> bool:
+        """Write wake-ups from the loop on which this is called; False where the thread has to."""
+        if not self._from_loop:
+            return False
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        wakes, direct = item[0], self._direct
+        if direct is None or direct.loop is not loop or len(wakes) > _FEW:
+            self._loop = loop
+            return False
+        direct.write(item, [self._producer.command(encode_wake(wake)) for wake in wakes])
+        return True
+
+    def _hand_over(self, item: _Item) -> None:
+        with self._lock:
+            if not self._closed:
+                self._start()
+                self._inbox.put(item)
+                return
+        if item[1].set_running_or_notify_cancel():
+            item[1].set_result(False)
+
+    def _connect_loop(self) -> None:
+        """Let the loop write by itself from now on, if it can; the broker has just taken what the thread sent."""
+        loop, now = self._loop, monotonic()
+        if loop is None or not self._from_loop or self._direct is not None:
+            return
+        if now - self._connected_at < _CONNECT_SECONDS:
+            return
+        self._connected_at = now
+        try:
+            connected = self._producer.connect_plainly()
+        except Exception as error:  # the thread goes on with the connection that it has
+            _log.info("loop_not_connected", extra={"cause": reply_of(error) or repr(error)})
+            return
+        if connected is None:
+            self._from_loop = False
+            return
+        try:
+            loop.call_soon_threadsafe(self._adopt, connected, loop)
+        except RuntimeError:  # the loop has ended
+            connected.close()
+
+    def _adopt(self, connected: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        if self._closed:
+            connected.close()
+            return
+        self._direct = LoopConnection(connected, loop, taken=_took, lost=self._lost, silent_seconds=_SILENT_SECONDS)
+
+    def _lost(self, items: Sequence[_Item]) -> None:
+        self._direct = None
+        for item in items:
+            self._hand_over(item)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -115,6 +195,8 @@ class CeleryPublisher:
             taken = self._try_send([wake for wakes, _ in items for wake in wakes])
             for outcome in awaited:
                 outcome.set_result(taken)
+            if taken and is_open:
+                self._connect_loop()
         self._producer.close()
 
     def _gather(self) -> tuple[list[_Item], bool]:
@@ -134,8 +216,6 @@ class CeleryPublisher:
         return items, False
 
     def _try_send(self, wakes: Sequence[AnyWake]) -> bool:
-        if not wakes:
-            return True
         try:
             self._send([encode_wake(wake) for wake in wakes])
         except Exception as error:  # every client library has errors of its own here; all mean "not taken"
@@ -147,6 +227,11 @@ class CeleryPublisher:
         self._producer.send(messages)
 
 
+def _took(item: _Item) -> None:
+    if item[1].set_running_or_notify_cancel():
+        item[1].set_result(True)
+
+
 class _Producer:
     """One connection to the broker for one thread; opened by the first message, and again after a fault."""
 
@@ -155,6 +240,7 @@ class _Producer:
         self._connection: Connection | None = None
         self._producer: Producer | None = None
         self._origin = ""
+        self._prefix: str = app.conf.broker_transport_options.get("global_keyprefix", "")
         self._declared: set[str] = set()
 
     def send(self, messages: Sequence[WakeMessage]) -> None:
@@ -170,6 +256,34 @@ class _Producer:
             # The connection may be half dead; the next message must not inherit it.
             self.close()
             raise
+
+    def connect_plainly(self) -> socket.socket | None:
+        """Return a socket of a further connection to the same server; None where it has to be kombu that writes.
+
+        Raises what the broker's client raises.
+        """
+        channel = None if self._producer is None else self._producer.channel
+        return channel.plain_socket() if isinstance(channel, Channel) else None
+
+    def command(self, message: WakeMessage) -> bytes:
+        """Return the command by which kombu's Redis transport would send a message; on any thread."""
+        name = self._app.planq_lists.choose(message.queue, message.tenant)
+        entry = {
+            "body": b64encode(_body(message).encode()).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": _headers(message, self._origin),
+            "properties": {
+                "correlation_id": message.task_id,
+                "reply_to": "",
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": name},
+                "priority": 0,
+                "body_encoding": "base64",
+                "delivery_tag": str(uuid4()),
+            },
+        }
+        return pushed(f"{self._prefix}{name}", json.dumps(entry).encode())
 
     def close(self) -> None:
         """Give the connection up; idempotent."""
@@ -204,29 +318,37 @@ class _Producer:
                 self._write(producer, message)
 
     def _write(self, producer: Producer, message: WakeMessage) -> None:
-        task_id, links = message.task_id, message.links
         self._declare(producer, message.queue)
         producer.publish(
-            f"[[], {json.dumps(message.kwargs)}, {_EMBED}]",
+            _body(message),
             content_type="application/json",
             content_encoding="utf-8",
             exchange="",
             routing_key=self._app.planq_lists.choose(message.queue, message.tenant),
             delivery_mode=2,
-            headers={
-                **_CONSTANT,
-                "task": message.task,
-                "id": task_id,
-                "shadow": message.shadow,
-                "root_id": links.root_id,
-                "parent_id": links.parent_id,
-                "group": links.group,
-                "group_index": links.group_index,
-                "kwargsrepr": message.kwargs_repr,
-                "origin": self._origin,
-                **({TENANT_HEADER: message.tenant} if message.tenant else {}),
-            },
-            correlation_id=task_id,
+            headers=_headers(message, self._origin),
+            correlation_id=message.task_id,
             reply_to="",
             confirm_timeout=_CONFIRM_SECONDS,
         )
+
+
+def _body(message: WakeMessage) -> str:
+    return f"[[], {json.dumps(message.kwargs)}, {_EMBED}]"
+
+
+def _headers(message: WakeMessage, origin: str) -> dict[str, Any]:
+    links = message.links
+    return {
+        **_CONSTANT,
+        "task": message.task,
+        "id": message.task_id,
+        "shadow": message.shadow,
+        "root_id": links.root_id,
+        "parent_id": links.parent_id,
+        "group": links.group,
+        "group_index": links.group_index,
+        "kwargsrepr": message.kwargs_repr,
+        "origin": origin,
+        **({TENANT_HEADER: message.tenant} if message.tenant else {}),
+    }

@@ -34,6 +34,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import socket
+import ssl
 import sys
 import threading
 from collections import Counter
@@ -43,7 +45,7 @@ from dataclasses import dataclass
 from math import inf
 from queue import Empty
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import redis.client
 from kombu.transport import TRANSPORT_ALIASES, pyamqp, virtual
@@ -252,6 +254,20 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             if client is None or client.connection_pool is not self.pool:
                 client = self._commands = self._create_client()
         yield client
+
+    def plain_socket(self) -> socket.socket | None:
+        """Return the socket of a new connection like this channel's, on which nobody else reads; None for TLS.
+
+        Raises what redis-py raises.
+        """
+        connection = self.pool.connection_class(**self.pool.connection_kwargs)
+        connection.connect()
+        connected = connection._sock
+        if isinstance(connected, ssl.SSLSocket):
+            connection.disconnect()
+            return None
+        connection._sock = None  # it would be closed with the object
+        return cast(socket.socket, connected)
 
     def _brpop_read(self, **options: Any) -> bool:
         """Hand the entry that has arrived to its consumer, as kombu does; to `on_unreadable` if it is no message."""

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
+import redis
 from celery import Celery
 
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.messages import WakeMessage
 from planq.shared.broker.publisher import CeleryPublisher
+from planq.shared.broker.rates import redis_py_url
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane, WakeQueue
-from planq.shared.ports import PlanWake, RespondWake, StepWake
+from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
+from planq.shared.ports import PlanWake, RespondWake, StepWake, TaskLinks
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
+
+QUEUE = names.queue(WakeQueue("io"))
 
 
 @pytest.fixture
@@ -72,6 +79,66 @@ def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
     publisher.close()
     ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue("io")), 2500)}
     assert len(ids) == 2500
+
+
+async def connected(publisher: CeleryPublisher) -> None:
+    """Publish until the loop has a connection of its own."""
+    async with asyncio.timeout(60):
+        while publisher._direct is None:
+            assert await publisher.publish([PlanWake(JOB)])
+            publisher._connected_at = -math.inf  # without the pause between two connections
+
+
+def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str) -> None:
+    """Byte for byte, but for the tag of the delivery."""
+    links = TaskLinks(f"{JOB}.plan.1", f"{JOB}.plan.1", f"{JOB}.group").at(2)
+    wake = StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
+    celery = create_celery(valkey_url)
+
+    async def scenario() -> None:
+        publisher = CeleryPublisher(celery, from_loop=True)
+        assert await publisher.publish([wake])
+        await connected(publisher)
+        with patch.object(publisher, "_send", side_effect=AssertionError):
+            assert await publisher.publish([wake, PlanWake(JOB)])
+            publisher.publish_soon([wake]).cancel()
+            assert await publisher.publish([wake])
+        await asyncio.to_thread(publisher.close)
+        assert await publisher.publish([wake]) is False
+
+    asyncio.run(scenario())
+    celery.close()
+    with redis.Redis.from_url(redis_py_url(valkey_url)) as client:
+        written = client.lrange(names.queue(WakeQueue("cpu.bulk")), 0, -1)
+        client.delete(QUEUE, names.queue(WakeQueue("cpu.bulk")))
+    assert len(written) == 4
+    assert len({re.sub(rb'"delivery_tag": "[0-9a-f-]{36}"', b"", entry) for entry in written}) == 1
+
+
+def test_what_a_loop_cannot_write_the_thread_tells_of(valkey_url: str) -> None:
+    """The server ends both connections; it refuses what comes over the new ones; it takes it again."""
+    celery = create_celery(valkey_url)
+
+    async def scenario(client: redis.Redis) -> None:
+        others = {one["id"] for one in client.client_list()}
+        publisher = CeleryPublisher(celery, from_loop=True)
+        await connected(publisher)
+        for one in client.client_list():
+            if one["id"] not in others:
+                client.client_kill_filter(_id=one["id"])
+        assert await publisher.publish([PlanWake(JOB)])
+        await connected(publisher)
+        client.delete(QUEUE)
+        client.set(QUEUE, "no list")
+        assert await publisher.publish([PlanWake(JOB)]) is False
+        client.delete(QUEUE)
+        assert await publisher.publish([PlanWake(JOB)])
+        await asyncio.to_thread(publisher.close)
+
+    with redis.Redis.from_url(redis_py_url(valkey_url)) as client:
+        asyncio.run(scenario(client))
+        client.delete(QUEUE)
+    celery.close()
 
 
 def test_an_unreachable_broker_is_reported_and_not_raised() -> None:
