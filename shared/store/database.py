@@ -1,4 +1,4 @@
-"""One pool of connections to PostgreSQL a process, statements by name, foreign errors turned into ours.
+"""One pool of connections to PostgreSQL a process, statements by name, rows as records, errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
 Statements have names and live in `sql/queries/`, a file for each subject; a test holds the names that Python asks for
@@ -21,18 +21,20 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from pydantic import TypeAdapter
 
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 from planq.shared.domain.values.encoding import JsonText
 
 Row = Mapping[str, Any]
+Record = TypeVar("Record")
 
 
 KEEPALIVE: dict[str, Any] = {
@@ -104,6 +106,20 @@ def stored_text(value: Any) -> str | None:
     if isinstance(value, JsonText):
         return value.body.decode()
     return None if value is None else json_text(value)
+
+
+def record(kind: type[Record], row: Row) -> Record:
+    """Return the record that a row, or an object from SQL, is: a dataclass whose fields have its names.
+
+    Other names mean nothing, and what has its type already is taken as it is. JSON of users (`Any`, the values of
+    mappings) is not looked at: NUL, lone surrogates and integers of any size pass. Raises `ValueError` for others.
+    """
+    return cast(Record, _reader(cast(Any, kind)).validate_python(row))
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def shown_time(value: datetime | None) -> str | None:

@@ -91,7 +91,7 @@ class Limits:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """Read the stored form; what it neither has nor implies gets its default, an unknown name is not ours."""
-        known = {field.name for field in fields(cls)}
+        known = cls.__dataclass_fields__
         return cls(**{**_IMPLIED, **{name: value for name, value in stored.items() if name in known}})
 
 

@@ -77,7 +77,7 @@ class StageClaim:
     agent: Mapping[str, Any] | None = None
     agent_name: str | None = None
     agent_version: int | None = None
-    instructions: Sequence[str] = ()
+    instructions: tuple[str, ...] = ()
     action: str | None = None
     with_: Mapping[str, Any] = field(default_factory=dict)
     depth: int = 0

@@ -103,13 +103,13 @@ class TransitionResult:
     """
 
     applied: bool
-    ready: Sequence[ReadyStep] = ()
+    ready: tuple[ReadyStep, ...] = ()
     job_status: JobStatus | None = None
     status: StepStatus | None = None
     stage_attempt: int = 0
-    taken: Sequence[StepClaim | StageClaim] = ()
+    taken: tuple[StepClaim | StageClaim, ...] = ()
     steps: int = 1
-    children: Sequence[PlanWake] = ()
+    children: tuple[PlanWake, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -18,27 +16,18 @@ from planq.shared.domain.jobs.elicitations import (
     AfterAnswer,
     Continues,
     Elicitation,
-    ElicitationAnswer,
     Fails,
     Succeeds,
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import StageTries, apart
+from planq.shared.domain.jobs.retry import apart
 from planq.shared.domain.jobs.states import (
     STAGES,
-    AskedOf,
-    Effect,
-    ElicitationKind,
-    ElicitationStatus,
     JobStatus,
     Lane,
     Priority,
-    Recovery,
-    Respond,
-    StepKind,
     StepStatus,
-    Strategy,
 )
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
@@ -46,9 +35,9 @@ from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
-from planq.shared.ports.jobs.wakes import PlanWake, StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.database import Row, json_text, stored_text
+from planq.shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, TransitionResult
+from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again
+from planq.shared.store.database import Row, json_text, record, stored_text
 from planq.shared.store.ids import new_id
 
 
@@ -306,137 +295,39 @@ def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -
 
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
-    """Return the claim that a row of `planq_step_claims` is."""
-    outputs = value["outputs"] or {}
+    """Return the claim that `planq_step_claim` returned; JSON of users in it is not looked at."""
     job_tree = value["job_tree"]
-    time_left = value["time_left"]
-    ref = StepRef(UUID(value["job_id"]), value["round"], value["index"])
-    return StepClaim(
-        ref=ref,
-        tenant_id=value["tenant_id"],
-        tool_name=value["tool_name"],
-        effect=Effect(value["effect"]),
-        lane=Lane(value["lane"]),
-        arguments=value["arguments"],
-        outputs={int(index): known_output(stored) for index, stored in outputs.items()},
-        attempt=value["attempt"],
-        tries=tries_of(value, has_joined=job_tree is not None and job_tree["joined"]),
-        retries=value["retries"],
-        worker_losses=value["worker_losses"],
-        timeout_seconds=value["timeout_seconds"],
-        user_id=value["user_id"],
-        trace_id=value["trace_id"],
-        context_id=value["conversation_id"] or str(ref.job_id),
-        conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
-        recovery=Recovery(value["recovery"]),
-        in_doubt=value["in_doubt"],
-        wanted=tuple(path_of(path) for path in value["wanted"] or ()),
-        answers=tuple(_answer(stored) for stored in value["answers"] or ()),
-        policies=tuple(_policies(value["loops"])) if value["loops"] else (),
-        verbatim=value["verbatim"],
-        priority=Priority(value["priority"]),
-        time_left=None if time_left is None else timedelta(seconds=time_left),
-        **({} if job_tree is None else _step_job_tree(job_tree)),
-    )
-
-
-def _answer(stored: Mapping[str, Any]) -> ElicitationAnswer:
-    return ElicitationAnswer(
-        ElicitationKind(stored["kind"]),
-        ElicitationStatus(stored["status"]),
-        _decoded(stored["content"]),
-        stored["reason"],
-        stored["ordinal"],
-        _decoded(stored["details"]) or {},
-        _decoded(stored["state"]),
-        AskedOf(stored["asked_of"]),
-    )
-
-
-def _decoded(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-def _policies(blocks: Iterable[str]) -> Iterable[Mapping[str, Any]]:
-    """Yield the tool policies of loop blocks."""
-    return filter(None, (json.loads(block).get("policy") for block in blocks))
-
-
-def tries_of(row: Mapping[str, Any], *, has_joined: bool) -> int:
-    """Return how many attempts at a step count; the one that delegates and the one that gathers are one together."""
-    tries: int = row["attempt"] - row["worker_losses"] - row["releases"] - has_joined
-    return tries
-
-
-def _step_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
-    root, limits = job_tree["root"], job_tree["limits"]
-    return {
-        "kind": StepKind(job_tree["kind"]),
-        "joined": job_tree["joined"],
-        "note": job_tree["note"],
-        "depth": job_tree["depth"],
-        "root_job_id": None if root is None else UUID(root),
-        "agent": job_tree["agent"],
-        "limits": None if limits is None else Limits.from_json(limits),
-        "skill_id": job_tree["skill"],
+    if limits := job_tree.get("limits"):
+        job_tree = {**job_tree, "limits": Limits.from_json(limits)}
+    fields = {
+        **value,
+        **job_tree,
+        "ref": value,
+        "outputs": {index: known_output(stored) for index, stored in value["outputs"].items()},
+        "wanted": [path_of(path) for path in value["wanted"] or ()],
+        "policies": [block["policy"] for block in value["loops"] if block.get("policy")],
     }
+    return record(StepClaim, fields)
 
 
 def stage_claim(value: Mapping[str, Any]) -> StageClaim:
-    """Return the claim that a row of `planq_stage_claims` is."""
-    results, job_tree, time_left = value["results"], value["job_tree"], value["time_left"]
-    rounds, rounds_left = value["rounds"] or (), value["rounds_time_left"]
-    return StageClaim(
-        job_id=UUID(value["job_id"]),
-        tenant_id=value["tenant_id"],
-        status=JobStatus(value["status"]),
-        round=value["round"],
-        attempt=value["attempt"],
-        model=value["model"],
-        input=value["input"],
-        tools=value["tools"],
-        limits=Limits.from_json(value["limits"]),
-        loop=value["loop"],
-        respond=Respond(value["respond"]),
-        kept=value["kept"],
-        plan_source=value["plan_source"],
-        plan_body=value["plan_body"],
-        plan_errors=value["plan_errors"],
-        reuse=_reuse(value["forked_from"], value["plan_reuse"]),
-        results=None if results is None else step_results(results),
-        strategy=Strategy(value["strategy"]),
-        rounds=round_records(rounds, value["merged"] or ()),
-        rounds_time_left=None if rounds_left is None else timedelta(seconds=rounds_left),
-        user_id=value["user_id"],
-        trace_id=value["trace_id"],
-        context_id=value["conversation_id"] or value["job_id"],
-        conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
-        history=ShownHistory.of(value["history"]),
-        tried=StageTries(**(value["tried"] or {})),
-        priority=Priority(value["priority"]),
-        time_left=None if time_left is None else timedelta(seconds=time_left),
-        **({} if job_tree is None else _stage_job_tree(job_tree)),
-    )
-
-
-def _stage_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
-    root, parent = job_tree["root"], job_tree["parent"]
-    index = job_tree["parent_index"]
-    return {
-        "agent": job_tree["agent"],
-        "agent_name": job_tree["agent_name"],
-        "agent_version": job_tree["agent_version"],
-        "instructions": tuple(job_tree["instructions"] or ()),
-        "action": job_tree["action"],
-        "with_": job_tree["with"] or {},
-        "depth": job_tree["depth"],
-        "root_job_id": None if root is None else UUID(root),
-        "parent": None if parent is None else StepRef(UUID(parent), job_tree["parent_round"] or 0, index or 0),
-        "output": job_tree["output"],
-        "answer": job_tree["answer"],
-        "budgeted": job_tree["budgeted"],
-        "next_index": job_tree["next_index"],
+    """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at."""
+    results, source = value["results"], value["forked_from"]
+    fields = {
+        **value,
+        **(value["job_tree"] or {}),
+        "limits": Limits.from_json(value["limits"]),
+        "reuse": {
+            index: {"job_id": source, "index": reused}
+            for index, reused in (value["plan_reuse"] or {}).items()
+            if source
+        },
+        "results": None if results is None else step_results(results),
+        "rounds": round_records(value["rounds"] or (), value["merged"] or ()),
+        "history": ShownHistory.of(value["history"]),
+        "tried": value["tried"] or {},
     }
+    return record(StageClaim, fields)
 
 
 def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
@@ -469,26 +360,11 @@ def transition_result(value: Mapping[str, Any]) -> TransitionResult:
     """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any."""
     if not value["applied"]:
         return TransitionResult(False)
-    status = value.get("status")
-    taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in value.get("taken") or ()]
-    if (stage := value.get("stage")) is not None:
-        taken.append(stage_claim(stage))
-    return TransitionResult(
-        True,
-        [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value.get("ready") or ()],
-        JobStatus(value["job_status"]),
-        StepStatus(status) if status else None,
-        value.get("stage_attempt") or 0,
-        taken,
-        value.get("steps") or 1,
-        [PlanWake(UUID(child["id"]), agent=child["agent"]) for child in value.get("children") or ()],
-    )
-
-
-def _reuse(source: str | None, stored: Mapping[str, int] | None) -> Mapping[int, ReusedStep]:
-    if source is None or not stored:
-        return {}
-    return {int(index): ReusedStep(UUID(source), reused) for index, reused in stored.items()}
+    fields = {name: given for name, given in value.items() if given is not None}
+    taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in fields.get("taken", ())]
+    if "stage" in fields:
+        taken.append(stage_claim(fields["stage"]))
+    return record(TransitionResult, {**fields, "taken": taken})
 
 
 def array_text(items: Iterable[object]) -> str:

@@ -15,13 +15,10 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import (
     STAGES,
     Effect,
-    ElicitationKind,
     ElicitationStatus,
     JobStatus,
     Lane,
     Priority,
-    Recovery,
-    StepKind,
     WakeQueue,
 )
 from planq.shared.ports.jobs.claims import OfferedTool
@@ -34,7 +31,6 @@ from planq.shared.ports.jobs.sweep import (
     ExpiredPlan,
     ExpiredQuestion,
     HeldAttempt,
-    LossKind,
     LostStage,
     LostStep,
     MissedTool,
@@ -42,14 +38,13 @@ from planq.shared.ports.jobs.sweep import (
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.store.batches.lines import fail_lost_lines
-from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
+from planq.shared.store.database import Database, Row, as_json, json_text, record, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import (
     after_answer_fields,
     elicitation_text,
     suspects_of,
     transition_result,
-    tries_of,
 )
 from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.jobs.silence import Silence
@@ -297,7 +292,7 @@ class WorkerRegistry:
 
     async def peers(self, place: str) -> Sequence[Peer]:
         rows = await self._database.fetch_all("peers", place=place)
-        return [Peer(row["id"], row["name"], row["process"]) for row in rows]
+        return [record(Peer, row) for row in rows]
 
     async def end_lease(self, worker: Peer) -> bool:
         return await self._database.execute("end_lease", id=worker.id, process=worker.process) == 1
@@ -329,7 +324,7 @@ class WorkerRegistry:
             margin_seconds=self._margin_seconds,
             limit=limit,
         )
-        return [_lost_step(row) for row in rows]
+        return [record(LostStep, {**row, "ref": row}) for row in rows]
 
     async def take_back_step(
         self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
@@ -370,20 +365,7 @@ class WorkerRegistry:
         lease_seconds = self._lease_seconds + self._silence.seconds
         await self._note_suspects()
         rows = await self._database.fetch_all("lost_stages", lease_seconds=lease_seconds, limit=limit)
-        return [
-            LostStage(
-                row["job_id"],
-                JobStatus(row["status"]),
-                row["stage_attempt"],
-                row["stage_losses"],
-                is_worker_lost=row["is_worker_lost"],
-                seen=LossKind(row["seen"]),
-                company=row["company"],
-                freezes=row["freezes"],
-                froze_at=row["froze_at"],
-            )
-            for row in rows
-        ]
+        return [record(LostStage, row) for row in rows]
 
     async def _note_suspects(self) -> None:
         """Note who was in flight with whom in lost workers, before anything of it is taken back."""
@@ -405,7 +387,7 @@ class WorkerRegistry:
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:
         rows = await self._database.fetch_all("due_timers", limit=limit)
-        return [DueTimer(_ref(row), row["attempt"]) for row in rows]
+        return [record(DueTimer, {**row, "ref": row}) for row in rows]
 
     async def fire_timer(self, timer: DueTimer) -> TransitionResult:
         ref = timer.ref
@@ -415,7 +397,7 @@ class WorkerRegistry:
 
     async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
         rows = await self._database.fetch_all("expired_plans", limit=limit)
-        return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"], row["awaited_tools"]) for row in rows]
+        return [record(ExpiredPlan, row) for row in rows]
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> JobStatus | None:
         status = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
@@ -427,8 +409,7 @@ class WorkerRegistry:
 
     async def missed_tools(self, limit: int) -> Sequence[MissedTool]:
         rows = await self._database.fetch_all("missed_tools", limit=limit, tool_wait_seconds=self._tool_wait_seconds)
-        wait = self._tool_wait_seconds
-        return [MissedTool(_ref(row), row["attempt"], row["tool_name"], Lane(row["lane"]), wait) for row in rows]
+        return [record(MissedTool, {**row, "ref": row}) for row in rows]
 
     async def miss_tool(self, step: MissedTool, error: ErrorRecord) -> TransitionResult:
         item = {
@@ -442,7 +423,7 @@ class WorkerRegistry:
         return transition_result(await self._database.call("planq_miss_tool", json_text(item)))
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
-        return [_expired_job(row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]
+        return [record(ExpiredJob, row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]
 
     async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
         ended = await self._database.call("planq_expire_job", job.job_id, job.is_queued, as_json(error.to_json()))
@@ -450,19 +431,7 @@ class WorkerRegistry:
 
     async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
         rows = await self._database.fetch_all("expired_questions", limit=limit)
-        return [
-            ExpiredQuestion(
-                row["id"],
-                _ref(row),
-                row["tenant_id"],
-                row["tool_name"],
-                ElicitationKind(row["kind"]),
-                StepKind(row["step_kind"]),
-                row["human_wait_seconds"],
-                row["default_content"],
-            )
-            for row in rows
-        ]
+        return [record(ExpiredQuestion, {**row, "ref": row}) for row in rows]
 
     async def expire_question(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
         answer = {"status": str(ElicitationStatus.EXPIRED), "content": stored_text(question.default)}
@@ -537,32 +506,6 @@ def _held(row: Row) -> HeldAttempt:
     ref = _ref(row)
     again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links, row["tenant_id"])
     return HeldAttempt(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
-
-
-def _lost_step(row: Row) -> LostStep:
-    return LostStep(
-        ref=_ref(row),
-        attempt=row["attempt"],
-        effect=Effect(row["effect"]),
-        tries=tries_of(row, has_joined=row["joined"]),
-        retries=row["retries"],
-        worker_losses=row["worker_losses"],
-        tool_name=row["tool_name"],
-        timeout_seconds=row["timeout_seconds"],
-        is_worker_lost=row["is_worker_lost"],
-        recovery=Recovery(row["recovery"]),
-        in_doubt=row["in_doubt"],
-        seen=LossKind(row["seen"]),
-        company=row["company"],
-        freezes=row["freezes"],
-        froze_at=row["froze_at"],
-    )
-
-
-def _expired_job(row: Row) -> ExpiredJob:
-    is_queued = row["status"] == JobStatus.QUEUED
-    limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
-    return ExpiredJob(row["job_id"], is_queued, limit, row["is_awaited"])
 
 
 def _wake(row: Row) -> Wake:

@@ -169,7 +169,7 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         await family.requests.cancel("default", children[9])
         told_of = await family.told_of(children[9])
         assert told_of is not None
-        assert told_of.result.children == []
+        assert told_of.result.children == ()
         held = [row["is_held"] for row in await children_of(family.database, claim.ref.job_id)]
         assert held == [False] * 8 + [True] * 4
         # It is passed over when its turn comes.
@@ -177,8 +177,8 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
             await family.end(each)
         next_ones = [await family.told_of(each) for each in children[4:6]]
         assert [one.result.children for one in next_ones if one] == [
-            [PlanWake(children[8])],
-            [PlanWake(children[10])],
+            (PlanWake(children[8]),),
+            (PlanWake(children[10]),),
         ]
 
     play(scenario)

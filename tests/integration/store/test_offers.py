@@ -97,11 +97,11 @@ def test_what_follows_is_not_taken_over_by_a_worker_that_cannot_run_it(play: Any
         _, other = await worker(rows, OfferedTool("sim_pure", TOOLS["sim_pure"].digest))
         take = ClaimRequest(Lane.IO, 4)
         _, moved = await executing(rows, "sim_pure", take=take, store=store)
-        assert (moved.taken, [step.index for step in moved.ready]) == ([], [0]), "nor with the plan"
+        assert (moved.taken, [step.index for step in moved.ready]) == ((), [0]), "nor with the plan"
         ref, moved = await executing(rows, ME, "sim_pure", ME, take=take, store=store)
         (first,) = moved.taken
         result = await store.succeed_step(first, {"value": "v"}, None, take=take)
-        assert (result.taken, [step.index for step in result.ready]) == ([], [1])
+        assert (result.taken, [step.index for step in result.ready]) == ((), [1])
         second = StepRef(ref.job_id, 0, 1)
         assert await store.hand_on_steps([second]) == [second]
         claim = await other.claim_step(second)

@@ -79,7 +79,7 @@ def test_a_step_that_is_taken_is_claimed_as_by_a_claim(play: Any) -> None:  # no
             assert claim.time_left is not None
             assert timedelta(0) < claim.time_left <= timedelta(seconds=300)
             assert claim == replace(later, ref=claim.ref, context_id=str(job_id), time_left=claim.time_left)
-            assert (moved.ready, moved.job_status) == ([], JobStatus.EXECUTING)
+            assert (moved.ready, moved.job_status) == ((), JobStatus.EXECUTING)
             found = await rows.run(STEP, job_id, index)
             other = await rows.run(STEP, later.ref.job_id, index)
             assert timedelta(0) < found[0].pop("time") <= timedelta(seconds=claim.timeout_seconds)
@@ -149,7 +149,7 @@ def test_nothing_of_a_paused_job_is_taken(play: Any) -> None:  # noqa: F811
             assert (await rows.requests.pause("default", claim.job_id)).applied
             moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=ClaimRequest(Lane.IO, 5))
             assert moved.applied
-            assert moved.taken == []
+            assert moved.taken == ()
             assert (await rows.requests.resume("default", claim.job_id)).applied
         assert moved.job_status is JobStatus.RESPONDING
         assert await rows.store.claim_stage(claim.job_id, [JobStatus.RESPONDING]) is not None
@@ -164,7 +164,7 @@ def test_a_step_whose_time_has_not_come_is_not_taken(play: Any) -> None:  # noqa
         (claim,) = moved.taken
         assert isinstance(claim, StepClaim)
         moved = await rows.store.succeed_step(claim, {"value": "v"}, None, take=IO)
-        assert (moved.taken, [step.index for step in moved.ready]) == ([], [1])
+        assert (moved.taken, [step.index for step in moved.ready]) == ((), [1])
         await rows.run("UPDATE steps SET run_at = now() WHERE job_id = %s", job_id)
         assert await rows.claim(job_id, 1) is not None
 
@@ -201,7 +201,7 @@ def test_a_refused_plan_and_a_failed_step_bring_respond(play: Any) -> None:  # n
         step = moved.taken[0]
         assert isinstance(step, StepClaim)
         moved = await rows.store.fail_step(step, BOOM, timedelta(0), take=IO)
-        assert (moved.taken, moved.status) == ([], "ready"), "what is tried again is no follow-up"
+        assert (moved.taken, moved.status) == ((), "ready"), "what is tried again is no follow-up"
         moved = await rows.store.fail_step(await rows.claim(job_id, 0), BOOM, None, take=IO)
         (stage,) = moved.taken
         assert isinstance(stage, StageClaim)

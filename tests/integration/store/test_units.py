@@ -188,7 +188,7 @@ def test_nothing_of_a_paused_job_is_claimed_along(play: Any) -> None:  # noqa: F
         claim, job_id = await begun(rows, calls_of(3))
         assert (await rows.requests.pause("default", job_id)).applied
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO)
-        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 1, [], [1])
+        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 1, (), [1])
         assert await statuses(rows, job_id) == ["succeeded", "ready", "pending"]
 
     play(scenario)
@@ -198,7 +198,7 @@ def test_what_has_run_is_stored_where_nothing_more_is_taken_over(play: Any) -> N
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(4))
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2))
-        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 3, [], [3])
+        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 3, (), [3])
         assert await statuses(rows, job_id) == ["succeeded"] * 3 + ["ready"]
 
     play(scenario)
@@ -234,7 +234,7 @@ def test_a_run_ends_before_a_step_of_another_lane(play: Any) -> None:  # noqa: F
         claim, job_id = await begun(rows, calls_of(4))
         await rows.run("UPDATE steps SET lane = 'cpu' WHERE job_id = %s AND index = 2", job_id)
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2, 3), take=IO)
-        assert (moved.steps, moved.taken) == (2, [])
+        assert (moved.steps, moved.taken) == (2, ())
         assert await statuses(rows, job_id) == ["succeeded", "succeeded", "ready", "pending"]
 
     play(scenario)

@@ -124,7 +124,7 @@ def test_the_end_of_a_step_lets_the_next_one_follow_in_its_commit(
         else:
             if end == "last retry":
                 tried = await rows.store.fail_step(claim, BOOM, timedelta(0), take=take)
-                assert (tried.ready, tried.taken) == ([], [])
+                assert (tried.ready, tried.taken) == ((), ())
                 assert await places(rows, job_id) == (LEAST, 200 - LEAST)
                 claim = await rows.claim(job_id, 5)
             moved = await rows.store.fail_step(claim, BOOM, None, take=take)

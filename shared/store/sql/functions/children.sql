@@ -41,7 +41,7 @@ BEGIN
         UPDATE jobs SET run_at = planq_never(), wake_at = planq_never() WHERE id = ANY (v_ids) AND status = 'queued';
         RETURN planq_gather(p_job, p_round, p_index);
     END IF;
-    SELECT json_agg(json_build_object('id', c.id, 'agent', c.agent_name) ORDER BY c.id) INTO v_begun FROM jobs c
+    SELECT json_agg(json_build_object('job_id', c.id, 'agent', c.agent_name) ORDER BY c.id) INTO v_begun FROM jobs c
     WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= planq_now() AND c.paused_at IS NULL;
     RETURN json_build_object('applied', true, 'status', 'waiting', 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', v_begun);
@@ -202,7 +202,7 @@ BEGIN
     RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
         'status', CASE WHEN v_result IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', coalesce(v_result->'ready', '[]'::json),
-        'children', (SELECT json_build_array(json_build_object('id', o.id, 'agent', o.agent_name)) FROM jobs o
+        'children', (SELECT json_build_array(json_build_object('job_id', o.id, 'agent', o.agent_name)) FROM jobs o
                      WHERE o.id = v_next AND j.paused_at IS NULL));
 END $$;
 

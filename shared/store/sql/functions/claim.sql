@@ -50,7 +50,7 @@ BEGIN
     PERFORM planq_append_events(v_events);
 END $$;
 
--- The claim of a stage: for PLAN the plan that the caller sent, for RESPOND the results of the plan, and
+-- The claim of a stage, by the names of `StageClaim`: for PLAN the plan that the caller sent, for RESPOND the results of the plan, and
 -- the plan itself where neither the caller nor the model made it; for whom the job is, because the first steps may begin
 -- before they are stored; the failures of its model that the stage has tried again after, and the time that the job has
 -- left.
@@ -76,6 +76,7 @@ BEGIN
             THEN planq_merged(j.conversation_id, p_job, j.round) END,
         'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
         'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
+        'context_id', coalesce(j.conversation_id, p_job),
         'history', j.history, 'priority', j.priority, 'respond', j.respond, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
         'kept', CASE WHEN j.stage_retry IS NOT NULL
@@ -93,21 +94,22 @@ DECLARE
     j jobs;
     v_agent json;
     v_skills text[];
-    v_texts json;
+    v_texts json := '[]';
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job;
     IF j.agent_name IS NOT NULL THEN
         SELECT document, skills INTO v_agent, v_skills FROM agents
         WHERE tenant_id = j.tenant_id AND name = j.agent_name AND version = j.agent_version;
-        SELECT json_agg(k.text ORDER BY n.place) INTO v_texts
+        SELECT coalesce(json_agg(k.text ORDER BY n.place), '[]') INTO v_texts
         FROM unnest(v_skills, j.skill_versions) WITH ORDINALITY AS n (name, version, place)
         JOIN skills k ON k.tenant_id = j.tenant_id AND k.name = n.name AND k.version = n.version;
     END IF;
     RETURN json_build_object(
         'agent', v_agent, 'agent_name', j.agent_name, 'agent_version', j.agent_version, 'instructions', v_texts,
-        'action', j.action, 'with', j.with_input, 'depth', j.depth, 'root', j.root_job_id, 'parent', j.parent_job_id,
-        'parent_round', j.parent_round, 'parent_index', j.parent_step_index, 'output', j.output, 'answer', j.answer,
-        'budgeted', j.budget IS NOT NULL,
+        'action', j.action, 'with_', coalesce(j.with_input, '{}'), 'depth', j.depth, 'root_job_id', j.root_job_id,
+        'parent', CASE WHEN j.parent_job_id IS NOT NULL THEN json_build_object('job_id', j.parent_job_id,
+            'round', coalesce(j.parent_round, 0), 'index', coalesce(j.parent_step_index, 0)) END,
+        'output', j.output, 'answer', j.answer, 'budgeted', j.budget IS NOT NULL,
         'next_index', coalesce((SELECT max(s.index) + 1 FROM steps s WHERE s.job_id = p_job), 0));
 END $$;
 
@@ -195,54 +197,57 @@ BEGIN
     PERFORM planq_append_events(v_events);
 END $$;
 
--- The claim of a step: with the outputs that it references, of large ones what is known; with what people answered to it,
+-- The claim of a step, by the names of `StepClaim`: with the outputs that it references, of large ones what is known; with what people answered to it,
 -- and with the loop blocks of its job and of those above, whose tool policies hold for it. The
--- `family` is there for steps that delegate, and in jobs of agents and child jobs. It is asked for apart: a query within
--- RETURN would double what every other claim costs.
+-- `job_tree` is there for steps that delegate, and in jobs of agents and child jobs. It is asked for apart: a query within
+-- RETURN would double what every other claim costs. `tries` are the attempts that count: the one that delegates and the one
+-- that gathers are one together.
 CREATE FUNCTION planq_step_claim(s steps) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     j record;
-    v_outputs json;
-    v_family json;
-    v_answers json;
-    v_blocks json;
+    v_outputs json := '{}';
+    v_family json := '{}';
+    v_answers json := '[]';
+    v_blocks json := '[]';
 BEGIN
     SELECT user_id, trace_id, conversation_id, priority, extract(epoch FROM deadline - planq_now())::float8 AS time_left,
            agent_name, parent_job_id, loop_block IS NOT NULL AS has_block
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
-        SELECT json_object_agg(i.index, json_build_object(
+        SELECT coalesce(json_object_agg(i.index, json_build_object(
             'output', i.output, 'payload_hash', encode(i.payload_hash, 'hex'),
-            'output_bytes', i.output_bytes, 'excerpts', i.excerpts))
+            'output_bytes', i.output_bytes, 'excerpts', i.excerpts)), '{}')
         INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.index = ANY (s.inputs);
     END IF;
     IF s.kind <> 'tool' OR s.joined OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
         SELECT json_build_object(
-            'kind', s.kind, 'joined', s.joined, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
-            'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
+            'kind', s.kind, 'joined', s.joined, 'note', s.note, 'depth', o.depth,
+            'root_job_id', o.root_job_id, 'agent', o.agent_name,
+            'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill_id', (
                 SELECT a.skills[1] FROM agents a
                 WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version))
         INTO v_family FROM jobs o WHERE o.id = s.job_id;
     END IF;
-    -- An answer hands its step back, unless it was asked ahead. What is taken apart on the way comes as texts that hold JSON.
+    -- An answer hands its step back, unless it was asked ahead.
     IF s.releases > 0 OR s.is_asked_ahead THEN
-        SELECT json_agg(json_build_object(
-            'kind', e.kind, 'status', e.status, 'content', e.content::text, 'reason', e.reason, 'ordinal', e.ordinal,
-            'details', e.details::text, 'state', e.state::text, 'asked_of', e.asked_of) ORDER BY e.id)
+        SELECT coalesce(json_agg(json_build_object(
+            'kind', e.kind, 'status', e.status, 'content', e.content, 'reason', e.reason, 'ordinal', e.ordinal,
+            'details', coalesce(e.details, '{}'), 'state', e.state, 'asked_of', e.asked_of) ORDER BY e.id), '[]')
         INTO v_answers FROM elicitations e
         WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
     END IF;
     IF j.has_block OR j.parent_job_id IS NOT NULL THEN
-        SELECT json_agg(o.loop_block::text ORDER BY o.id) INTO v_blocks FROM jobs o
+        SELECT coalesce(json_agg(o.loop_block ORDER BY o.id), '[]') INTO v_blocks FROM jobs o
         WHERE o.id = ANY (planq_lineage(s.job_id)) AND o.loop_block IS NOT NULL;
     END IF;
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
         'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retries', s.retries,
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
-        'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
-        'conversation_id', j.conversation_id, 'priority', j.priority, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family, 'answers', v_answers,
-        'loops', v_blocks);
+        'tries', s.attempt - s.worker_losses - s.releases - s.joined::int, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
+        'conversation_id', j.conversation_id, 'context_id', coalesce(j.conversation_id, s.job_id),
+        'priority', j.priority, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family,
+        'answers', v_answers, 'loops', v_blocks);
 END $$;
 
 -- The event of a step that was claimed.

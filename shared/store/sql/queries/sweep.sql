@@ -43,8 +43,8 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.stat
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
 -- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker that runs steps on its loop says
 -- so itself, however late: it cannot kill a thread.
-SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.releases, s.joined, s.tool_name,
-       s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.tool_name,
+       s.attempt - s.worker_losses - s.releases - s.joined::int AS tries, s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
        coalesce(n.company, 1) AS company, f.freezes, f.place AS froze_at,
        CASE WHEN s.worker_id IS NULL THEN 'abandoned'
             WHEN EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at = 'epoch') THEN 'gone'
@@ -68,7 +68,7 @@ LIMIT %(limit)s
 -- name: lost_stages
 -- PLAN and RESPOND stages whose worker's lease has ended and of which it is noted who was in flight with them, or that
 -- have taken longer than any stage can. `company` and `seen` as in lost_steps.
-SELECT j.id AS job_id, j.status, j.stage_attempt, j.stage_losses, w.id IS NULL AS is_worker_lost,
+SELECT j.id AS job_id, j.status, j.stage_attempt AS attempt, j.stage_losses AS losses, w.id IS NULL AS is_worker_lost,
        coalesce(n.company, 1) AS company, f.freezes, f.place AS froze_at,
        CASE WHEN EXISTS (SELECT FROM workers g WHERE g.id = j.stage_worker AND g.heartbeat_at = 'epoch') THEN 'gone'
             ELSE 'lease' END AS seen
@@ -129,10 +129,9 @@ WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now() O
 
 -- name: expired_jobs
 -- Jobs that have used up the time they may be queued, or take as a whole; nobody is queued for longer than that.
-SELECT id AS job_id, status,
-       least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
-           AS queue_timeout_seconds,
-       (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds, coalesce(parent_job_id, conversation_id) IS NOT NULL AS is_awaited
+SELECT id AS job_id, status = 'queued' AS is_queued,
+       CASE status WHEN 'queued' THEN least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
+            ELSE (limits->>'job_timeout_seconds')::float8 END AS limit_seconds, coalesce(parent_job_id, conversation_id) IS NOT NULL AS is_awaited
 FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
   AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
@@ -140,7 +139,8 @@ ORDER BY expires_at LIMIT %(limit)s
 
 -- name: missed_tools
 -- Steps that have waited for their tool for as long as they may, and no live worker has it.
-SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.lane FROM steps s JOIN jobs j ON j.id = s.job_id
+SELECT s.job_id, s.round, s.index, s.attempt, s.tool_name, s.lane, %(tool_wait_seconds)s::float8 AS seconds
+FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = 'ready' AND s.tool_away_since IS NOT NULL AND j.paused_at IS NULL
   AND s.tool_away_since <= planq_now() - make_interval(secs => %(tool_wait_seconds)s)
   AND NOT planq_is_offered(s.lane, s.tool_name, s.tool_digest)
@@ -157,8 +157,8 @@ WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND pau
 
 -- name: expired_questions
 -- Waiting steps that asked a person, and whose time for an answer is over.
-SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content,
-       (j.limits->>'human_wait_seconds')::float8 AS human_wait_seconds
+SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
+       (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
 FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
 WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
 ORDER BY s.wake_at LIMIT %(limit)s

@@ -1,0 +1,47 @@
+"""Rows as records: what users wrote comes through as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.store.database import record
+
+ODD = {"\ud800": "\udfff", "\0": [10**40, 1e400, {"b": None, "a": -0.0}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    id: UUID
+    lane: Lane
+    effect: Effect
+    named: Mapping[str, Any]
+    anything: Any
+    text: str
+    left: timedelta | None = None
+
+
+def test_what_users_wrote_is_not_looked_at_and_the_rest_has_its_type() -> None:
+    row = {
+        "id": str(UUID(int=7)),
+        "lane": "gpu",
+        "effect": "read",
+        "named": ODD,
+        "anything": ODD,
+        "text": "\ud800",
+    }
+    found = record(Row, {**row, "left": 1.5, "unknown": ODD})
+    assert found == Row(UUID(int=7), Lane("gpu"), Effect.READ, ODD, ODD, "\ud800", timedelta(seconds=1.5))
+    assert found.anything is ODD
+    assert list(found.named) == list(ODD)
+
+
+def test_what_is_no_such_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="lane"):
+        record(Row, {"id": UUID(int=7), "lane": "no lane!", "effect": "read", "named": {}, "anything": 1, "text": ""})
