@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from selectolax.lexbor import LexborHTMLParser
 
 from planq.shared.domain.values.charsets import decoded_page
 
 _INVISIBLE = ["script", "style", "noscript", "template", "svg", "iframe"]
 
+_DEEPEST = 512
+"""As in browsers. For many a tag the parser looks through all elements that are open, so depth costs its square."""
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*)[^<>]*>?")
+_KEPT = frozenset((*_INVISIBLE, "title", "textarea", "xmp", "noembed", "noframes", "plaintext"))
+"""What decides whether a text is seen, or is read otherwise."""
+
 
 def read_page(body: bytes, charset: str | None) -> list[str]:
     """Return the title and the text of a page, a line for each of its texts; `charset` is what its header says."""
-    page = LexborHTMLParser(decoded_page(body, charset))
+    page = LexborHTMLParser(flattened(decoded_page(body, charset)))
     page.strip_tags(_INVISIBLE, recursive=True)
     title = page.css_first("title")
     named = "" if title is None else " ".join(title.text().split())
@@ -19,3 +28,20 @@ def read_page(body: bytes, charset: str | None) -> list[str]:
     text = "" if page.root is None else page.root.text(deep=True, separator="\n")
     lines = (" ".join(line.split()) for line in text.splitlines())
     return [named.replace("\x00", ""), "\n".join(line for line in lines if line).replace("\x00", "")]
+
+
+def flattened(text: str) -> str:
+    """Return a page with a line break for every tag that lies deeper than what is kept of its depth.
+
+    A tag without an end counts as open. That does no harm: to a reader's text any tag is a line break.
+    """
+    depth = 0
+
+    def shallow(tag: re.Match[str]) -> str:
+        nonlocal depth
+        if tag[2].lower() in _KEPT:
+            return tag[0]
+        depth = max(0, depth - 1 if tag[1] else depth + 1)
+        return tag[0] if depth + bool(tag[1]) <= _DEEPEST else "\n"
+
+    return text if text.count("<") <= _DEEPEST else _TAG.sub(shallow, text)
