@@ -95,7 +95,7 @@ def admitted(connection: Connection, most: int = 100) -> list[UUID]:
 
 def settled(connection: Connection, most: int = 1000) -> int:
     """Let the lines end whose jobs have ended, as the sweeper does; return how many these are."""
-    sets = connection.execute(query("unserved_ends"), {"limit": most}).fetchall()
+    sets = connection.execute(query("unserved_ends"), {"limit": most, "besides": []}).fetchall()
     for (jobs,) in sets:
         connection.execute("SELECT planq_serve_ends(%s)", (jobs,))
     return sum(len(jobs) for (jobs,) in sets)

@@ -45,6 +45,7 @@ from planq.shared.domain.jobs.retry import (
     after_loss,
 )
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
+from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.store import TransitionResult
 from planq.shared.ports.jobs.sweep import (
     Due,
@@ -69,6 +70,10 @@ _WINDOWS_AT_ONCE = 20
 
 _NAMED = 10
 """Jobs that a line of the log names."""
+
+_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 1.0, 300.0
+_MOST_RESTING = 10_000
+"""An end that could not be served three times rests, longer each time: a batch of such would hide all later ones."""
 
 _PAUSE_SECONDS = 0.1
 """Between two passes of a duty that has more to do."""
@@ -144,6 +149,7 @@ class Sweeper:
         self._passes = 0
         self._is_broker_there = True
         self._has_lost_worker = False
+        self._unserved = dict[UUID, tuple[int, float]]()  # ends: how often in vain, and until when they rest
 
     async def sweep(self) -> int:
         """Make one pass; returns how many things were put right or woken. Raises `DatabaseUnavailable`."""
@@ -331,7 +337,8 @@ class Sweeper:
         """Serve whoever waits for jobs that have ended, where nobody has: lines of batches, and what was missed."""
         wakes: list[Wake] = []
         count = 0
-        sets = list(await self._store.unserved_ends(self._settings.batch))
+        resting = [job for job, (_, until) in self._unserved.items() if until > time.monotonic()]
+        sets = list(await self._store.unserved_ends(self._settings.batch, resting))
         while sets:
             jobs = sets.pop(0)
             try:
@@ -341,13 +348,25 @@ class Sweeper:
             except Exception:
                 # One end that cannot be served must not keep the others waiting, nor a line the other lines.
                 _log.exception("end_not_served", extra={"jobs": [str(job) for job in jobs[:_NAMED]]})
-                sets += [[job] for job in jobs] if len(jobs) > 1 else []
+                if len(jobs) > 1:
+                    sets += [[job] for job in jobs]
+                else:
+                    self._let_rest(jobs[0])
                 continue
+            for job in jobs:
+                self._unserved.pop(job, None)
             count += len(jobs) * followed.applied
             wakes += after_end(followed)
         if count:
             self._due_in(_PAUSE_SECONDS)
         return count, wakes
+
+    def _let_rest(self, job: UUID) -> None:
+        failures, _ = self._unserved.pop(job, (0, 0.0))
+        pause = pause_after(failures - 1, _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS)
+        self._unserved[job] = failures + 1, time.monotonic() + pause
+        if len(self._unserved) > _MOST_RESTING:
+            del self._unserved[next(iter(self._unserved))]
 
     async def _serve(self, duty: SweepDuty) -> tuple[int, list[Wake]]:
         swept = await duty.carry_out(self._settings.batch)

@@ -320,8 +320,8 @@ class SweepStore(Protocol):
         """Fail the step that nobody answered."""
         ...
 
-    async def unserved_ends(self, limit: int) -> Sequence[Sequence[UUID]]:
-        """Return jobs that have ended and whose ends nobody was served with, as sets for `serve_ends`."""
+    async def unserved_ends(self, limit: int, besides: Collection[UUID] = ()) -> Sequence[Sequence[UUID]]:
+        """Return jobs whose ends nobody was served with, but for `besides`, as sets for `serve_ends`."""
         ...
 
     async def serve_ends(self, jobs: Sequence[UUID]) -> Consequence:

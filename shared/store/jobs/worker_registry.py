@@ -446,8 +446,9 @@ class WorkerRegistry:
         )
         return transition_result(value)
 
-    async def unserved_ends(self, limit: int) -> Sequence[Sequence[UUID]]:
-        return [row["jobs"] for row in await self._database.fetch_all("unserved_ends", limit=limit)]
+    async def unserved_ends(self, limit: int, besides: Collection[UUID] = ()) -> Sequence[Sequence[UUID]]:
+        rows = await self._database.fetch_all("unserved_ends", limit=limit, besides=list(besides))
+        return [row["jobs"] for row in rows]
 
     async def serve_ends(self, jobs: Sequence[UUID]) -> Consequence:
         return await serve_ends(self._database, jobs)

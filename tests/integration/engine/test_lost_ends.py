@@ -17,6 +17,7 @@ from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ChildRequest, ClaimRequest, Delegated, StepClaim
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
+from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch
 from tests.support.children import children_of
@@ -201,6 +202,27 @@ def test_an_end_that_cannot_be_served_keeps_no_other_waiting(play: Any, database
         allowed(connection, faulty.table)
         await harness.sweeper.sweep()
         assert counts() == dict.fromkeys(CONSUMERS, 1)
+
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        play(scenario, ScriptedModel())
+
+
+def test_more_ends_that_can_never_be_served_than_a_sweep_takes_hide_no_other(play: Any, database_url: str) -> None:
+    async def scenario(harness: Harness) -> None:
+        given = harness.worker_registry, harness, harness, harness.silent.job_ended, lambda: 0.0
+        sweeper = Sweeper(SweepSettings(batch=1), *given, interrupt=harness.interrupted.append)
+        for _ in range(3):
+            await end(harness, await turn(harness, connection))
+        aged(connection)
+        refused(connection, "conversation_messages")
+        job_id = await child(harness, connection)
+        await end(harness, job_id)
+        connection.execute("UPDATE jobs SET finished_at = finished_at - interval '1 min' WHERE id = %s", (job_id,))
+        sweeps = 0
+        while connection.execute(CONSUMERS["parent"].served.encode()).fetchall() == [(0,)]:
+            await sweeper.sweep()
+            sweeps += 1
+            assert sweeps < 50, "the first one, tried again and again, is all that a sweep sees"
 
     with psycopg.connect(database_url, autocommit=True) as connection:
         play(scenario, ScriptedModel())

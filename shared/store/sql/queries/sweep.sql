@@ -164,13 +164,14 @@ WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= pla
 ORDER BY s.wake_at LIMIT %(limit)s
 
 -- name: unserved_ends
--- Ends that somebody is still to be served with, in the order of the index (see sweep_look): lines, all together, and others each
--- alone. Whoever ended a child or a turn serves its parent or conversation at once, so these are given a moment.
+-- Ends that somebody is still to be served with, `besides` some, in the order of the index (see sweep_look): lines, all together,
+-- and others each alone. Whoever ended a child or a turn serves its parent or conversation at once, so these are given a moment.
 SELECT array_agg(u.id) AS jobs FROM (
     SELECT id, finished_at, parent_job_id IS NULL AND conversation_id IS NULL AND NOT is_untold AS is_line FROM jobs
     WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
       AND status IN ('completed', 'failed', 'cancelled')
       AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
+      AND NOT id = ANY (%(besides)s::uuid[])
     ORDER BY finished_at LIMIT %(limit)s
 ) u GROUP BY CASE WHEN NOT u.is_line THEN u.id END ORDER BY min(u.finished_at)
 
