@@ -43,6 +43,9 @@ _CANCEL_SECONDS = 5.0
 
 _TICK_SECONDS = 0.01
 
+_GIVE_WAY_SECONDS = 50e-6
+"""So long a thread that is woken takes to ask for the interpreter."""
+
 _LOOP_ENDED = 70
 """Exit code: EX_SOFTWARE of sysexits.h."""
 
@@ -185,6 +188,10 @@ class AsyncioPool(BasePool):
         if accept_callback is not None:
             accept_callback(message.number, time.monotonic())
         self._loop.call_soon_threadsafe(self._spawn, message, args, callback, soft_timeout or timeout)
+        if len(self._messages) == 1:
+            # The loop is idle, and wakes up. This thread would keep the interpreter from it until it is ready for the
+            # next message: 0.37 ms at the median, 0.14 as it is (two busy cores, 11/2026).
+            time.sleep(_GIVE_WAY_SECONDS)
         return message
 
     def _spawn(self, message: PoolMessage, args: Any, callback: Any, limit: float | None) -> None:
