@@ -7,7 +7,7 @@
 -- Functions of the hot path are planned once a session, and find rows by their primary key: what the tables looked like
 -- at that moment must not matter. So they compare `status` with variables, for which no partial index can be taken, and set
 -- `enable_seqscan = off`: of 28 functions that do, the 24 that `tests/bench/history` calls each read whole tables without it, in a
--- session that had planned them on an empty database (2026-11-25). They move one row after the other: a statement for a
+-- session that had planned them on an empty database (docs/decisions.md, D103). They move one row after the other: a statement for a
 -- single row costs a fraction of one that joins, even for ten rows.
 
 -- StageClaimed: takes PLAN or RESPOND stages, those that are neither taken nor over. `p_items` lists {n, job, statuses}
