@@ -35,6 +35,7 @@ PAGES: Mapping[str, bytes] = {
     "/declarations": b"<?xml" * (_MB // 5),
     "/metas": b"<meta" * 20_000 + b" " * (_MB - 100_000),
     "/sections": b"<![cdata[>" * (_MB // 10),
+    "/nested": b"<div>" * (_MB // 5),
     "/small": b"<title>T</title><p>small",
 }
 _DRIPPING = "/dripping"

@@ -20,6 +20,9 @@ FAN_OUT = 20
 HOLDS = 20
 """Steps that a job of the kind `hold` keeps running at a time: what the faults interrupt, above all."""
 
+ZEROS, ZERO_JOINS = 70, 10
+"""Steps that do nothing, more at a time than a window of 64 lets out, and how many wait for all of them."""
+
 UNSAFE = {"chaos_effect", "chaos_book", "chaos_book_late", "chaos_book_thread", "chaos_book_cpu", "chaos_charge"}
 
 BLOB_SIZE = 1_000_000
@@ -127,6 +130,20 @@ def _timer(number: int, random: Random) -> Recipe:
     steps = steps.then("wait", {"waited_seconds": seconds}, seconds=seconds).after(0)
     steps = steps.then("chaos_add", _value(value + 2), a="$0.output.value", b=1).after(1)
     return steps.recipe(number, "timer")
+
+
+def _zeros(number: int, random: Random) -> Recipe:
+    """What is left is planq's own work: a window, its follow-ups, and an end that many wait for."""
+    steps = _Steps()
+    for index in range(ZEROS + ZERO_JOINS):
+        needed = range(ZEROS) if index >= ZEROS else ()
+        steps = steps.then("wait", {"waited_seconds": 0}, seconds=0).after(*needed)
+    value = random.randrange(1000)
+    return (
+        steps.then("chaos_add", _value(value + 1), a=value, b=1)
+        .after(*range(ZEROS, index + 1))
+        .recipe(number, "zeros")
+    )
 
 
 def _retry(number: int, random: Random) -> Recipe:
@@ -268,6 +285,7 @@ KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "chain": _chain,
     "fan": _fan,
     "timer": _timer,
+    "zeros": _zeros,
     "retry": _retry,
     "unsafe": _unsafe,
     "found": _found,
