@@ -85,18 +85,18 @@ def act(
             "repeat_unsafe": repeat_unsafe,
         }
         with connect(url, api_key) as client:
-            counted = client.act({**body, "dry_run": True})
+            counted = client.ask("POST", "job-actions", body={**body, "dry_run": True})
             told = f"{counted['count']}{' or more' if counted['or_more'] else ''}"
             if dry_run:
                 print_json(counted) if as_json else out.print(f"{told} to {what.value}")
                 return
             if not yes and not typer.confirm(f"{what.value} {told} jobs?", err=True):
                 end(NOT_OK)
-            action = client.act(body)
+            action = client.ask("POST", "job-actions", body=body)
             err.print(f"job action {action['id']}", style="dim")
             while wait and action["status"] == ActionStatus.RUNNING:
                 time.sleep(_POLL_SECONDS)
-                action = client.action(action["id"])
+                action = client.ask("GET", "job-actions", action["id"])
     _show(action, as_json=as_json)
     end(NOT_OK if action["refused"] else OK)
 

@@ -112,7 +112,7 @@ def show_status(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_j
     Exit code 0 while it goes on; else as `planq batch watch` ends.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        batch = client.batch(batch_id)
+        batch = client.ask("GET", "batches", batch_id)
     if as_json:
         print_json(batch)
     else:
@@ -126,7 +126,7 @@ def watch_batch(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_j
     Exit code 1 unless every line completed, 3 where all did and some are partial, 4 where it is paused.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        _watch(client, client.batch(batch_id), as_json=as_json)
+        _watch(client, client.ask("GET", "batches", batch_id), as_json=as_json)
 
 
 def print_results(
@@ -176,7 +176,7 @@ def ask_resume(
 def show_batches(limit: AtMost = 100, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List batches, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.batches(limit)
+        page = client.pages("batches", most=limit)
     print_list(page, _row, "there are no batches", as_json=as_json)
 
 
@@ -221,7 +221,7 @@ def follow_batch(
         if _stands_still(batch):
             return batch
         pause(_POLL_SECONDS)
-        batch = client.batch(batch["id"])
+        batch = client.ask("GET", "batches", batch["id"])
 
 
 def _rests(batch: Json) -> bool:
@@ -302,7 +302,7 @@ def _ask(
     batch_id: str, action: str, body: Json | None, url: str | None, api_key: str | None, *, as_json: bool
 ) -> None:
     with reported(as_json=as_json), connect(url, api_key) as client:
-        batch = client.ask_of_batch(batch_id, action, body)
+        batch = client.ask("POST", "batches", batch_id, action, body=body)
     if as_json:
         print_json(batch)
     else:
@@ -315,7 +315,7 @@ def _print_lines(
     with (
         reported(as_json=False),
         connect(url, api_key) as client,
-        client.batch_lines(batch_id, what, params) as pieces,
+        client.pieces("batches", batch_id, what, **params) as pieces,
     ):
         write_pieces(pieces, to)
 

@@ -32,7 +32,7 @@ def tools(
     """List the published tools, or show one of them."""
     with reported(as_json=as_json):
         with connect(url, api_key) as client:
-            found = client.tools()
+            found = client.ask("GET", "tools")["items"]
         tool = None if name is None else _named(name, found)
     if as_json:
         print_json({"items": found} if tool is None else tool)
@@ -97,7 +97,7 @@ def validate(
     with reported(as_json=as_json):
         source = read_plan_file(plan)
         with connect(url, api_key) as client:
-            result = client.validate(source.value)
+            result = client.ask("POST", "plans", "validate", body={"plan": source.value})
     errors = result["errors"]
     if as_json:
         print_json(result)

@@ -37,9 +37,9 @@ def show_costs(
     as_json: AsJson = False,
 ) -> None:
     """Show what models have cost: a line for each day, agent, model or tenant, and the sum."""
-    asked = {"by": by, "from": from_, "to": to, "tenant": tenant, "agent": agent, "model": model}
+    days: dict[str, Any] = {"from": from_, "to": to}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.costs(**asked)
+        found = client.ask("GET", "costs", by=by, tenant=tenant, agent=agent, model=model, **days)
     if as_json:
         print_json(found)
         return

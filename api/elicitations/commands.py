@@ -33,8 +33,7 @@ def inbox(
 ) -> None:
     """List the questions that wait for an answer, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        about, status = None if job is None else str(job), None if everything else "open"
-        page = client.elicitations(limit, job=about, status=status)
+        page = client.pages("elicitations", most=limit, job=job, status=None if everything else "open")
     print_list(page, _row, "nobody asks anything", as_json=as_json)
 
 
@@ -66,11 +65,11 @@ def answer(
         body["channel"] = _CHANNEL
         with connect(url, api_key) as client:
             if body["action"] == "accept":
-                given = None if content is None else json_or_file(content, "the content")
-                body["content"] = (
-                    content_asked_for(client.elicitation(str(elicitation_id))) if content is None else given
-                )
-            answered = client.answer(str(elicitation_id), body)
+                if content is None:
+                    body["content"] = content_asked_for(client.ask("GET", "elicitations", elicitation_id))
+                else:
+                    body["content"] = json_or_file(content, "the content")
+            answered = client.ask("POST", "elicitations", elicitation_id, body=body)
     if as_json:
         print_json(answered)
     else:

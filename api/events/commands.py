@@ -44,7 +44,7 @@ def watch(
     code = OK
     try:
         with reported(as_json=as_json), connect(url, api_key) as client, teller:
-            for event in client.events(str(job_id), children=children):
+            for event in client.api.stream(str(job_id), children=children):
                 if event.kind == "job":
                     job = event.data
                 teller.tell(event)
@@ -71,7 +71,7 @@ def logs(
     teller = _Lines() if as_json else _Teller(str(job_id))
     try:
         with reported(as_json=as_json), connect(url, api_key) as client:
-            events = client.events if follow else client.log
+            events = client.api.stream if follow else client.log
             for event in events(str(job_id), children=children):
                 if event.id is not None:
                     teller.tell(event)

@@ -45,16 +45,16 @@ def show_insights(
     as_json: AsJson = False,
 ) -> None:
     """List what the tenant's jobs have taught, newest first."""
-    given = {"retired": "true" if retired else None, "kind": kind and str(kind), "tool": tool}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.insights(limit, **{name: value for name, value in given.items() if value})
+        chosen = {"retired": "true" if retired else None, "kind": kind, "tool": tool or None}
+        found = client.pages("insights", most=limit, **chosen)
     print_list(found, _row, "nothing was learned yet; docs/insights.md says how to begin", as_json=as_json)
 
 
 def show_insight(insight_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Show an insight with the newest jobs that have taught it."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.insight(insight_id)
+        found = client.ask("GET", "insights", insight_id)
     if as_json:
         print_json(found)
         return
@@ -93,7 +93,7 @@ def report_insights(
 ) -> None:
     """Say whether insights help: jobs whose planners saw them, beside jobs that were held out."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.insight_report(days)
+        found = client.ask("GET", "insights", "report", days=days)
     if as_json:
         print_json(found)
         return
@@ -115,7 +115,7 @@ def report_insights(
 def _change(ids: list[str], url: str | None, api_key: str | None, body: dict[str, bool], told: str) -> None:
     with reported(as_json=False), connect(url, api_key) as client:
         for insight_id in ids:
-            client.change_insight(insight_id, body)
+            client.ask("PATCH", "insights", insight_id, body=body)
             out.print(f"insight {as_line(insight_id, 80)} is {told}")
 
 

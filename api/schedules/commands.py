@@ -27,7 +27,7 @@ def show_schedules(
 ) -> None:
     """List the reminders that are to come, newest first, with what the last job of each came to."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.schedules(everything=everything)
+        found = client.pages("schedules", all="true" if everything else None).items
     print_items({"items": found}, _row, "nothing is scheduled", as_json=as_json)
 
 
@@ -39,7 +39,7 @@ def delete_schedules(
     """Remove reminders; the jobs that they made stay."""
     with reported(as_json=False), connect(url, api_key) as client:
         for schedule_id in ids:
-            client.delete_schedule(schedule_id)
+            client.remove("schedules", schedule_id)
             out.print(f"schedule {as_line(schedule_id, 80)} deleted")
 
 

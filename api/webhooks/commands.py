@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 def show_endpoints(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List the endpoints of the tenant, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.endpoints()
+        found = client.pages("endpoints").items
     print_items({"items": found}, _endpoint_row, "there is no endpoint", as_json=as_json)
 
 
@@ -55,7 +55,7 @@ def add_endpoint(
     """
     body = {"url": target, "events": event or ["job.*", "batch.*", "channel.*"], "description": description}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        made = client.add_endpoint(body)
+        made = client.ask("POST", "endpoints", body=body)
     if as_json:
         print_json(made)
         return
@@ -81,7 +81,7 @@ def update_endpoint(
         if not body:
             raise typer.BadParameter("expected --to, --event, --disable or --enable")
         with connect(url, api_key) as client:
-            changed = client.change_endpoint(endpoint_id, body)
+            changed = client.ask("PATCH", "endpoints", endpoint_id, body=body)
     if as_json:
         print_json(changed)
     else:
@@ -91,7 +91,7 @@ def update_endpoint(
 def remove_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None) -> None:
     """Remove an endpoint with its secrets and the log of its deliveries."""
     with reported(as_json=False), connect(url, api_key) as client:
-        client.remove_endpoint(endpoint_id)
+        client.remove("endpoints", endpoint_id)
     out.print(f"endpoint {as_line(endpoint_id, 80)} removed")
 
 
@@ -100,7 +100,7 @@ def rotate_endpoint_secret(
 ) -> None:
     """Make another secret for an endpoint, and show it; the one before signs too for 24 hours."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        made = client.rotate_endpoint(endpoint_id)
+        made = client.ask("POST", "endpoints", endpoint_id, "rotate")
     _show_secret(made, as_json=as_json)
 
 
@@ -112,14 +112,14 @@ def show_callback_secret(
 ) -> None:
     """Show what signs a delivery to a job's or batch's callback_url."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.callback_secret(rotate=rotate)
-    _show_secret(found, as_json=as_json)
+        made = client.ask("POST", "webhook-secret", "rotate") if rotate else client.ask("GET", "webhook-secret")
+    _show_secret(made, as_json=as_json)
 
 
 def try_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Send an endpoint the event endpoint.test; `planq deliveries list` says what became of it."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        delivery = client.try_endpoint(endpoint_id)
+        delivery = client.ask("POST", "endpoints", endpoint_id, "test")
     _show_one(delivery, as_json=as_json)
 
 
@@ -136,7 +136,7 @@ def show_deliveries(
 ) -> None:
     """List deliveries, newest first, with what became of each."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.deliveries(status=status, endpoint=endpoint, job=job, limit=limit)
+        found = client.ask("GET", "deliveries", status=status, endpoint=endpoint, job=job, limit=limit)
     print_items(found, _delivery_row, "nothing was to be delivered", as_json=as_json)
 
 
@@ -148,7 +148,7 @@ def retry_deliveries(
     """Send deliveries at once: those that wait, and anew those that have ended, each under the id that it has."""
     with reported(as_json=False), connect(url, api_key) as client:
         for delivery_id in ids:
-            client.redeliver(delivery_id)
+            client.ask("POST", "deliveries", delivery_id, "redeliver")
             out.print(f"delivery {as_line(delivery_id, 80)} is sent again")
 
 

@@ -51,7 +51,7 @@ def apply_documents(
 def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List the agents and skills in use."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        agents, skills = client.documents("agents"), client.documents("skills")
+        agents, skills = client.pages("agents").items, client.pages("skills").items
     if as_json:
         print_json({"agents": agents, "skills": skills})
         return
@@ -74,7 +74,7 @@ def show_document(
         if skill:
             text = client.skill(name, version)
         else:
-            found = client.agent(name, version)
+            found = client.ask("GET", "agents", name, version=version)
     if skill:
         print_json({"name": name, "text": text}) if as_json else out.print(text)
     elif as_json:
@@ -95,7 +95,7 @@ def retire_documents(
     kind = "skills" if skill else "agents"
     with reported(as_json=False), connect(url, api_key) as client:
         for name in names:
-            client.retire(kind, name)
+            client.remove(kind, name)
             out.print(f"{kind[:-1]} {name} retired")
 
 

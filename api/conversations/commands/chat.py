@@ -55,7 +55,8 @@ def chat(
     with reported(as_json=False), connect(url, api_key) as client:
         said: MessageFields = {"tenant_id": tenant, "channel": channel, "sender": person}
         if conversation is None:
-            made = client.begin_conversation({"channel": channel, **({} if agent is None else {"agent": agent})})
+            fields = {"channel": channel, **({} if agent is None else {"agent": agent})}
+            made = client.ask("POST", "conversations", body=fields)
             conversation = str(made["id"])
         elif agent is not None:
             said["agent"] = agent
@@ -116,7 +117,7 @@ class _Turn:
         job: Json = {}
         with ExitStack() as opened:
             self._show(opened)
-            for event in self._client.events(job_id, children=True):
+            for event in self._client.api.stream(job_id, children=True):
                 if event.kind == "job":
                     job = event.data
                 elif event.kind == "step_asking":
@@ -164,7 +165,7 @@ class _Turn:
         if question_id is None or question_id in self._asked:
             return
         self._asked.add(question_id)
-        question = self._client.elicitation(question_id)
+        question = self._client.ask("GET", "elicitations", question_id)
         if question["status"] != "open":
             return
         if question["kind"] == "outcome":
@@ -191,7 +192,7 @@ class _Turn:
         except (EOFError, typer.Abort):
             body |= {"action": "cancel", "reason": "nobody answers any more"}
         try:
-            self._client.answer(question["id"], body)
+            self._client.ask("POST", "elicitations", question["id"], body=body)
         except PlanqError as error:  # somebody was faster, or may not answer
             err.print(as_line(error.message, 500), style="red")
 

@@ -34,7 +34,7 @@ def show_conversations(
 ) -> None:
     """List conversations, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.conversations(limit, channel=channel)
+        page = client.pages("conversations", most=limit, channel=channel)
     print_list(page, _row, "there are no conversations", as_json=as_json)
 
 
@@ -47,7 +47,7 @@ def show_conversation(
 ) -> None:
     """Show what stands last in a conversation, oldest first: messages, calls of tools and their responses."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.conversation_messages(str(conversation_id), limit)
+        page = client.pages("conversations", conversation_id, "messages", most=limit)
     page = replace(page, items=page.items[::-1])
     if as_json:
         print_page(page)

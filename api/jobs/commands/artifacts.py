@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
 def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List what a job has made, every version, in the order of its steps."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.artifacts(str(job_id))
+        found = client.ask("GET", "jobs", job_id, "artifacts")
     print_items(found, _row, "this job has made no artifacts", as_json=as_json)
     if found["items"] and not as_json:
         err.print("`planq artifact ID --to FILE` keeps one", style="dim")

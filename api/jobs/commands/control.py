@@ -33,7 +33,7 @@ def cancel(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJs
     Exit code 1 when the job has completed or failed already.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.cancel(str(job_id))
+        job = client.ask("POST", "jobs", job_id, "cancel")
     _show(job, as_json=as_json)
 
 
@@ -43,7 +43,7 @@ def pause(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJso
     Exit code 1 when the job has ended.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.pause(str(job_id))
+        job = client.ask("POST", "jobs", job_id, "pause")
     _show(job, as_json=as_json)
 
 
@@ -61,7 +61,7 @@ def resume(
     Exit code 1 when there is nothing to try again, or when an unsafe call may have taken effect.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.resume(str(job_id), repeat_unsafe=repeat_unsafe)
+        job = client.ask("POST", "jobs", job_id, "resume", body={"repeat_unsafe": repeat_unsafe})
     _show(job, as_json=as_json)
 
 
@@ -102,7 +102,7 @@ def fork(
         if plan is not None:
             body["plan"] = read_plan_file(plan).value
         with connect(url, api_key) as client:
-            made = client.fork(str(job_id), body)
+            made = client.ask("POST", "jobs", job_id, "fork", body=body)
             if dry_run:
                 _show_preview(made, as_json=as_json)
             elif wait:
@@ -133,7 +133,7 @@ def settle(
         if output is not None:
             body["output"] = json_or_file(output, "the output")
         with connect(url, api_key) as client:
-            job = client.settle(str(job_id), step, body)
+            job = client.ask("POST", "jobs", job_id, "steps", step, "settle", body=body)
     _show(job, as_json=as_json)
 
 

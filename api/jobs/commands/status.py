@@ -70,7 +70,8 @@ def status(
         elif wait:
             watch_job(client, job, as_json=as_json)
         code = code_of(job)
-        why = None if as_json or JobStatus(job["status"]).is_terminal else client.why(job["id"])["sentence"]
+        shows_why = not as_json and not JobStatus(job["status"]).is_terminal
+        why = client.ask("GET", "jobs", job["id"], "why")["sentence"] if shows_why else None
         workers = {} if as_json or tree else _names_of_workers(client, job)
     if as_json:
         print_json(job)
@@ -129,7 +130,7 @@ def _names_of_workers(client: Any, job: dict[str, Any]) -> dict[str, str]:
     """Return the names of the workers, by id, that a job is shown with; of one that has gone its id is shown."""
     if not any(_is_repeated(step) and step.get("worker_id") for step in job.get("steps") or []):
         return {}
-    return {worker["id"]: worker["name"] for worker in client.workers()}
+    return {worker["id"]: worker["name"] for worker in client.ask("GET", "workers")["workers"]}
 
 
 def _is_repeated(step: dict[str, Any]) -> bool:
@@ -226,7 +227,11 @@ def output(
 
     On a terminal it is shown without what could steer the terminal.
     """
-    with reported(as_json=False), connect(url, api_key) as client, client.output(str(job_id), index) as pieces:
+    with (
+        reported(as_json=False),
+        connect(url, api_key) as client,
+        client.pieces("jobs", job_id, "steps", index, "output") as pieces,
+    ):
         write_pieces(pieces, to)
 
 
@@ -239,7 +244,7 @@ def traceback(
 ) -> None:
     """Show where in the code of its tool the exceptions of a step came from; needs a key with the scope `admin`."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.tracebacks(str(job_id), index)
+        found = client.ask("GET", "jobs", job_id, "steps", index, "tracebacks")
     if as_json:
         print_json(found)
         return
@@ -293,7 +298,7 @@ def jobs(
         given["tenant"] = tenant
     shown = {name: str(value) for name, value in given.items()}
     with reported(as_json=as_json), connect(url, api_key) as client:
-        page = client.jobs(limit, roots=None if children else "true", **shown)
+        page = client.pages("jobs", most=limit, roots=None if children else "true", **shown)
     if as_json:
         print_page(page)
     elif page.items:
@@ -321,7 +326,7 @@ def find_by_id(
     Exit code 1 where nothing has it.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.find(id)
+        found = client.ask("GET", "search", id=id)
     print_items(
         found,
         lambda one: [one["kind"], as_line(one["id"], 80), _belongs_to(one)],

@@ -26,10 +26,10 @@ def test_it_sends_what_the_api_expects(server: Recorder) -> None:
         client.submit({"input": "hi"}, idempotency_key="once")
         client.job("1")
         client.job("1", wait=2.5)
-        client.jobs(3, status="failed")
-        client.cancel("1")
-        tools = client.tools()
-        client.validate({"calls": []})
+        client.pages("jobs", most=3, status="failed", agent=None)
+        client.ask("POST", "jobs", "a/b", "cancel")
+        tools = client.ask("GET", "tools")["items"]
+        client.ask("POST", "plans", "validate", body={"plan": {"calls": []}})
 
     assert tools == [{"name": "now"}]
     assert [(method, path, body) for method, path, _, body in server.asked] == [
@@ -37,7 +37,7 @@ def test_it_sends_what_the_api_expects(server: Recorder) -> None:
         ("GET", "/jobs/1", None),
         ("GET", "/jobs/1?wait=2.5", None),
         ("GET", "/jobs?status=failed&limit=3", None),
-        ("POST", "/jobs/1/cancel", None),
+        ("POST", "/jobs/a%2Fb/cancel", None),
         ("GET", "/tools", None),
         ("POST", "/plans/validate", {"plan": {"calls": []}}),
     ]
