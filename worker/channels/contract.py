@@ -40,11 +40,11 @@ class Outgoing:
 class MessageChannel(Protocol[P]):
     """A kind of channel, for all tenants."""
 
-    def render(self, said: Outgoing) -> Sequence[P]:
+    def render(self, outgoing: Outgoing) -> Sequence[P]:
         """Return the parts in which something is sent, always the same: one that has arrived is not repeated."""
         ...
 
-    async def send(self, said: Outgoing, part: P) -> DeliveryOutcome:
+    async def send(self, outgoing: Outgoing, part: P) -> DeliveryOutcome:
         """Make one attempt at a part. Whatever goes wrong outside is an outcome and no exception.
 
         An outcome `is_uncertain` where the part was written and nobody has said what became of it. Raises

@@ -48,12 +48,12 @@ class ChannelSender:
             return DeliveryOutcome(_DISCONNECTED)
         return await self._send_parts(outgoing(delivery), self._channels[delivery.channel_kind])
 
-    async def _send_parts(self, said: Outgoing, channel: MessageChannel[Any]) -> DeliveryOutcome:
-        delivery = said.delivery
-        parts = channel.render(said)
+    async def _send_parts(self, outgoing: Outgoing, channel: MessageChannel[Any]) -> DeliveryOutcome:
+        delivery = outgoing.delivery
+        parts = channel.render(outgoing)
         outcome = DeliveryOutcome()
         for number in range(delivery.parts, len(parts)):
-            outcome = await channel.send(said, parts[number])
+            outcome = await channel.send(outgoing, parts[number])
             if not outcome.is_sent:
                 break
             # Written down at once: whoever repeats what is left begins after it.
@@ -61,7 +61,7 @@ class ChannelSender:
             if count < len(parts):
                 await persist(self._store.note_part, delivery, count, external)
         if (moved_to := outcome.moved_to) is not None:
-            await persist(self._store.move_thread, delivery, said.thread, moved_to)
+            await persist(self._store.move_thread, delivery, outgoing.thread, moved_to)
             return replace(outcome, again=timedelta())
         is_held = outcome.is_uncertain and self._doubt is DoubtPolicy.HOLD
         return replace(outcome, again=None) if is_held else outcome

@@ -53,8 +53,8 @@ class BotAnswer:
     @property
     def description(self) -> str:
         """What the Bot API says of an error."""
-        said = self.document.get("description")
-        return capped(said, 300) if isinstance(said, str) else ""
+        text = self.document.get("description")
+        return capped(text, 300) if isinstance(text, str) else ""
 
     def parameter(self, name: str) -> int | None:
         """Return a number that an error carries."""
@@ -72,7 +72,7 @@ class BotApi:
         self._resolve = resolve
         self._allowed = frozenset({(urlsplit(url).hostname or "").lower()})
 
-    async def call(self, token: str, method: str, given: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
+    async def call(self, token: str, method: str, arguments: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
         """Call a method, and wait so much longer for its answer.
 
         Raises `Transient` or `TimedOut` where nothing was carried out, and what the guard of addresses raises.
@@ -83,7 +83,7 @@ class BotApi:
         client = httpx.AsyncClient(transport=transport, follow_redirects=False, timeout=timeout, trust_env=False)
         try:
             async with asyncio.timeout(self._seconds + seconds), client:
-                return await self._post(client, f"{self._url}/bot{token}/{method}", given)
+                return await self._post(client, f"{self._url}/bot{token}/{method}", arguments)
         except (httpx.ConnectTimeout, httpx.PoolTimeout, httpx.WriteTimeout):
             raise TimedOut(f"Telegram took no request within {self._seconds:g} s") from None
         except (httpx.ConnectError, httpx.WriteError) as error:
@@ -93,9 +93,9 @@ class BotApi:
         except (httpx.InvalidURL, UnicodeError):
             raise AuthFailed("the token of the bot is none that can stand in an address") from None
 
-    async def _post(self, client: httpx.AsyncClient, url: str, given: Mapping[str, Any]) -> BotAnswer:
+    async def _post(self, client: httpx.AsyncClient, url: str, arguments: Mapping[str, Any]) -> BotAnswer:
         headers = {"Content-Type": "application/json"}
-        async with client.stream("POST", url, content=orjson.dumps(given), headers=headers) as response:
+        async with client.stream("POST", url, content=orjson.dumps(arguments), headers=headers) as response:
             body = b""
             async for chunk in response.aiter_bytes():
                 body += chunk
@@ -116,23 +116,23 @@ class TelegramChannel:
         self._token = token
         self._draw = draw
 
-    def render(self, said: Outgoing) -> Sequence[Mapping[str, Any]]:
+    def render(self, outgoing: Outgoing) -> Sequence[Mapping[str, Any]]:
         """Return the messages: the first one replies in a group, the last one has the buttons of a question."""
-        texts = parts_of(formatted(said.text), MAX_UNITS)
+        texts = parts_of(formatted(outgoing.text), MAX_UNITS)
         messages = [_message(text) for text in texts]
-        if messages and (replied := _replied(said)) is not None:
+        if messages and (replied := _replied(outgoing)) is not None:
             messages[0]["reply_parameters"] = {"message_id": replied, "allow_sending_without_reply": True}
-        if messages and (rows := _buttons(said.question)):
+        if messages and (rows := _buttons(outgoing.question)):
             messages[-1]["reply_markup"] = {"inline_keyboard": rows}
         return messages
 
-    async def send(self, said: Outgoing, part: Mapping[str, Any]) -> DeliveryOutcome:
+    async def send(self, outgoing: Outgoing, part: Mapping[str, Any]) -> DeliveryOutcome:
         """Make one attempt at a message; one whose formats the Bot API does not take goes as plain text."""
         try:
-            token = await self._token(said.delivery.tenant_id, BOT_SECRET)
+            token = await self._token(outgoing.delivery.tenant_id, BOT_SECRET)
             if token is None:
                 raise AuthFailed(f"the tenant has no secret {BOT_SECRET}")
-            place = chat_of(said.thread)
+            place = chat_of(outgoing.thread)
             answer = await self._api.call(token, "sendMessage", {**place, **part})
             if answer.status == 400 and "entities" in part and "entit" in answer.description.lower():
                 plain = {name: value for name, value in part.items() if name != "entities"}
@@ -140,12 +140,12 @@ class TelegramChannel:
         except ValueError:
             return DeliveryOutcome(ErrorRecord("receiver_refused", "the thread is no chat of Telegram"))
         except ExecutionFailed as error:
-            return self._failed(said, ErrorRecord.of(error))
+            return self._failed(outgoing, ErrorRecord.of(error))
         except PlanqError as error:
             if error.code != "misconfigured":
                 raise
-            return self._failed(said, ErrorRecord(error.code, error.message, retryable=True))
-        return self._outcome(said, answer)
+            return self._failed(outgoing, ErrorRecord(error.code, error.message, retryable=True))
+        return self._outcome(outgoing, answer)
 
     async def show_typing(self, tenant_id: str, thread: str) -> None:
         """Show in a chat that somebody types, for 5 s; raises as `BotApi.call` does, `ValueError` for no chat."""
@@ -153,37 +153,37 @@ class TelegramChannel:
         if token is not None:
             await self._api.call(token, "sendChatAction", {**chat_of(thread), "action": "typing"})
 
-    def _outcome(self, said: Outgoing, answer: BotAnswer) -> DeliveryOutcome:
+    def _outcome(self, outgoing: Outgoing, answer: BotAnswer) -> DeliveryOutcome:
         status = answer.status
         if status is None:
-            told = "Telegram gave no answer to a message that was sent; it may have arrived"
-            outcome = self._failed(said, ErrorRecord(UNCERTAIN, told, retryable=True))
+            message = "Telegram gave no answer to a message that was sent; it may have arrived"
+            outcome = self._failed(outgoing, ErrorRecord(UNCERTAIN, message, retryable=True))
             return replace(outcome, is_uncertain=True)
         if answer.is_taken:
             result = answer.document.get("result")
             id_ = result.get("message_id") if isinstance(result, Mapping) else None
             return DeliveryOutcome(response_status=status, external_id=None if id_ is None else str(id_))
-        told = f"Telegram answered {status}: {answer.description or 'without a reason'}"
+        message = f"Telegram answered {status}: {answer.description or 'without a reason'}"
         if (moved := answer.parameter("migrate_to_chat_id")) is not None:
-            return DeliveryOutcome(ErrorRecord("moved", told, retryable=True), moved_to=str(moved))
+            return DeliveryOutcome(ErrorRecord("moved", message, retryable=True), moved_to=str(moved))
         if status == 429:
-            return self._busy(said, answer, told)
+            return self._busy(outgoing, answer, message)
         if status >= 500:
-            return self._failed(said, ErrorRecord("receiver_failed", told, retryable=True), status)
+            return self._failed(outgoing, ErrorRecord("receiver_failed", message, retryable=True), status)
         if status in (401, 404):
             problem = "Telegram refuses the token of the bot; store the present one as the secret " + BOT_SECRET
             return DeliveryOutcome(ErrorRecord(AuthFailed.code, problem), response_status=status, problem=problem)
-        return DeliveryOutcome(ErrorRecord("receiver_refused", told), response_status=status)
+        return DeliveryOutcome(ErrorRecord("receiver_refused", message), response_status=status)
 
-    def _busy(self, said: Outgoing, answer: BotAnswer, told: str) -> DeliveryOutcome:
+    def _busy(self, outgoing: Outgoing, answer: BotAnswer, message: str) -> DeliveryOutcome:
         wait = min(timedelta(seconds=max(answer.parameter("retry_after") or 0, 1)), LONGEST_PAUSE)
-        error = ErrorRecord("rate_limited", told, retryable=True)
+        error = ErrorRecord("rate_limited", message, retryable=True)
         # A group has a limit of its own, 20 messages a minute; in other chats it is the bot that sends too much.
-        pause = None if said.thread.startswith("-") else wait
+        pause = None if outgoing.thread.startswith("-") else wait
         return DeliveryOutcome(error, wait, answer.status, pause=pause)
 
-    def _failed(self, said: Outgoing, error: ErrorRecord, status: int | None = None) -> DeliveryOutcome:
-        outcome = after_failure(error, said.delivery.tries, None, self._draw(), status)
+    def _failed(self, outgoing: Outgoing, error: ErrorRecord, status: int | None = None) -> DeliveryOutcome:
+        outcome = after_failure(error, outgoing.delivery.tries, None, self._draw(), status)
         return replace(outcome, problem=error.message) if error.code == AuthFailed.code else outcome
 
 
@@ -192,12 +192,14 @@ def _message(text: Formatted) -> dict[str, Any]:
     return {"text": text.text, **({"entities": entities} if entities else {})}
 
 
-def _replied(said: Outgoing) -> int | None:
+def _replied(outgoing: Outgoing) -> int | None:
     """Return the message in a group that is replied to; in a chat of two nobody needs to be told."""
-    reply = said.document["in_reply_to"] or {}
-    told = (reply.get("metadata") or {}).get("telegram")
-    found = told.get("message_id") if isinstance(told, Mapping) and said.thread.startswith("-") else None
-    return found if isinstance(found, int) else None
+    reply = outgoing.document["in_reply_to"] or {}
+    metadata = (reply.get("metadata") or {}).get("telegram")
+    message_id = (
+        metadata.get("message_id") if isinstance(metadata, Mapping) and outgoing.thread.startswith("-") else None
+    )
+    return message_id if isinstance(message_id, int) else None
 
 
 def _buttons(question: Mapping[str, Any] | None) -> list[list[dict[str, str]]]:

@@ -20,20 +20,20 @@ class WebhookChannel:
     def __init__(self, poster: SendsDeliveries) -> None:
         self._poster = poster
 
-    def render(self, said: Outgoing) -> Sequence[str]:
+    def render(self, outgoing: Outgoing) -> Sequence[str]:
         """Return the one body."""
-        of = said.document
+        of = outgoing.document
         reply = of["in_reply_to"]
         data = {
             **{name: of[name] for name in _NAMED},
-            "text": said.text,
+            "text": outgoing.text,
             "error_code": (of["metadata"] or {}).get("error_code"),
             "in_reply_to": None if reply is None else reply["source_message_id"],
-            "question": said.question,
+            "question": outgoing.question,
         }
-        body = {"type": said.delivery.event, "timestamp": of["created_at"], "data": data}
+        body = {"type": outgoing.delivery.event, "timestamp": of["created_at"], "data": data}
         return [orjson.dumps(body).decode()]
 
-    async def send(self, said: Outgoing, part: str) -> DeliveryOutcome:
+    async def send(self, outgoing: Outgoing, part: str) -> DeliveryOutcome:
         """Post it to the channel's address; tried again as webhooks are: the receiver knows a repeat by its id."""
-        return await self._poster.send(replace(said.delivery, body=part, target=said.config["url"]))
+        return await self._poster.send(replace(outgoing.delivery, body=part, target=outgoing.config["url"]))

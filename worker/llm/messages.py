@@ -91,8 +91,8 @@ def wire_messages(request: ModelRequest, names: WireNames) -> list[ModelMessage]
     pending: list[Any] = [SystemPromptPart(content=sendable(text)) for text in request.system]
     for message in request.messages:
         if message.role == "assistant":
-            said = _said(message, names)
-            if not said.parts:
+            reply = _wire_reply(message, names)
+            if not reply.parts:
                 continue
             if not wire and not any(isinstance(part, UserPromptPart) for part in pending):
                 # Some providers refuse a conversation that a model begins.
@@ -100,7 +100,7 @@ def wire_messages(request: ModelRequest, names: WireNames) -> list[ModelMessage]
             if pending:
                 wire.append(WireRequest(parts=pending))
                 pending = []
-            wire.append(said)
+            wire.append(reply)
         elif message.role == "tool":
             # Some providers refuse a result without any text.
             content = sendable(message.content) if message.content.strip() else _NO_TEXT
@@ -110,7 +110,7 @@ def wire_messages(request: ModelRequest, names: WireNames) -> list[ModelMessage]
     return [*wire, WireRequest(parts=pending)]
 
 
-def _said(message: ChatMessage, names: WireNames) -> ModelResponse:
+def _wire_reply(message: ChatMessage, names: WireNames) -> ModelResponse:
     calls = [_call_part(call, names) for call in message.tool_calls]
     stored = _stored(message, calls)
     if stored is not None:
@@ -139,13 +139,13 @@ def _stored(message: ChatMessage, calls: Sequence[ToolCallPart]) -> ModelRespons
             elif part["part_kind"] == "text":
                 part = {**part, "content": sendable(part.get("content", message.content))}
             parts.append(part)
-        said = {
+        stored = {
             "kind": "response",
             "parts": parts,
             "provider_name": message.state.get("provider"),
             "canonical_system": message.state.get("system"),
         }
-        (response,) = ModelMessagesTypeAdapter.validate_python([said])
+        (response,) = ModelMessagesTypeAdapter.validate_python([stored])
     except (LookupError, TypeError, AttributeError, ValueError, ValidationError):
         return None
     return response if isinstance(response, ModelResponse) and not waiting else None

@@ -191,8 +191,8 @@ def _insights(ask: Ask) -> list[str]:
 
 def _known(messages: Sequence[ChatMessage], transcript: Sequence[ChatMessage]) -> int:
     """Return how many messages the turn before was sent: all before the model's last one."""
-    said = [number for number, message in enumerate(transcript) if message.role == "assistant"]
-    return len(messages) + said[-1] if said else 0
+    replies = [number for number, message in enumerate(transcript) if message.role == "assistant"]
+    return len(messages) + replies[-1] if replies else 0
 
 
 def _turn_rules(form: TurnForm) -> str:
@@ -269,8 +269,8 @@ def plan_errors_text(errors: Sequence[Mapping[str, Any]]) -> str:
 
 def _repair(repair: Repair) -> list[ChatMessage]:
     errors = "\n".join(f"- {error}" for error in repair.errors)
-    asked = ChatMessage("user", render_prompt("respond_repair", errors=fenced_data(errors)))
-    return [ChatMessage("assistant", repair.raw), asked] if repair.raw.strip() else [asked]
+    request = ChatMessage("user", render_prompt("respond_repair", errors=fenced_data(errors)))
+    return [ChatMessage("assistant", repair.raw), request] if repair.raw.strip() else [request]
 
 
 def _answer_form(schema: Mapping[str, Any]) -> str:
@@ -280,8 +280,8 @@ def _answer_form(schema: Mapping[str, Any]) -> str:
 def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]:
     """Return the results with the longest outputs and texts cut, so that all together have about `max_chars`."""
     texts = [json.dumps(result.output, ensure_ascii=False, default=str) for result in results]
-    said = [result.content for result in results if result.content is not None]
-    share = fair_share([len(text) for text in (*texts, *said)], max_chars)
+    contents = [result.content for result in results if result.content is not None]
+    share = fair_share([len(text) for text in (*texts, *contents)], max_chars)
     return [
         replace(
             result,
@@ -299,11 +299,11 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
     system = [text for text in [*_prompt_stack(ask), *ask.instructions] if text.strip()]
     system += [message.content for message in history if message.role == "system"]
     messages = [message for message in history if message.role != "system"]
-    said = ask.input if ask.speaker is None else as_said(ask.input, ask.speaker)
-    asked = [said] if ask.input.strip() or ask.data is None else []
+    text = ask.input if ask.speaker is None else as_said(ask.input, ask.speaker)
+    parts = [text] if ask.input.strip() or ask.data is None else []
     if ask.data is not None:
-        asked.append(render_prompt("data", data=fenced_data(indented(ask.data))))
-    return system, [*messages, ChatMessage("user", "\n\n".join(asked))]
+        parts.append(render_prompt("data", data=fenced_data(indented(ask.data))))
+    return system, [*messages, ChatMessage("user", "\n\n".join(parts))]
 
 
 def _prompt_stack(ask: Ask) -> list[str]:

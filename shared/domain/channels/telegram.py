@@ -102,12 +102,12 @@ def read_update(update: Mapping[str, Any], bot: Bot) -> PersonMessage | ButtonPr
             return GroupMove(str(before), str(after))
     if not _is_number(sender.get("id")) or sender.get("is_bot") is True:
         return NoMessage("no person")
-    said = _said(message)
-    if said is None:
+    text = _words_of(message)
+    if text is None:
         return NoMessage("a service message")
     if chat.get("type") in _GROUPS and not (bot.hears_all or _concerns(message, bot)):
         return NoMessage("not addressed")
-    return PersonMessage(_document(message, kind, said, f"{bot.id}:{number}"), chat["id"])
+    return PersonMessage(_document(message, kind, text, f"{bot.id}:{number}"), chat["id"])
 
 
 def thread_of(message: Mapping[str, Any]) -> str:
@@ -165,7 +165,7 @@ def _press(query: Mapping[str, Any]) -> ButtonPress | NoMessage:
     return ButtonPress(id, str(person), thread_of(message), data)
 
 
-def _said(message: Mapping[str, Any]) -> str | None:
+def _words_of(message: Mapping[str, Any]) -> str | None:
     """Return what a message says in words, with what is attached; None for one that says nothing."""
     words = next((text for name in ("text", "caption") if isinstance(text := message.get(name), str)), "")
     attached = [_shown(one) for one in attachments_of(message)]
@@ -180,36 +180,38 @@ def _shown(attachment: Mapping[str, Any]) -> str:
 
 def attachments_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is attached to a message: files with their ids, of a photo the largest, and places."""
-    found = []
+    attachments = []
     photos = message.get("photo")
     if isinstance(photos, list) and photos:
-        found.append(_file("photo", _object(photos[-1])))
-    found += [_file(name, _object(message[name])) for name in _FILES if isinstance(message.get(name), Mapping)]
+        attachments.append(_file("photo", _object(photos[-1])))
+    attachments += [_file(name, _object(message[name])) for name in _FILES if isinstance(message.get(name), Mapping)]
     place = _object(message.get("location"))
     if place:
-        told = {name: place.get(name) for name in ("latitude", "longitude")}
-        found.append({"kind": "location", **{name: value for name, value in told.items() if _is_real(value)}})
+        fields = {name: place.get(name) for name in ("latitude", "longitude")}
+        attachments.append({"kind": "location", **{name: value for name, value in fields.items() if _is_real(value)}})
     contact = _object(message.get("contact"))
     if contact:
-        told = {name: contact.get(name) for name in ("first_name", "phone_number")}
-        found.append({"kind": "contact", **{n: capped(v, 100) for n, v in told.items() if isinstance(v, str)}})
-    return found
+        fields = {name: contact.get(name) for name in ("first_name", "phone_number")}
+        attachments.append(
+            {"kind": "contact", **{n: capped(v, 100) for n, v in fields.items() if isinstance(v, str)}}
+        )
+    return attachments
 
 
 def _file(kind: str, file: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: file.get(name) for name in ("file_id", "file_name", "mime_type")}
-    told = {
+    fields = {
         name: capped(" ".join(storable(text).split()), 200) for name, text in texts.items() if isinstance(text, str)
     }
     size = file.get("file_size")
-    return {"kind": kind, **told, **({"file_size": size} if _is_number(size) else {})}
+    return {"kind": kind, **fields, **({"file_size": size} if _is_number(size) else {})}
 
 
-def _document(message: Mapping[str, Any], kind: str, said: str, source: str) -> dict[str, Any]:
+def _document(message: Mapping[str, Any], kind: str, text: str, source: str) -> dict[str, Any]:
     sender, replied = _object(message["from"]), _object(message.get("reply_to_message"))
     names = (sender.get("first_name"), sender.get("last_name"))
     name = " ".join(" ".join(part for part in names if isinstance(part, str)).split())
-    told = {
+    metadata = {
         "message_id": message.get("message_id"),
         "chat_type": _object(message.get("chat")).get("type"),
         "reply_to_message_id": replied.get("message_id"),
@@ -220,8 +222,8 @@ def _document(message: Mapping[str, Any], kind: str, said: str, source: str) -> 
         "thread": thread_of(message),
         "source_message_id": source,
         "from": {"external_id": str(sender["id"]), "display_name": capped(storable(name), 200) or None},
-        "content": {"text": said},
-        "metadata": {"telegram": {name: value for name, value in told.items() if value is not None}},
+        "content": {"text": text},
+        "metadata": {"telegram": {name: value for name, value in metadata.items() if value is not None}},
     }
 
 

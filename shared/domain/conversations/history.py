@@ -36,15 +36,15 @@ def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: Cou
     It ends before the first entry that does not fit: a message, or a call with its response. Blank texts, responses
     without a call, and calls before the first words are left out. People are told apart where `tells_people` says so.
     """
-    kept: list[Sequence[ChatMessage]] = []
+    entries: list[Sequence[ChatMessage]] = []
     left = max_tokens
     for entry in _entries(rows, is_told=tells_people(rows)):
         left -= sum(_tokens(message, left, count) for message in entry)
         if left < 0:
             break
-        kept.append(entry)
-    kept = kept[: len(kept) - len(list(takewhile(lambda entry: len(entry) > 1, reversed(kept))))]
-    return [message for entry in reversed(kept) for message in entry]
+        entries.append(entry)
+    entries = entries[: len(entries) - len(list(takewhile(lambda entry: len(entry) > 1, reversed(entries))))]
+    return [message for entry in reversed(entries) for message in entry]
 
 
 def tells_people(rows: Sequence[HistoryMessage]) -> bool:
@@ -60,9 +60,9 @@ def present_speaker(rows: Sequence[HistoryMessage]) -> Speaker | None:
 
 def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     """Return one message that says how each of the newest ones begins that are words, without calling a model."""
-    said = [message for message in messages if message.role in ("user", "assistant") and message.content.strip()]
+    words = [message for message in messages if message.role in ("user", "assistant") and message.content.strip()]
     lines = [
-        f"- {message.role}: {capped(' '.join(message.content.split()), _BEGINNING)}" for message in said[-_LINES:]
+        f"- {message.role}: {capped(' '.join(message.content.split()), _BEGINNING)}" for message in words[-_LINES:]
     ]
     return (ChatMessage("user", "\n".join([_SUMMARY, *lines])),) if lines else ()
 
@@ -89,11 +89,11 @@ def _call(sequence: int, content: Mapping[str, Any], response: HistoryMessage | 
     shown = json.dumps(arguments, ensure_ascii=False)
     if not isinstance(arguments, Mapping) or len(shown) > _SHOWN_CHARS:
         arguments = {"shortened": capped(shown, _SHOWN_CHARS)}
-    said = response.content if response is not None and isinstance(response.content, Mapping) else _UNKNOWN
-    outcome = {"error": said["error"]} if "error" in said else said.get("output")
-    called = ToolCallRequest(name, arguments, own_id)
-    told = capped(json.dumps(outcome, ensure_ascii=False), _SHOWN_CHARS)
-    return ChatMessage("assistant", "", (called,)), ChatMessage("tool", told, call_id=own_id, name=name)
+    answer = response.content if response is not None and isinstance(response.content, Mapping) else _UNKNOWN
+    outcome = {"error": answer["error"]} if "error" in answer else answer.get("output")
+    request = ToolCallRequest(name, arguments, own_id)
+    shown_outcome = capped(json.dumps(outcome, ensure_ascii=False), _SHOWN_CHARS)
+    return ChatMessage("assistant", "", (request,)), ChatMessage("tool", shown_outcome, call_id=own_id, name=name)
 
 
 def _tokens(message: ChatMessage, left: int, count: CountTokens) -> int:

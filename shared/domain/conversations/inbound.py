@@ -132,8 +132,8 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
         defects.append(("content.text", f"expected a text that says something, found {found}"))
     defects += _thread_defects(message.metadata.get("external_thread_id")) + _time_defects(message.timestamp)
     if defects:
-        errors = [{"in": "body", "field": field, "message": told} for field, told in defects]
-        raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in defects), errors=errors)
+        errors = [{"in": "body", "field": field, "message": defect} for field, defect in defects]
+        raise InvalidRequest("; ".join(f"{field}: {defect}" for field, defect in defects), errors=errors)
     return text
 
 
@@ -148,8 +148,8 @@ def _thread_defects(external: Any) -> list[tuple[str, str]]:
     is_name = isinstance(external, str) and len(external) <= MAX_NAME_CHARS and re.fullmatch(_LETTERS, external)
     if external is None or is_number or is_name:
         return []
-    told = f"expected a number, or a text of 1 to {MAX_NAME_CHARS} characters, found {excerpt(external)}"
-    return [("metadata.external_thread_id", told)]
+    message = f"expected a number, or a text of 1 to {MAX_NAME_CHARS} characters, found {excerpt(external)}"
+    return [("metadata.external_thread_id", message)]
 
 
 def _time_defects(timestamp: str | None) -> list[tuple[str, str]]:
@@ -157,6 +157,6 @@ def _time_defects(timestamp: str | None) -> list[tuple[str, str]]:
         if timestamp is not None:
             datetime.fromisoformat(timestamp)
     except ValueError:
-        told = f"expected a time in ISO 8601, such as 2026-11-30T09:15:00Z, found {excerpt(timestamp)}"
-        return [("timestamp", told)]
+        message = f"expected a time in ISO 8601, such as 2026-11-30T09:15:00Z, found {excerpt(timestamp)}"
+        return [("timestamp", message)]
     return []

@@ -110,8 +110,8 @@ def checked_action(text: str) -> ElicitationStatus:
     """Return what an action means, whatever its case; raises `InvalidRequest` for what is no word for one."""
     if (status := known_action(text)) is not None:
         return status
-    told = "; ".join(f"{word} ({', '.join(sorted(_ACTIONS[one] - {word}))})" for one, word in ACTIONS.items())
-    message = f"expected one of {told}; found {capped(text, 40)!r}"
+    words = "; ".join(f"{word} ({', '.join(sorted(_ACTIONS[one] - {word}))})" for one, word in ACTIONS.items())
+    message = f"expected one of {words}; found {capped(text, 40)!r}"
     raise InvalidRequest(f"action: {message}", errors=[{"pointer": "/action", "message": message}])
 
 
@@ -138,13 +138,13 @@ def answer_of_message(kind: ElicitationKind, schema: Mapping[str, Any] | None, t
         for content in _contents(schema, text.strip()):
             if not content_defects(schema, content):
                 return ElicitationAnswer(kind, ElicitationStatus.ACCEPTED, content)
-    said = _said(text) if kind is ElicitationKind.APPROVAL else known_action(text.rstrip(".! "))
-    if said is None or (kind is ElicitationKind.FORM and said is ElicitationStatus.ACCEPTED):
+    status = _status_of_words(text) if kind is ElicitationKind.APPROVAL else known_action(text.rstrip(".! "))
+    if status is None or (kind is ElicitationKind.FORM and status is ElicitationStatus.ACCEPTED):
         return None
-    return ElicitationAnswer(kind, said, {} if said is ElicitationStatus.ACCEPTED else None)
+    return ElicitationAnswer(kind, status, {} if status is ElicitationStatus.ACCEPTED else None)
 
 
-def _said(text: str) -> ElicitationStatus | None:
+def _status_of_words(text: str) -> ElicitationStatus | None:
     """Return what a message says that is nothing but words for an action; case, commas and stops mean nothing."""
     return _MESSAGES.get(_folded(text))
 
@@ -178,6 +178,6 @@ def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
     if is_object or isinstance(value, list):
         # Of a form, or the one value that it asks for, and else nothing: nobody means the text of a JSON document.
         return [*([value] if is_object else []), {name: value}]
-    word = _said(text)
-    said = None if word in (None, ElicitationStatus.CANCELLED) else word is ElicitationStatus.ACCEPTED
-    return [{name: one} for one in (text, said, value) if one is not None and one != ""]
+    word = _status_of_words(text)
+    is_yes = None if word in (None, ElicitationStatus.CANCELLED) else word is ElicitationStatus.ACCEPTED
+    return [{name: one} for one in (text, is_yes, value) if one is not None and one != ""]

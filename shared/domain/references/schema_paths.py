@@ -62,11 +62,11 @@ def follow(
         if len(schemas) == 1 and (inner := _plainly(schemas[0], segment)) is not None:
             schemas = [inner]
             continue
-        looked = walker.look_up_any(schemas, segment)
-        if looked.found or looked.open:
-            schemas = [*looked.found, True] if looked.open else looked.found
-        elif looked.shut or (position == 0 and first_must_be_declared):
-            return NotInSchema(position, tuple(looked.available))
+        lookup = walker.look_up_any(schemas, segment)
+        if lookup.found or lookup.open:
+            schemas = [*lookup.found, True] if lookup.open else lookup.found
+        elif lookup.shut or (position == 0 and first_must_be_declared):
+            return NotInSchema(position, tuple(lookup.available))
         else:
             schemas = [True]
     return PathSchemas(tuple(schemas))
@@ -129,18 +129,18 @@ class _Walker:
         self._root = root
 
     def look_up_any(self, schemas: Sequence[Any], segment: str) -> _Lookup:
-        told: dict[int, _Lookup] = {}
-        return _either([self._look_up(schema, segment, told) for schema in schemas])
+        known: dict[int, _Lookup] = {}
+        return _either([self._look_up(schema, segment, known) for schema in schemas])
 
-    def type_of(self, schema: Any, told: dict[int, str | None]) -> str | None:
+    def type_of(self, schema: Any, known: dict[int, str | None]) -> str | None:
         if not isinstance(schema, Mapping):
             return None
-        if id(schema) not in told:
-            told[id(schema)] = None  # what it says by referring to itself is nothing
-            told[id(schema)] = self._type_of(schema, told)
-        return told[id(schema)]
+        if id(schema) not in known:
+            known[id(schema)] = None  # what it says by referring to itself is nothing
+            known[id(schema)] = self._type_of(schema, known)
+        return known[id(schema)]
 
-    def _type_of(self, schema: Mapping[str, Any], told: dict[int, str | None]) -> str | None:
+    def _type_of(self, schema: Mapping[str, Any], known: dict[int, str | None]) -> str | None:
         declared = schema.get("type")
         if isinstance(declared, list) and len(declared) == 1:
             declared = declared[0]
@@ -149,11 +149,11 @@ class _Walker:
         if declared is not None:
             return None
         for conjunct in self._conjuncts(schema):
-            found = self.type_of(conjunct, told)
-            if found is not None:
-                return found
+            declared_there = self.type_of(conjunct, known)
+            if declared_there is not None:
+                return declared_there
         for keyword in ("anyOf", "oneOf"):
-            types = {self.type_of(branch, told) for branch in _listed(schema, keyword)}
+            types = {self.type_of(branch, known) for branch in _listed(schema, keyword)}
             if len(types) == 1:
                 return types.pop()
         return None
@@ -167,13 +167,13 @@ class _Walker:
         if id(schema) in known:
             return known[id(schema)]
         known[id(schema)] = _Lookup([], {})
-        told = [_own(schema, segment)]
-        told += [self._look_up(conjunct, segment, known) for conjunct in self._conjuncts(schema)]
+        lookups = [_own(schema, segment)]
+        lookups += [self._look_up(conjunct, segment, known) for conjunct in self._conjuncts(schema)]
         for keyword in ("anyOf", "oneOf"):
             branches = _listed(schema, keyword)
             if branches:
-                told.append(_either([self._look_up(branch, segment, known) for branch in branches]))
-        known[id(schema)] = _both(told)
+                lookups.append(_either([self._look_up(branch, segment, known) for branch in branches]))
+        known[id(schema)] = _both(lookups)
         return known[id(schema)]
 
     def _conjuncts(self, schema: Mapping[str, Any]) -> list[Any]:
@@ -207,17 +207,17 @@ def _listed(schema: Mapping[str, Any], keyword: str) -> Sequence[Any]:
 def _own(schema: Mapping[str, Any], segment: str) -> _Lookup:
     """Look only at the keywords that stand in `schema` itself."""
     types = _types(schema)
-    told: list[_Lookup] = []
+    lookups: list[_Lookup] = []
     if "object" in types:
-        told.append(_own_object(schema, segment))
+        lookups.append(_own_object(schema, segment))
     if "array" in types:
-        told.append(_own_array(schema, segment))
-    looked = _either(told)
-    if types and not told:
-        looked.shut = True
+        lookups.append(_own_array(schema, segment))
+    lookup = _either(lookups)
+    if types and not lookups:
+        lookup.shut = True
     if any(keyword in schema for keyword in _CONDITIONAL):
-        looked.open = True
-    return looked
+        lookup.open = True
+    return lookup
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
@@ -235,26 +235,26 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
 def _own_object(schema: Mapping[str, Any], segment: str) -> _Lookup:
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
-    looked = _Lookup([], dict.fromkeys(map(str, properties)))
+    lookup = _Lookup([], dict.fromkeys(map(str, properties)))
     if segment in properties:
-        looked.found.append(properties[segment])
+        lookup.found.append(properties[segment])
     patterns = schema.get("patternProperties")
     for pattern, inner in patterns.items() if isinstance(patterns, Mapping) else ():
         if _matches(pattern, segment):
-            looked.found.append(inner)
-    if looked.found:
-        return looked
+            lookup.found.append(inner)
+    if lookup.found:
+        return lookup
     further = schema.get("additionalProperties")
     if further is False:
-        looked.shut = True
+        lookup.shut = True
     elif isinstance(further, Mapping) and further:
-        looked.found.append(further)
+        lookup.found.append(further)
     elif further is not None:
-        looked.open = True
+        lookup.open = True
     else:
         # Declared fields without a word on others: a plan that names another one is refused (cases tv-006, tv-026).
-        looked.shut = bool(properties)
-    return looked
+        lookup.shut = bool(properties)
+    return lookup
 
 
 def _own_array(schema: Mapping[str, Any], segment: str) -> _Lookup:
@@ -277,24 +277,26 @@ def _matches(pattern: str, text: str) -> bool:
         return True
 
 
-def _either(told: Sequence[_Lookup]) -> _Lookup:
+def _either(lookups: Sequence[_Lookup]) -> _Lookup:
     """Join what alternatives say: found in any is found, and one that knows nothing leaves everything possible."""
-    joined = _Lookup(_distinct(told), {name: None for one in told for name in one.available})
-    joined.shut = bool(told) and all(one.shut and not one.found and not one.open for one in told)
-    joined.open = any(one.open for one in told)
-    if any(one.is_silent for one in told) and (joined.found or any(one.shut for one in told)):
+    joined = _Lookup(_distinct(lookups), {name: None for lookup in lookups for name in lookup.available})
+    joined.shut = bool(lookups) and all(lookup.shut and not lookup.found and not lookup.open for lookup in lookups)
+    joined.open = any(lookup.open for lookup in lookups)
+    if any(lookup.is_silent for lookup in lookups) and (joined.found or any(lookup.shut for lookup in lookups)):
         joined.open = True
     return joined
 
 
-def _both(told: Sequence[_Lookup]) -> _Lookup:
+def _both(lookups: Sequence[_Lookup]) -> _Lookup:
     """Join what conjuncts say: found in any is found; otherwise open beats shut, and the silent ones do not count."""
-    joined = _Lookup(_distinct(told), {name: None for one in told for name in one.available})
-    joined.open = any(one.open for one in told) and not any(one.found and not one.open for one in told)
+    joined = _Lookup(_distinct(lookups), {name: None for lookup in lookups for name in lookup.available})
+    joined.open = any(lookup.open for lookup in lookups) and not any(
+        lookup.found and not lookup.open for lookup in lookups
+    )
     if not joined.found:
-        joined.shut = any(one.shut for one in told) and not joined.open
+        joined.shut = any(lookup.shut for lookup in lookups) and not joined.open
     return joined
 
 
-def _distinct(told: Sequence[_Lookup]) -> list[Any]:
-    return list({id(schema): schema for one in told for schema in one.found}.values())
+def _distinct(lookups: Sequence[_Lookup]) -> list[Any]:
+    return list({id(schema): schema for lookup in lookups for schema in lookup.found}.values())

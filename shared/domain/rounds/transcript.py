@@ -52,60 +52,60 @@ _PLAIN_NAME = re.compile(r"[\w./:-]{1,80}", re.ASCII)
 def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
     """Return the messages that stand for `rounds`, oldest first, in about `max_tokens` tokens.
 
-    Every tool call has its message, and no two calls have one id. `TurnForm.ANSWER` is told as `REACT` is.
+    Every tool call has its message, and no two calls have one id. `TurnForm.ANSWER` is written as `REACT` is.
     """
     taken: set[str] = set()
-    told = [_told(record, record.results, form, taken) for record in rounds]
-    messages = [*chain.from_iterable(told)]
-    if not told or message_tokens(messages) <= max_tokens:
+    of_rounds = [_round_messages(record, record.results, form, taken) for record in rounds]
+    messages = [*chain.from_iterable(of_rounds)]
+    if not of_rounds or message_tokens(messages) <= max_tokens:
         return messages
-    kept = _kept(told, max_tokens - max_tokens // _LINES_SHARE)
+    whole = _whole_rounds(of_rounds, max_tokens - max_tokens // _LINES_SHARE)
     # The next round builds on the newest one: of that, only what is too long is cut.
-    oldest = len(told) - max(kept, 1)
+    oldest = len(of_rounds) - max(whole, 1)
     lines = _summary(rounds[:oldest], max_tokens // _LINES_SHARE, form)
-    if kept:
-        return [*lines, *_merged(rounds[:oldest]), *chain.from_iterable(told[oldest:])]
+    if whole:
+        return [*lines, *_merged(rounds[:oldest]), *chain.from_iterable(of_rounds[oldest:])]
     room = max_tokens - message_tokens(lines)
-    newest = _told(rounds[-1], _shortened(rounds[-1], told[-1], room), form, set())
+    newest = _round_messages(rounds[-1], _shortened(rounds[-1], of_rounds[-1], room), form, set())
     if len(rounds[-1].results) > _MANY and message_tokens(newest) > room:
         return [*_summary(rounds, max_tokens, form), *_merged(rounds)]
     return [*lines, *_merged(rounds[:oldest]), *newest]
 
 
 def with_refusal(
-    told: Sequence[ChatMessage], reply: ModelReply, errors: Sequence[Mapping[str, Any]]
+    messages: Sequence[ChatMessage], reply: ModelReply, errors: Sequence[Mapping[str, Any]]
 ) -> Sequence[ChatMessage]:
-    """Return `told` followed by a reply to it that was refused, and by what is wrong with that reply.
+    """Return `messages` followed by a reply to them that was refused, and by what is wrong with that reply.
 
     So a model is asked to put its reply right. `errors` has the form of `PlanError.to_json`, and is not empty.
     """
-    taken = {call.id for message in told for call in message.tool_calls}
-    said = ChatMessage("assistant", reply.text, tuple(reply.tool_calls), state=reply.state)
-    return [*told, *_refused(_with_ids(said, "x", len(taken), taken), errors)]
+    taken = {call.id for message in messages for call in message.tool_calls}
+    refused = ChatMessage("assistant", reply.text, tuple(reply.tool_calls), state=reply.state)
+    return [*messages, *_refused(_with_ids(refused, "x", len(taken), taken), errors)]
 
 
-def _refused(said: ChatMessage, errors: Sequence[Mapping[str, Any]]) -> Sequence[ChatMessage]:
+def _refused(message: ChatMessage, errors: Sequence[Mapping[str, Any]]) -> Sequence[ChatMessage]:
     """Return a message that a check refused, and what is wrong with it."""
-    wrong = _json({"error": "invalid_plan", "message": format_plan_errors(errors)})
-    if said.tool_calls:
-        return [said, *(_answer_to(call, wrong) for call in said.tool_calls)]
+    defects = _json({"error": "invalid_plan", "message": format_plan_errors(errors)})
+    if message.tool_calls:
+        return [message, *(_answer_to(call, defects) for call in message.tool_calls)]
     # In JSON, too, for the defects quote what the model wrote.
-    asked = (
-        f"A check refused your reply above, and nothing was carried out. Reply again, without its defects: {wrong}"
+    request = (
+        f"A check refused your reply above, and nothing was carried out. Reply again, without its defects: {defects}"
     )
-    return [*([said] if said.content.strip() else []), ChatMessage("user", asked)]
+    return [*([message] if message.content.strip() else []), ChatMessage("user", request)]
 
 
-def _told(
+def _round_messages(
     record: RoundRecord, results: Sequence[StepResult], form: TurnForm, taken: set[str]
 ) -> Sequence[ChatMessage]:
     if record.errors and not results:
-        said = _said(record) or ChatMessage("assistant", "")
-        told = _refused(_with_ids(said, "r", record.number, taken), record.errors)
+        message = _reply_message(record) or ChatMessage("assistant", "")
+        messages = _refused(_with_ids(message, "r", record.number, taken), record.errors)
     else:
-        tell = _as_planning if form is TurnForm.LOOP else _as_calls
-        told = tell(record, results, taken)
-    return [*told, *_merged([record])]
+        in_form = _as_planning if form is TurnForm.LOOP else _as_calls
+        messages = in_form(record, results, taken)
+    return [*messages, *_merged([record])]
 
 
 def _merged(rounds: Sequence[RoundRecord]) -> Sequence[ChatMessage]:
@@ -113,11 +113,11 @@ def _merged(rounds: Sequence[RoundRecord]) -> Sequence[ChatMessage]:
 
 
 def _as_planning(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:
-    said = _said(record)
-    if said is None or [call.name for call in said.tool_calls] != [PLANNING_TOOL_NAME]:
-        text = said.content if said is not None and said.tool_calls else ""
-        said = ChatMessage("assistant", text, (ToolCallRequest(PLANNING_TOOL_NAME, _planning(record)),))
-    said = _with_ids(said, "r", record.number, taken)
+    message = _reply_message(record)
+    if message is None or [call.name for call in message.tool_calls] != [PLANNING_TOOL_NAME]:
+        text = message.content if message is not None and message.tool_calls else ""
+        message = ChatMessage("assistant", text, (ToolCallRequest(PLANNING_TOOL_NAME, _planning(record)),))
+    message = _with_ids(message, "r", record.number, taken)
     lines = [
         _json({"step": record.first_index + position, "tool": result.tool_name} | _entry(result))
         for position, result in enumerate(results)
@@ -125,24 +125,24 @@ def _as_planning(record: RoundRecord, results: Sequence[StepResult], taken: set[
     dropped = record.plan.get("dropped") if isinstance(record.plan, Mapping) else None
     if dropped:
         lines.append(_json({"dropped": dropped, "message": _DROPPED}))
-    return [said, _answer_to(said.tool_calls[0], "\n".join(lines) or "no steps")]
+    return [message, _answer_to(message.tool_calls[0], "\n".join(lines) or "no steps")]
 
 
 def _as_calls(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:
-    said = _said(record)
-    if said is None or _is_other_form(said) or len(said.tool_calls) < len(results):
+    message = _reply_message(record)
+    if message is None or _is_other_form(message) or len(message.tool_calls) < len(results):
         # What its plan wrote as references is filled in: in this form there are none.
         calls = tuple(ToolCallRequest(result.tool_name, result.arguments) for result in results)
-        said = ChatMessage("assistant", "", calls)
-    said = _with_ids(said, "s", record.first_index, taken)
-    ids = [call.id for call in said.tool_calls]
+        message = ChatMessage("assistant", "", calls)
+    message = _with_ids(message, "s", record.first_index, taken)
+    ids = [call.id for call in message.tool_calls]
     answers: list[Any] = [_answer(record, result, ids) for result in results]
     answers += [{"error": "not_carried_out", "message": _NOT_CARRIED_OUT}] * (len(ids) - len(answers))
-    pairs = zip(said.tool_calls, answers, strict=True)
-    return [said, *(_answer_to(call, _json(answer)) for call, answer in pairs)]
+    pairs = zip(message.tool_calls, answers, strict=True)
+    return [message, *(_answer_to(call, _json(answer)) for call, answer in pairs)]
 
 
-def _said(record: RoundRecord) -> ChatMessage | None:
+def _reply_message(record: RoundRecord) -> ChatMessage | None:
     """Return the model's message; None where no model made the plan, or where its reply cannot be read any more."""
     if not isinstance(record.reply, Mapping):
         return None
@@ -152,9 +152,9 @@ def _said(record: RoundRecord) -> ChatMessage | None:
         return None
 
 
-def _is_other_form(said: ChatMessage) -> bool:
+def _is_other_form(message: ChatMessage) -> bool:
     """True when the calls stood in a text or in `__planning__`."""
-    return not said.tool_calls or any(call.name == PLANNING_TOOL_NAME for call in said.tool_calls)
+    return not message.tool_calls or any(call.name == PLANNING_TOOL_NAME for call in message.tool_calls)
 
 
 def _planning(record: RoundRecord) -> dict[str, Any]:
@@ -176,19 +176,19 @@ def _call_of(record: RoundRecord, position: int) -> ToolCallRequest:
     return ToolCallRequest(result.tool_name, written if isinstance(written, Mapping) else result.arguments)
 
 
-def _with_ids(said: ChatMessage, letter: str, first: int, taken: set[str]) -> ChatMessage:
+def _with_ids(message: ChatMessage, letter: str, first: int, taken: set[str]) -> ChatMessage:
     """Return the message with an id for every call that no call before has; `taken` grows by them.
 
     The calls' own ids stay, unless a server counts from one again with every reply.
     """
     calls = []
-    for position, call in enumerate(said.tool_calls):
+    for position, call in enumerate(message.tool_calls):
         # Nine letters and digits are an id for every provider (Mistral takes no others).
         made = (f"{letter}{number:08d}" for number in count(first + position))
-        name = next(one for one in chain([call.id], made) if one and one not in taken)
+        name = next(id_ for id_ in chain([call.id], made) if id_ and id_ not in taken)
         taken.add(name)
         calls.append(replace(call, id=name))
-    return replace(said, tool_calls=tuple(calls))
+    return replace(message, tool_calls=tuple(calls))
 
 
 def _answer_to(call: ToolCallRequest, content: str) -> ChatMessage:
@@ -235,20 +235,20 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _kept(told: Sequence[Sequence[ChatMessage]], max_tokens: int) -> int:
+def _whole_rounds(of_rounds: Sequence[Sequence[ChatMessage]], max_tokens: int) -> int:
     """Return how many of the newest rounds fit into `max_tokens` as they are."""
     used = 0
-    for number, messages in enumerate(reversed(told)):
+    for number, messages in enumerate(reversed(of_rounds)):
         used += message_tokens(messages)
         if used > max_tokens:
             return number
-    return len(told)
+    return len(of_rounds)
 
 
-def _shortened(record: RoundRecord, told: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:
+def _shortened(record: RoundRecord, messages: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:
     """Return a round's results, the longest ones cut so that its messages have about `max_tokens` tokens."""
     lengths = [_length(result) for result in record.results]
-    around = message_tokens(told) * CHARS_PER_TOKEN - sum(lengths)
+    around = message_tokens(messages) * CHARS_PER_TOKEN - sum(lengths)
     share = max(fair_share(lengths, max(max_tokens * CHARS_PER_TOKEN - around, 0)), _LEAST_SHOWN)
     return [
         result if length <= share else _cut(result, share)
@@ -303,9 +303,9 @@ def _summary_line(index: int, result: StepResult) -> str:
 
 def _count_line(results: Sequence[tuple[int, StepResult]]) -> str:
     counts = Counter(_status(result) for _, result in results)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    summed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     left_out = _left_out(result for _, result in results)
-    return f"- steps {results[0][0]} to {results[-1][0]}: {told}; {left_out}"
+    return f"- steps {results[0][0]} to {results[-1][0]}: {summed}; {left_out}"
 
 
 def _left_out(results: Iterable[StepResult]) -> str:

@@ -60,9 +60,9 @@ def _plan(ask: Ask, draft: Draft, seen: _Seen) -> Completion:
 
 
 def _answer(ask: Ask, seen: _Seen) -> Completion:
-    told = [result for result in seen.results if result.code != DUPLICATE_OF]
-    errors = () if told or not seen.is_refused else (invalid_plan(seen.refusal).to_json(),)
-    return answer_offline(ask, Findings(told, plan_errors=errors))
+    results = [result for result in seen.results if result.code != DUPLICATE_OF]
+    errors = () if results or not seen.is_refused else (invalid_plan(seen.refusal).to_json(),)
+    return answer_offline(ask, Findings(results, plan_errors=errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class _Seen:
             call = calls.get(message.call_id)
             if message.role != "tool" or call is None:
                 continue
-            said = _decoded(message.content)
-            refusal = _refusal(said)
+            content = _decoded(message.content)
+            refusal = _refusal(content)
             if refusal:
                 continue
-            results += _planned(call, message.content) if call.name == PLANNING_TOOL_NAME else _called(call, said)
+            results += _planned(call, message.content) if call.name == PLANNING_TOOL_NAME else _called(call, content)
         is_partial = any(message.role == "user" for message in transcript)
         return cls(results, is_partial, refusal)
 
@@ -103,20 +103,22 @@ def _decoded(content: str) -> Any:
         return content
 
 
-def _refusal(said: Any) -> str:
-    is_one = isinstance(said, Mapping) and said.keys() == {"error", "message"} and said["error"] == "invalid_plan"
-    return str(said["message"]) if is_one else ""
+def _refusal(content: Any) -> str:
+    is_one = (
+        isinstance(content, Mapping) and content.keys() == {"error", "message"} and content["error"] == "invalid_plan"
+    )
+    return str(content["message"]) if is_one else ""
 
 
-def _called(call: ToolCallRequest, said: Any) -> Iterator[StepResult]:
+def _called(call: ToolCallRequest, content: Any) -> Iterator[StepResult]:
     """Yield the result of a call of `react`, unless it was not carried out."""
     arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
-    if isinstance(said, Mapping) and said.get("error") == "not_carried_out":
+    if isinstance(content, Mapping) and content.get("error") == "not_carried_out":
         return
-    if isinstance(said, Mapping) and said.get("status") in _STATUSES and {"error", "output"} & said.keys():
-        yield _result(call.name, arguments, said)
+    if isinstance(content, Mapping) and content.get("status") in _STATUSES and {"error", "output"} & content.keys():
+        yield _result(call.name, arguments, content)
         return
-    yield StepResult(call.name, arguments, said)
+    yield StepResult(call.name, arguments, content)
 
 
 _STATUSES = ("succeeded", "failed", "skipped", "blocked")
@@ -136,8 +138,8 @@ def _planned(call: ToolCallRequest, content: str) -> Iterator[StepResult]:
 def _result(tool_name: str, arguments: Mapping[str, Any], entry: Mapping[str, Any]) -> StepResult:
     shortened = entry.get("shortened_from_bytes")
     if entry.get("status") == "succeeded":
-        said = entry.get("content")
-        return StepResult(tool_name, arguments, entry.get("output"), shortened_from=shortened, content=said)
+        content = entry.get("content")
+        return StepResult(tool_name, arguments, entry.get("output"), shortened_from=shortened, content=content)
     code = str(entry.get("error"))
     return StepResult(tool_name, arguments, error=str(entry.get("message") or code), code=code)
 
