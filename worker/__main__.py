@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from planq.shared.beats import Beats
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import Lane, Priority
 
 if TYPE_CHECKING:
     from planq.shared.settings import Settings
@@ -30,6 +30,13 @@ def main() -> int:
     parser.add_argument("--slots", "--concurrency", type=int, default=None, help="steps at once")
     parser.add_argument(
         "--process", action="store_true", help="each step in a process of its own, as in the lane cpu"
+    )
+    parser.add_argument(
+        "--priority",
+        type=Priority,
+        choices=list(Priority),
+        default=None,
+        help="only jobs of this priority; one for bulk gives way to other processes",
     )
     parser.add_argument("--tools", default=None, help="modules with tools, in place of PLANQ_TOOLS")
     parser.add_argument("--health", action="store_true", help="only say, by the exit code, whether one lives here")
@@ -59,7 +66,7 @@ def main() -> int:
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
-        return run(given.lane, given.slots, beats, has_processes=given.process)
+        return run(given.lane, given.slots, beats, has_processes=given.process, only=given.priority)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
         return _MISCONFIGURED if isinstance(error, Misconfigured) else 1

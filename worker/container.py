@@ -460,7 +460,7 @@ class LaneRuntime:
         return DispatcherSettings(
             self._identity.lane,
             slots=self._identity.capacity,
-            bulk_slots=self._identity.bulk_capacity,
+            bulk_slots=max(1, self._identity.bulk_capacity),
             shares=Shares(self._settings.tenant_weights, self._settings.tenant_share),
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
             # what follows from a suspect is none.

@@ -1,4 +1,4 @@
-"""Reads from /proc which process this one is, and which other workers of this machine have ended.
+"""Reads from /proc which process this one is, and which other workers of this machine have ended; gives way.
 
 Only proof by the kernel counts (`planq.shared.domain.jobs.processes`). Where /proc belongs to another pid namespace,
 hides other users' processes or is missing, no worker is ever found to have ended.
@@ -6,6 +6,7 @@ hides other users' processes or is missing, no worker is ever found to have ende
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,19 @@ from planq.shared.domain.jobs.processes import NoStatus, Process, ProcessStatus,
 
 _DEAD = frozenset("ZXx")
 """States of a thread that runs no more (proc_pid_stat(5))."""
+
+
+_NICE = 5
+"""A third of the processor's time, where another process wants it as well."""
+
+
+def give_way(proc: Path = Path("/proc")) -> None:
+    """Let all other processes of the machine have the processor first, as far as the system weighs them by that."""
+    os.nice(_NICE)
+    # Where Linux weighs sessions, niceness counts within one alone. A terminal's is not planq's to change.
+    if os.getsid(0) in (os.getpid(), os.getppid()):
+        with contextlib.suppress(OSError):
+            (proc / "self/autogroup").write_text(str(_NICE), "ascii")
 
 
 class Host:

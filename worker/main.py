@@ -53,7 +53,7 @@ from planq.worker.container import (
 from planq.worker.engine.fence import Fence, Lease
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.slots import bulk_slots, reserved_slots
-from planq.worker.host import Host
+from planq.worker.host import Host, give_way
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.quarantine import carry_out_suspects, fork_zygote
@@ -70,18 +70,20 @@ _SUSPECTS = 10_000
 __all__ = ["app", "celery_worker", "run", "run_suspects"]
 
 
-def celery_worker(identity: WorkerIdentity, *, task_events: bool) -> Any:
+def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority | None = None) -> Any:
     """Return Celery's worker for a lane, not yet started: the asyncio pool, or stock prefork where it has processes.
 
+    It takes what is of one priority with `only`.
     It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
     every worker a quarter of a second.
     """
-    for queue in wake_queues(identity.lane):
+    queues = wake_queues(identity.lane, only)
+    for queue in queues:
         app.planq_lists.know(names.queue(queue))
     return app.Worker(
         pool_cls="prefork" if identity.has_processes else AsyncioPool,
         concurrency=identity.capacity,
-        queues=[known_queue(app, name).name for queue in wake_queues(identity.lane) for name in names.lists(queue)],
+        queues=[known_queue(app, name).name for queue in queues for name in names.lists(queue)],
         hostname=identity.name,
         loglevel="WARNING",
         quiet=True,
@@ -93,16 +95,24 @@ def celery_worker(identity: WorkerIdentity, *, task_events: bool) -> Any:
 
 
 def run(
-    lane: Lane, concurrency: int | None = None, beats: Beats | None = None, *, has_processes: bool = False
+    lane: Lane,
+    concurrency: int | None = None,
+    beats: Beats | None = None,
+    *,
+    has_processes: bool = False,
+    only: Priority | None = None,
 ) -> int:
     """Run a worker until it is stopped; returns Celery's exit code. A guard watches its `beats`, where it has one.
 
-    With `has_processes`, and in the lane `cpu`, each step has a process for itself.
+    With `has_processes`, and in the lane `cpu`, each step has a process for itself. With `only` it serves one
+    priority, and gives way to all other processes where that is bulk work.
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
     has_processes = has_processes or lane == Lane.CPU
     zygote = fork_zygote(partial(run_suspects, lane, beats=beats, has_processes=has_processes))
+    if only is Priority.BULK:
+        give_way()  # after the fork: somebody may wait for a suspect
     usual = {Lane.IO: settings.io_concurrency, Lane.CPU: settings.cpu_concurrency}
     capacity = concurrency or usual.get(lane, 1)
     tracker = SilentTracker() if has_processes else CeleryTracker()
@@ -116,9 +126,11 @@ def run(
         restart=_restart,
         beats=beats,
         has_processes=has_processes,
+        only=only,
     )
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
-    app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
+    if only is not Priority.INTERACTIVE:
+        app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
     if not has_processes:  # else a message has a process for itself
         few = reserved_slots(capacity)
         # RabbitMQ bounds the messages of each list and of bulk work, and not those of all but the reserve.
@@ -127,7 +139,7 @@ def run(
     _connect_signals(tracker, runtime, lifecycle, processes)
     lifecycle.start()
     try:
-        worker = celery_worker(identity, task_events=settings.task_events)
+        worker = celery_worker(identity, task_events=settings.task_events, only=only)
         worker.start()
         code: Any = worker.exitcode or state.should_stop or 0
     except SystemExit as end:
@@ -184,6 +196,7 @@ def _composed(
     beats: Beats | None,
     has_processes: bool,
     zygote: socket.socket | None = None,
+    only: Priority | None = None,
 ) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
     """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
 
@@ -193,9 +206,9 @@ def _composed(
     check_settings(settings, lane)
     host = Host() if settings.detect_dead_peers else None
     process = None if host is None else process_text(host, lane, settings.mcp_file)
-    kind = f"{lane}-suspects" if zygote is None else str(lane)
+    kind = f"{lane}-suspects" if zygote is None else "-".join((lane, *([only] if only else ())))
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
-    bulk = bulk_slots(capacity, settings.bulk_share)
+    bulk = bulk_slots(capacity, settings.bulk_share) if only is None else capacity * (only is Priority.BULK)
     identity = WorkerIdentity(
         new_id(), name, lane, capacity, bulk, process, for_suspects=zygote is None, has_processes=has_processes
     )

@@ -19,7 +19,7 @@ from planq.api.cli.connection import database_settings
 from planq.api.cli.console import out
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.flower import FLOWER_USER, flower_password
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.launcher import PYTHON
 
 
@@ -53,6 +53,10 @@ def worker(
     process: Annotated[
         bool, typer.Option("--process", help="Each step in a process of its own, as always in the lane cpu.")
     ] = False,
+    priority: Annotated[
+        Priority | None,
+        typer.Option(help="Only jobs of this priority; a worker for bulk alone gives way to other processes."),
+    ] = None,
     tools: Annotated[
         str | None, typer.Option(help="Modules with tools, separated by commas, in place of PLANQ_TOOLS.")
     ] = None,
@@ -65,6 +69,7 @@ def worker(
         _become(["-m", "planq.worker", lane, "--health"])
     options = ["--slots", str(slots)] if slots else []
     options += ["--process"] if process else []
+    options += [] if priority is None else ["--priority", priority]
     options += [] if tools is None else ["--tools", tools]
     _become(_guarded(lane, "-m", "planq.worker", lane, *options))
 

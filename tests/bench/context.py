@@ -18,6 +18,7 @@ import redis
 
 from planq.deploy.local.postgres import EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
+from planq.shared.domain.jobs.states import Priority
 from planq.shared.settings import Settings
 from planq.shared.store.migrate import upgrade
 from tests.support.stack import Stack
@@ -116,9 +117,12 @@ class Context:
         return self.valkey.url
 
     @contextmanager
-    def planq(self, *, io: int = 2, cpu: int = 1, env: Mapping[str, str] | None = None) -> Iterator[Stack]:
+    def planq(
+        self, *, io: int = 2, cpu: int = 1, is_apart: bool = False, env: Mapping[str, str] | None = None
+    ) -> Iterator[Stack]:
         """Run planq on a new database: an API and so many workers, with default settings but those in `env`.
 
+        Where it `is_apart`, each priority has an `io` worker of its own beside these.
         The tools are those of `tests.bench.tools`. `env` may name a `DATABASE_URL` or `BROKER_URL` of its own.
         Without a broker of its own, only one may run at a time, and it finds no messages of the one before.
         """
@@ -133,6 +137,8 @@ class Context:
                 size = int(own.get(f"PLANQ_{lane.upper()}_CONCURRENCY") or defaults[f"{lane}_concurrency"].default)
                 for number in range(1, count + 1):
                     stack.run_worker(lane, number, concurrency=size)
+            for priority in Priority if is_apart else ():
+                stack.run(f"io-{priority}", "-m", "planq.worker", "io", "--priority", priority)
             stack.wait_ready()
             yield stack
         finally:

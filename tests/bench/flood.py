@@ -2,7 +2,7 @@
 
 There are as many as batches let in on two workers (`planq_window`). Those of the first flood wait, as calls of
 models do: they hold every slot that bulk work may. Those of the second do not: they take all processors, which slots
-do not divide.
+do not divide. The third is as the second, where each of the two workers serves one priority.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ JOBS, QUICK_JOBS = 300, 100
 WAITING, WAIT_SECONDS = 900, 60.0
 COMPUTING = 3_000
 PAUSE_SECONDS = 0.02
-MOST = 2.0
+MOST, MOST_APART = 2.0, 3.0
 MS = 1_000.0
 
 
 def measure(context: Context) -> list[Figure]:
-    """Measure alone and beside either flood, each on a planq of its own."""
+    """Measure alone and beside each flood, each on a planq of its own."""
     jobs = context.either(JOBS, QUICK_JOBS)
     waiting = _beside(context, jobs, [plans.waiting(1, WAIT_SECONDS)] * WAITING)
-    computing = _beside(context, jobs, [plans.asking(TOOLS)] * COMPUTING)
+    flood = [plans.asking(TOOLS)] * COMPUTING
+    computing = _beside(context, jobs, flood)
+    apart = _beside(context, jobs, flood, is_apart=True)
     return [
         _figure(f"B18 p95 beside {WAITING} bulk jobs that wait", *waiting, Bound(MOST, "idle")),
         _figure(f"B18 p95 beside {COMPUTING} bulk jobs that compute", *computing),
+        _figure("B18 p95 beside as many in a worker of their own", *apart, Bound(MOST_APART, "idle")),
     ]
 
 
@@ -53,8 +56,10 @@ def _p95(seconds: Sequence[float]) -> float:
     return statistics.quantiles(seconds, n=20)[-1]
 
 
-def _beside(context: Context, jobs: int, flood: Sequence[plans.Body]) -> tuple[Sequence[float], Sequence[float]]:
-    with context.planq() as stack:
+def _beside(
+    context: Context, jobs: int, flood: Sequence[plans.Body], *, is_apart: bool = False
+) -> tuple[Sequence[float], Sequence[float]]:
+    with context.planq(io=0 if is_apart else 2, is_apart=is_apart) as stack:
         return run(_measured(stack.url, jobs, flood))
 
 

@@ -12,6 +12,8 @@ from tests.faults.scene import Scene
 from tests.support.rabbitmq import RabbitMQ
 
 SLOTS, OF_BULK = 4, 3
+WHERE = """SELECT DISTINCT j.priority, w.name
+    FROM steps s JOIN jobs j ON j.id = s.job_id JOIN workers w ON w.id = s.worker_id"""
 
 
 def flooded(scene: Scene, lane: str) -> None:
@@ -44,7 +46,24 @@ def of_computing_steps(scene: Scene) -> None:
     flooded(scene, "cpu")
 
 
-@pytest.mark.parametrize("play", [as_play(of_waiting_steps), as_play(of_computing_steps)])
+def apart(scene: Scene) -> None:
+    """Each priority has a worker of its own, and neither is taken by the other's."""
+    for priority in Priority:
+        options = "io", "--concurrency", str(SLOTS), "--priority", priority
+        scene.stack.run(f"io-{priority}", "-m", "planq.worker", *options)
+    bulk = [scene.submit(("fault_hold", {"until": "go"}), priority=Priority.BULK) for _ in range(2 * SLOTS)]
+    scene.eventually_running("fault_hold", SLOTS)
+    (scene.folder / "now").touch()
+    scene.completes(scene.submit(("fault_hold", {"until": "now"})), "attempt 1")
+    (scene.folder / "go").touch()
+    for job_id in bulk:
+        scene.completes(job_id, "attempt 1")
+    for row in scene.read(WHERE):
+        assert row["name"].startswith(f"planq-io-{row['priority']}-")
+    scene.sound()
+
+
+@pytest.mark.parametrize("play", [as_play(of_waiting_steps), as_play(of_computing_steps), as_play(apart)])
 def test_a_flood_of_bulk_jobs_keeps_no_interactive_one(
     play: tuple[str, Play], plays: dict[str, Future[None]]
 ) -> None:

@@ -248,9 +248,9 @@ class WakeQueue(str):
         return self.endswith(f".{Priority.BULK}")
 
 
-def wake_queues(lane: Lane) -> list[WakeQueue]:
-    """Return the queues of a lane."""
-    return [WakeQueue.of(lane, priority) for priority in Priority]
+def wake_queues(lane: Lane, only: Priority | None = None) -> list[WakeQueue]:
+    """Return the queues of a lane; that of a single priority with `only`."""
+    return [WakeQueue.of(lane, priority) for priority in Priority if only in (None, priority)]
 
 
 OWN_QUEUES = tuple(queue for lane in OWN_LANES for queue in wake_queues(lane))

@@ -27,6 +27,7 @@ def test_a_lane_has_queues_and_lists_of_its_own() -> None:
     gpu = Lane("gpu-a100")
     assert wake_queues(gpu) == ["gpu-a100", "gpu-a100.bulk"]
     assert [queue.is_bulk for queue in wake_queues(gpu)] == [False, True]
+    assert [wake_queues(gpu, only) for only in Priority] == [["gpu-a100"], ["gpu-a100.bulk"]]
     assert names.queue(WakeQueue.of(gpu, Priority.BULK)) == "planq.gpu-a100.bulk"
     lists = TenantLists(lambda: 0.0)
     assert lists.choose("planq.gpu-a100", "default") == "planq.gpu-a100"

@@ -23,6 +23,15 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells; elsewhere leases decide")
 
+GIVE_WAY = """
+import os, pathlib
+from planq.worker.host import give_way
+before = os.nice(0)
+give_way()
+session = pathlib.Path("/proc/self/autogroup")
+told = session.read_text().split("nice ")[1] if session.exists() else 5
+print(os.nice(0) - before, int(told))
+"""
 TELL = "from planq.worker.host import Host; print(Host().own.text, flush=True); "
 STAY = "import signal; signal.pause()"
 FORK = "import os; os.fork() or os.write(1, b'%d\\n' % os.getpid()); "
@@ -53,6 +62,11 @@ def start() -> Iterator[Start]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def test_a_process_that_gives_way_is_weighed_less_and_so_is_its_session() -> None:
+    done = subprocess.run([sys.executable, "-c", GIVE_WAY], capture_output=True, check=True, start_new_session=True)
+    assert done.stdout.split() == [b"5", b"5"]
 
 
 def ended(process: subprocess.Popen[str]) -> None:
