@@ -9,7 +9,7 @@ from uuid import UUID
 
 from planq.api.http.prefix import below_prefix
 from planq.shared.domain.agents.document import read_agent
-from planq.shared.domain.agents.warnings import NameWarning, job_warning
+from planq.shared.domain.agents.warnings import DocumentWarning, job_warning
 from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
 from planq.shared.domain.jobs.states import Effect, JobStatus, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
@@ -331,7 +331,7 @@ def agent_document(stored: StoredDocument) -> _Document:
     }
 
 
-def kept_agent_document(stored: StoredDocument, warnings: Sequence[NameWarning]) -> _Document:
+def kept_agent_document(stored: StoredDocument, warnings: Sequence[DocumentWarning]) -> _Document:
     """Return a `KeptAgent`."""
     return {**agent_document(stored), "warnings": [one.to_json() for one in warnings]}
 

@@ -24,6 +24,7 @@ from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from planq.shared.domain.agents.naming import read_named_agent
+from planq.shared.domain.agents.source import Finding
 from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
@@ -36,11 +37,12 @@ from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
 from planq.shared.domain.plan.forms import PlanForm, ReadPlan, form_of, read_any_form, readable_part_of
 from planq.shared.domain.plan.validation import further_errors, validate_plan
-from planq.shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
+from planq.shared.domain.rounds.block import LoopBlock, block_refused, merged, parse_block, read_block
 from planq.shared.domain.rounds.evaluate import rule_defects
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import NameIndex, resolve_name, suggestion
+from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.encoding import JsonText, is_larger
 from planq.shared.domain.webhooks.endpoints import checked_url
@@ -137,8 +139,7 @@ async def _conversation_read(services: Services, tenant_id: str, body: JobReques
     Raises `NotFound` for one that is not there, and `InvalidRequest` where no conversation is named.
     """
     if body.conversation is not None and body.conversation_id is None:
-        told = "conversation: is only understood together with conversation_id"
-        raise InvalidRequest(told, errors=[{"in": "body", "field": "conversation", "message": told}])
+        raise body_refused([Defect("conversation", "", "is only understood together with conversation_id")])
     if body.conversation != "read" or body.conversation_id is None:
         return None
     found: UUID = (await services.conversations.one(tenant_id, conversation_id_of(body.conversation_id)))["id"]
@@ -357,7 +358,7 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
     return block
 
 
-def _without_rounds(block: LoopBlock) -> list[BlockDefect]:
+def _without_rounds(block: LoopBlock) -> list[Finding]:
     told = "only a job with rounds has it; send strategy: loop, or strategy: react"
     return [((name,), told) for name in block.of_loops_alone()]
 
@@ -503,18 +504,17 @@ def allowed_tools(names: Sequence[str] | None, tools: Mapping[str, ToolDefinitio
 
 def _agent_of(request: JobRequest) -> str | None:
     """Return the agent that a request names; raises `InvalidRequest` with every field that does not fit to it."""
-    errors = [
-        {"in": "body", "field": name, "message": "is only understood together with agent"}
+    defects = [
+        Defect(name, "", "is only understood together with agent")
         for name, given in (("action", request.action), ("with", request.with_))
         if given is not None and request.agent is None
     ]
     if request.plan is not None and request.agent is not None:
-        told = "an agent makes its own plan; send an agent or a plan, not both"
-        errors.append({"in": "body", "field": "plan", "message": told})
+        defects.append(Defect("plan", "", "an agent makes its own plan; send an agent or a plan, not both"))
     if request.context is not None and request.agent is not None:
-        errors.append({"in": "body", "field": "context", "message": "an agent is given data by `with`"})
-    if errors:
-        raise InvalidRequest("; ".join(f"{one['field']}: {one['message']}" for one in errors), errors=errors)
+        defects.append(Defect("context", "", "an agent is given data by `with`"))
+    if defects:
+        raise body_refused(defects)
     return request.agent
 
 

@@ -28,6 +28,7 @@ from planq.shared.domain.models.estimate import wanted_for
 from planq.shared.domain.models.exchange import Ask, Findings
 from planq.shared.domain.models.names import parse_model_name
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.defects import defects_of_fields
 from planq.shared.domain.values.encoding import measure
 from planq.shared.prices import price_of
 from planq.shared.store.batches.store import CheckedLine, HeldBatch
@@ -128,10 +129,8 @@ def _custom_id(sent: Any) -> str | None:
 
 def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
     """Return what is wrong with fields of a document that stands at `place`, at most `MAX_DEFECTS` of them."""
-    found = [
-        {"field": capped(".".join(map(str, (*place, *one["loc"]))), 200), "message": one["msg"]}
-        for one in error.errors(include_url=False, include_input=False, include_context=False)[:MAX_DEFECTS]
-    ]
+    defects = defects_of_fields(error, *place)[:MAX_DEFECTS]
+    found = [{"field": capped(one.pointer, 200), "message": one.message} for one in defects]
     told = "; ".join(f"{one['field'] or 'the line'}: {one['message']}" for one in found)
     return ErrorRecord(InvalidRequest.code, capped(told), details={"errors": found})
 

@@ -14,8 +14,9 @@ from planq.api.elicitations.answering import answer_elicitation, is_closed
 from planq.api.http.exchange import HttpRefusal
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.conversations.inbound import CanonicalMessage
-from planq.shared.domain.errors import InvalidRequest, NotFound
+from planq.shared.domain.errors import NotFound
 from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.domain.values.defects import body_refused, defects_of_fields
 from planq.shared.ports.tenants import Tenant
 from planq.shared.store.conversations.store import InboundResult
 from planq.shared.store.database import Row
@@ -47,9 +48,7 @@ def message_of(post: Post, document: Any) -> CanonicalMessage:
     try:
         return CanonicalMessage.model_validate({**document, "tenant_id": post.tenant.id, "channel": post.channel})
     except ValidationError as error:
-        named = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
-        errors = [{"in": "body", "field": field, "message": told} for field, told in named]
-        raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in named[:10]), errors=errors) from None
+        raise body_refused(defects_of_fields(error), told=10) from None
 
 
 async def receive(services: Services, post: Post, message: CanonicalMessage, delay_ms: int = 0) -> InboundResult:

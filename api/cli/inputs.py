@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import typer
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.defects import Defect
 
 STANDARD_INPUT = "-"
 
@@ -95,26 +95,7 @@ def _flag(name: str, value: str, option: str) -> bool:
     return value == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class FileDefect:
-    """What is wrong in a file; `line` counts from 1, None for the file as a whole."""
-
-    source: str
-    message: str
-    line: int | None = None
-    path: str = ""
-
-    def render(self) -> str:
-        """Return `file:line: place: what`, as compilers write it."""
-        place = self.source if self.line is None else f"{self.source}:{self.line}"
-        return f"{place}: {f'{self.path}: ' if self.path else ''}{self.message}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form for programs."""
-        return {"file": self.source, "line": self.line, "path": self.path, "message": self.message}
-
-
-def files_refused(defects: Sequence[FileDefect]) -> InvalidRequest:
+def files_refused(defects: Sequence[Defect]) -> InvalidRequest:
     """Return the refusal of files with these defects, each with its file and its line."""
     ordered = sorted(defects, key=lambda one: one.line or 0)
-    return InvalidRequest("; ".join(one.render() for one in ordered), errors=[one.to_json() for one in ordered])
+    return InvalidRequest("; ".join(one.render() for one in ordered), errors=[one.of_file() for one in ordered])

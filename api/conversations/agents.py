@@ -16,7 +16,8 @@ from fastapi import Header
 from planq.api.deps import Services
 from planq.api.submission import for_agent, ready
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
+from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import excerpt
 from planq.shared.store.agents.documents import pin_agent
 from planq.shared.store.conversations.store import Inbound, InboundResult, OtherAgent
@@ -45,8 +46,8 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
     if found is None:
         return None
     if not isinstance(found, str) or not found:
-        told = f"metadata.agent: expected the name of an agent, found {excerpt(found)}"
-        raise InvalidRequest(told, errors=[{"in": "body", "field": "metadata.agent", "message": told}])
+        told = f"expected the name of an agent, found {excerpt(found)}"
+        raise body_refused([Defect("metadata.agent", "", told)])
     return read_named_agent(found)
 
 

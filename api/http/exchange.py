@@ -39,6 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from planq.shared.domain import errors as domain
 from planq.shared.domain.errors import InvalidRequest, PlanqError, TooLarge, capped
 from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.encoding import JsonText, count_nodes, has_long_integer
 
 _log = logging.getLogger("planq.api")
@@ -212,7 +213,7 @@ def _refuse_repeated_keys(body: bytes) -> None:
     except strict_json.RepeatedKey as error:
         field = error.pointer.removeprefix("/")
         told = "the key stands there more than once, and which value counts is open; send it once"
-        defect = {"in": "body", "field": field, "message": told}
+        defect = Defect(field, "", told).of_body()
         raise HttpRefusal(422, "invalid_request", f"{capped(field, 200)}: {told}", errors=[defect]) from error
     except RecursionError:
         return  # the next reader refuses its depth

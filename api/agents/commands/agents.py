@@ -105,7 +105,7 @@ def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: 
     ready, defects = prepare(paths)
     if defects:
         if as_json:
-            errors = [defect.to_json() for defect in defects]
+            errors = [defect.of_file() for defect in defects]
             message = "; ".join(defect.render() for defect in defects)
             print_json({"error": {"code": "invalid_request", "message": message, "errors": errors}})
         for defect in () if as_json else defects:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planq.api.cli.inputs import FileDefect
 from planq.api.cli.reading import FoundFile, find_files
 from planq.shared.domain.agents.checks import parse_skill
 from planq.shared.domain.agents.document import parse_agent
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.values.defects import Defect
 
 _MAX_BYTES = 2 * 1024 * 1024
 """Read of a file; what is valid is far shorter."""
@@ -36,27 +36,28 @@ class Prepared:
     source: str
 
 
-def prepare(paths: Iterable[Path]) -> tuple[Sequence[Prepared], Sequence[FileDefect]]:
+def prepare(paths: Iterable[Path]) -> tuple[Sequence[Prepared], Sequence[Defect]]:
     """Read every agent and skill in these files and folders; skills come first, for agents list them.
 
     Returns what can be sent and everything that is wrong; other files in a folder are passed over.
     """
     named = {path.resolve() for path in paths if path.is_file()}
     ready: dict[tuple[str, str], Prepared] = {}
-    defects: list[FileDefect] = []
+    defects: list[Defect] = []
     for found in find_files(paths):
         is_named = found.path.resolve() in named
         kind = _kind(found.path, is_named=is_named)
         if kind is None:
             if is_named:
-                defects.append(FileDefect(found.source, "expected .yaml, .yml or .json (an agent) or .md (a skill)"))
+                told = "expected .yaml, .yml or .json (an agent) or .md (a skill)"
+                defects.append(_file_defect(found.source, told))
             continue
         one = _read(found, kind, defects)
         if one is None:
             continue
         earlier = ready.setdefault((one.kind, one.name), one)
         if earlier is not one:
-            defects.append(FileDefect(one.source, f"{one.name!r} stands in {earlier.source} already"))
+            defects.append(_file_defect(one.source, f"{one.name!r} stands in {earlier.source} already"))
     return sorted(ready.values(), key=lambda one: (one.kind != "skills", one.name)), defects
 
 
@@ -67,15 +68,15 @@ def _kind(path: Path, *, is_named: bool) -> str | None:
     return "skills" if path.suffix.lower() == ".md" and is_skill else None
 
 
-def _read(found: FoundFile, kind: str, defects: list[FileDefect]) -> Prepared | None:
+def _read(found: FoundFile, kind: str, defects: list[Defect]) -> Prepared | None:
     if found.reason is not None:
-        defects.append(FileDefect(found.source, found.reason))
+        defects.append(_file_defect(found.source, found.reason))
         return None
     try:
         with found.path.open("rb") as file:
             body = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        defects.append(FileDefect(found.source, f"cannot be read ({error.strerror})"))
+        defects.append(_file_defect(found.source, f"cannot be read ({error.strerror})"))
         return None
     try:
         return _checked(found, kind, body)
@@ -93,7 +94,11 @@ def _checked(found: FoundFile, kind: str, body: bytes) -> Prepared:
     return Prepared(kind, skill.name, skill.text.encode(), "text/markdown", found.source)
 
 
-def _defects(source: str, error: InvalidRequest) -> Iterator[FileDefect]:
+def _defects(source: str, error: InvalidRequest) -> Iterator[Defect]:
     errors = error.details.get("errors") or [{"message": error.message}]
     for one in errors:
-        yield FileDefect(source, one["message"], one.get("line"), one.get("path") or "")
+        yield Defect(one.get("path") or "", "", one["message"], one.get("line"), source)
+
+
+def _file_defect(source: str, message: str) -> Defect:
+    return Defect("", "", message, file=source)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import Field
@@ -24,8 +24,9 @@ from planq.shared.computing import off_loop
 from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
 from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
 from planq.shared.domain.agents.source import MAX_CHARS
-from planq.shared.domain.agents.warnings import NameWarning, document_warnings, named_agents, prompt_skills
+from planq.shared.domain.agents.warnings import DocumentWarning, document_warnings, named_agents, prompt_skills
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.values.defects import Defect
 from planq.shared.store.agents.documents import PutResult
 from planq.shared.store.database import json_text
 
@@ -40,24 +41,6 @@ class StoredAgent(Answer):
     document: dict[str, Any] = Field(description="As it was stored, unknown keys too.")
     created_at: Time
     retired_at: Time | None = Field(description="Since then no new job may name it.")
-
-
-class DocumentWarning(Answer):
-    """Something in an agent's document that stands for nothing now, or cannot work."""
-
-    path: str = Field(description="A JSON pointer into the document.")
-    code: Literal[
-        "tool_missing",
-        "skill_missing",
-        "chained_tool_missing",
-        "chained_tool_unused",
-        "agent_missing",
-        "planner_missing",
-        "arguments_invalid",
-        "field_unknown",
-    ]
-    name: str
-    message: str
 
 
 class KeptAgent(StoredAgent):
@@ -226,7 +209,7 @@ async def delete_skill(skill_id: NamePath, services: Use, who: Who) -> Response:
     return Response(status_code=204)
 
 
-async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[NameWarning]:
+async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[DocumentWarning]:
     """Return what the document names in vain, by what is published and stored now."""
     known: dict[str, Any] = {
         "skills": await services.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
@@ -258,4 +241,4 @@ def _after(cursor: str | None) -> str:
 def _check_name(found: str, expected: str, what: str) -> None:
     if found != expected:
         message = f"{what} names itself {found!r:.100}, the path names {expected!r:.100}; expected the same"
-        raise InvalidRequest(message, errors=[{"path": "/name", "line": None, "message": message}])
+        raise InvalidRequest(message, errors=[Defect("/name", "", message).of_document()])

@@ -21,7 +21,8 @@ from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.conversations.inbound import unknown_channel
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
-from planq.shared.domain.errors import Conflict, InvalidRequest, capped
+from planq.shared.domain.errors import Conflict, capped
+from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.store.agents.documents import pin_agent
 from planq.shared.store.database import Row, shown_time
 from planq.shared.vocabulary import count_tokens
@@ -147,8 +148,7 @@ async def post_conversation(
     """Begin a conversation without a message, as the thread of a channel or with its own id as thread."""
     config = (await services.tenants.of(who.tenant_id)).config
     if body.channel not in config.channels:
-        told = f"channel: {unknown_channel(body.channel, config.channels)}"
-        raise InvalidRequest(told, errors=[{"in": "body", "field": "channel", "message": told}])
+        raise body_refused([Defect("channel", "", unknown_channel(body.channel, config.channels))])
     agent = named_agent(body.agent, x_agent_schema_name, body.metadata)
     await _check_agent(services, who, agent, body.follow_agent)
     policy = None if body.policy is None else Policy(body.policy)
@@ -172,8 +172,8 @@ async def _check_agent(services: Services, who: Who, agent: NamedAgent | None, f
         return
     await pin_agent(services.agents, services.skills, who.tenant_id, agent.name, agent.version)
     if follows and agent.version is not None:
-        told = f"follow_agent: the newest version is followed; expected an agent without a version, found {agent}"
-        raise InvalidRequest(told, errors=[{"in": "body", "field": "follow_agent", "message": told}])
+        told = f"the newest version is followed; expected an agent without a version, found {agent}"
+        raise body_refused([Defect("follow_agent", "", told)])
 
 
 @conversation_routes.get("/conversations", response_model=ConversationPage)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planq.api.cli.inputs import FileDefect, files_refused, pairs_of, read_text
+from planq.api.cli.inputs import files_refused, pairs_of, read_text
 from planq.shared.domain.agents.source import read_source
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.rounds.block import prompt_defects, read_block
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt
 
 
@@ -22,7 +24,7 @@ def read_loop_file(name: str) -> dict[str, Any]:
     found = [] if marked.defects else [marked.defect(path, message) for path, message in read_block(marked.value)[1]]
     defects = [*marked.defects, *found]
     if defects:
-        raise files_refused([FileDefect(name, one.message, one.line, one.pointer) for one in defects])
+        raise files_refused([replace(one, file=name) for one in defects])
     block: dict[str, Any] = marked.value
     return block
 
@@ -30,9 +32,9 @@ def read_loop_file(name: str) -> dict[str, Any]:
 def read_prompt_file(name: str) -> dict[str, Any]:
     """Return the prompt of a loop block that the template in a file is; raises as `read_loop_file`."""
     text = read_text(name, "--prompt-template")
-    defects = [FileDefect(name, message) for message in prompt_defects(text)]
+    defects = [Defect("", "", message, file=name) for message in prompt_defects(text)]
     if not text.strip():
-        defects.append(FileDefect(name, f"expected a prompt template, found {excerpt(text)}"))
+        defects.append(Defect("", "", f"expected a prompt template, found {excerpt(text)}", file=name))
     if defects:
         raise files_refused(defects)
     return {"text": text}
@@ -69,5 +71,5 @@ def write_file(path: Path, text: str) -> None:
         raise Misconfigured(f"cannot write {str(path)!r} ({error.strerror})") from error
 
 
-def _in_file(name: str, error: Mapping[str, Any]) -> FileDefect:
-    return FileDefect(name, error["message"], error.get("line"), error.get("path") or "")
+def _in_file(name: str, error: Mapping[str, Any]) -> Defect:
+    return Defect(error.get("path") or "", "", error["message"], error.get("line"), name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from planq.api.cli.inputs import STANDARD_INPUT, FileDefect, files_refused, parse_json, read_text
+from dataclasses import replace
+
+from planq.api.cli.inputs import STANDARD_INPUT, files_refused, parse_json, read_text
 from planq.shared.domain.agents.source import DocumentSource, read_source
 
 _WHAT = "the plan"
@@ -20,5 +22,5 @@ def read_plan_file(name: str) -> DocumentSource:
         return DocumentSource(parse_json(text, _WHAT))
     source = read_source(text)
     if source.defects:
-        raise files_refused([FileDefect(name, one.message, one.line, one.pointer) for one in source.defects])
+        raise files_refused([replace(one, file=name) for one in source.defects])
     return source

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.agents.source import MAX_CHARS, DocumentPath, DocumentSource
+from planq.shared.domain.agents.source import MAX_CHARS, DocumentPath, DocumentSource, Finding
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.names import OFFLINE, check_model_name
@@ -25,7 +25,7 @@ from planq.shared.domain.values.describe import excerpt
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""
 
-_Found = Iterator[tuple[DocumentPath, str]]
+_Found = Iterator[Finding]
 
 
 def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list[Defect]:

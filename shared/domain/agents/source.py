@@ -31,6 +31,9 @@ MAX_PARTS = 20_000
 
 DocumentPath = tuple[str | int, ...]
 
+Finding = tuple[DocumentPath, str]
+"""A defect of a decoded document before its line is known (`DocumentSource.defect`): the place and a sentence."""
+
 
 @dataclass(slots=True)
 class DocumentSource:

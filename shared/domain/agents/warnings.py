@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
 
 from planq.shared.domain.agents.document import AgentDocument
 from planq.shared.domain.agents.source import pointer
@@ -29,11 +31,23 @@ _SUB_AGENTS = ("agents", "sub_agents")
 
 
 @dataclass(frozen=True, slots=True)
-class NameWarning:
-    """One warning about a document: `path` is a JSON pointer into it, `name` is missing."""
+class DocumentWarning:
+    """Something in an agent's document that stands for nothing now, or cannot work."""
 
-    path: str
-    code: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    path: Annotated[str, Field(description="A JSON pointer into the document.")]
+    code: Literal[
+        "tool_missing",
+        "skill_missing",
+        "chained_tool_missing",
+        "chained_tool_unused",
+        "agent_missing",
+        "agent_empty",
+        "planner_missing",
+        "arguments_invalid",
+        "field_unknown",
+    ]
     name: str
     message: str
 
@@ -49,7 +63,7 @@ def document_warnings(
     skills: Collection[str],
     agents: Collection[str],
     planners: Collection[str] | None = None,
-) -> list[NameWarning]:
+) -> list[DocumentWarning]:
     """Return which names in a document stand for nothing, and what of it can never work.
 
     `tools` are those that workers have published, by name, `skills` and `agents` those in use among the ones that the
@@ -60,14 +74,16 @@ def document_warnings(
         *_misspelt(document),
         *_tools(document, tools),
         *(
-            NameWarning(f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored"))
+            DocumentWarning(
+                f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored")
+            )
             for number, name in enumerate(document.skills)
             if name not in skills
         ),
         *_looping(document, tools, skills, planners),
         *_chained(document, tools),
         *(
-            NameWarning(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
+            DocumentWarning(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
             for path, name in _sub_agents(document)
             if name not in agents and name != document.name
         ),
@@ -99,27 +115,27 @@ def job_warning(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     return {"code": kind, "message": message, "details": dict(data)}
 
 
-def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[NameWarning]:
+def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[DocumentWarning]:
     _, missing = document.select_tools(list(known))
     written = document.to_json().get("tools")
     count = len(written) if isinstance(written, list) else 0
     for number, tool in enumerate(document.tools):
         if tool.name in missing:
             path = f"/tools/{number}" if number < count else "/resources"
-            yield NameWarning(
+            yield DocumentWarning(
                 path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}")
             )
 
 
-def _empty(document: AgentDocument) -> Iterator[NameWarning]:
+def _empty(document: AgentDocument) -> Iterator[DocumentWarning]:
     """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
     given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
     if not any(given):
         told = "it has neither instructions (description) nor tools: it only passes on what it is asked"
-        yield NameWarning("", "agent_empty", document.name, told)
+        yield DocumentWarning("", "agent_empty", document.name, told)
 
 
-def _misspelt(document: AgentDocument) -> Iterator[NameWarning]:
+def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
     """Yield the unknown fields that are nearly known ones, and those of limits, which then bound nothing.
 
     All others are kept without a word.
@@ -130,12 +146,12 @@ def _misspelt(document: AgentDocument) -> Iterator[NameWarning]:
         for name in (part and part.model_extra) or ():
             if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
                 told = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
-                yield NameWarning(pointer((*place, name)), "field_unknown", name, told)
+                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, told)
             elif part is document.limits:
                 told = (
                     f"the limit {_shown(name)} has no meaning and bounds nothing; known ones are {', '.join(known)}"
                 )
-                yield NameWarning(pointer((*place, name)), "field_unknown", name, told)
+                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, told)
 
 
 _ALIKE = 0.85
@@ -148,25 +164,25 @@ def _looping(
     known: Mapping[str, ToolDefinition],
     skills: Collection[str],
     planners: Collection[str] | None,
-) -> Iterator[NameWarning]:
+) -> Iterator[DocumentWarning]:
     block = document.loop_block()
     index = NameIndex(known)
     for path, message in rule_defects(block, known) if block is not None else ():
-        yield NameWarning(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
+        yield DocumentWarning(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
     if block is not None and block.planner is not None and planners is not None and block.planner not in planners:
         told = _missing(f"no worker has a planner {_shown(block.planner)}")
-        yield NameWarning("/loop/planner", "planner_missing", block.planner, told)
+        yield DocumentWarning("/loop/planner", "planner_missing", block.planner, told)
     for path, name in block.called() if block is not None else ():
         if len(index.candidates(name)) != 1:
             place = pointer(("loop", *path))
-            yield NameWarning(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
+            yield DocumentWarning(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
     for name in prompt_skills(document):
         if name not in skills:
             told = f"skill {_shown(name)} is not stored"
-            yield NameWarning("/loop/prompt", "skill_missing", name, _missing(told))
+            yield DocumentWarning("/loop/prompt", "skill_missing", name, _missing(told))
 
 
-def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[NameWarning]:
+def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[DocumentWarning]:
     name = document.chained_tool
     if not name:
         return
@@ -174,10 +190,10 @@ def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[NameWa
         message = (
             "a chained tool is called with a structured answer only: add structured_output: true, or take it out"
         )
-        yield NameWarning("/chained_tool", "chained_tool_unused", name, message)
+        yield DocumentWarning("/chained_tool", "chained_tool_unused", name, message)
     if len(NameIndex(known).candidates(name)) != 1:
         message = _missing(f"no worker offers a tool {_shown(name)}")
-        yield NameWarning("/chained_tool", CHAINED_TOOL_MISSING, name, message)
+        yield DocumentWarning("/chained_tool", CHAINED_TOOL_MISSING, name, message)
 
 
 def _sub_agents(document: AgentDocument) -> Iterator[tuple[str, str]]:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from planq.shared.domain.conversations.wording import sanitized
-from planq.shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
+from planq.shared.domain.errors import ForeignTenant, TenantRequired, capped
 from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import excerpt
 
 MAX_NAME_CHARS = 128
@@ -132,8 +133,7 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
         defects.append(("content.text", f"expected a text that says something, found {found}"))
     defects += _thread_defects(message.metadata.get("external_thread_id")) + _time_defects(message.timestamp)
     if defects:
-        errors = [{"in": "body", "field": field, "message": defect} for field, defect in defects]
-        raise InvalidRequest("; ".join(f"{field}: {defect}" for field, defect in defects), errors=errors)
+        raise body_refused([Defect(field, "", message) for field, message in defects])
     return text
 
 

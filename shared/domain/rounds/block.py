@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from planq.shared.domain.agents.source import DocumentPath, pointer
+from planq.shared.domain.agents.source import DocumentPath, Finding, pointer
 from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AskedOf, Strategy
@@ -57,8 +57,6 @@ _PLACEHOLDER = re.compile(r"\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 _MOST_LISTED = 10
 _MOST_SPOKEN = 20
-
-BlockDefect = tuple[DocumentPath, str]
 
 _CLOSED = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 _Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE]
@@ -180,7 +178,7 @@ class LoopBlock(BaseModel):
             own["plan_timeout_seconds"] = self.timeout_seconds  # which bounds all its turns
         return limits.lowered({name: min(bound, getattr(limits, name)) for name, bound in own.items()})
 
-    def above(self, limits: Limits) -> list[BlockDefect]:
+    def above(self, limits: Limits) -> list[Finding]:
         """Return the defects of a request's block whose bounds are above the server's `limits`."""
         places = {"max_rounds": "max_rounds", "loop_timeout_seconds": "timeout_seconds"}
         return [
@@ -207,7 +205,7 @@ class LoopBlock(BaseModel):
         return [name for name in self.to_json() if name not in ("tools", "policy", "guard")]
 
 
-def read_block(raw: Any) -> tuple[LoopBlock | None, list[BlockDefect]]:
+def read_block(raw: Any) -> tuple[LoopBlock | None, list[Finding]]:
     """Read a block from decoded JSON; return it and every defect by path, or None and the defects of its form."""
     if not isinstance(raw, Mapping):
         return None, [((), f"expected an object with the fields of a loop, found {excerpt(raw)}")]
@@ -220,7 +218,7 @@ def read_block(raw: Any) -> tuple[LoopBlock | None, list[BlockDefect]]:
         return None, [((), f"expected JSON: {capped(str(error), 200)}")]
     if size > MAX_BLOCK_BYTES:
         return None, [((), f"the block has {size} bytes of JSON; at most {MAX_BLOCK_BYTES} are taken")]
-    found: list[BlockDefect] = []
+    found: list[Finding] = []
     block: LoopBlock | None = None
     try:
         block = LoopBlock.model_validate(raw)
@@ -239,7 +237,7 @@ def parse_block(raw: Any, name: str = "the loop block") -> LoopBlock:
     return block
 
 
-def block_refused(found: Sequence[BlockDefect], name: str = "the loop block") -> InvalidRequest:
+def block_refused(found: Sequence[Finding], name: str = "the loop block") -> InvalidRequest:
     """Return the refusal of a block with these defects, each with its JSON pointer."""
     shown = [(pointer(path), message) for path, message in found]
     listed = sentence_list([f"{place}: {message}" if place else message for place, message in shown], _MOST_LISTED)
@@ -248,13 +246,13 @@ def block_refused(found: Sequence[BlockDefect], name: str = "the loop block") ->
     )
 
 
-def _defect(item: Mapping[str, Any]) -> BlockDefect:
+def _defect(item: Mapping[str, Any]) -> Finding:
     found = "" if item["type"] in ("missing", "extra_forbidden") else f"; found {excerpt(item['input'])}"
     message = "unknown field" if item["type"] == "extra_forbidden" else item["msg"]
     return tuple(part for part in item["loc"] if part != "[key]"), f"{message}{found}"
 
 
-def _spoken_defects(raw: Mapping[str, Any]) -> Iterator[BlockDefect]:
+def _spoken_defects(raw: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what is wrong with expressions and templates, although other parts of the block may be broken too."""
     until = raw.get("until")
     for path, text in [(("until",), until)] if isinstance(until, str) else _items(raw, "until"):
@@ -272,7 +270,7 @@ def _items(raw: Mapping[str, Any], key: str) -> list[tuple[DocumentPath, Any]]:
     return [((key, index), item) for index, item in enumerate(listed)] if isinstance(listed, list) else []
 
 
-def _rule(path: DocumentPath, rule: Mapping[str, Any], names: Sequence[str]) -> Iterator[BlockDefect]:
+def _rule(path: DocumentPath, rule: Mapping[str, Any], names: Sequence[str]) -> Iterator[Finding]:
     if isinstance(rule.get("when"), str):
         yield from _expression((*path, "when"), rule["when"], names)
     for place, message in template_defects(rule.get("with"), names):
@@ -283,13 +281,13 @@ def _rule(path: DocumentPath, rule: Mapping[str, Any], names: Sequence[str]) -> 
         yield path, "expected a tool, or then: abort; this rule does nothing"
 
 
-def _expression(path: DocumentPath, text: str, names: Sequence[str]) -> Iterator[BlockDefect]:
+def _expression(path: DocumentPath, text: str, names: Sequence[str]) -> Iterator[Finding]:
     defect = expression_defect(text, names)
     if defect is not None:
         yield path, defect
 
 
-def _prompt(prompt: Any) -> Iterator[BlockDefect]:
+def _prompt(prompt: Any) -> Iterator[Finding]:
     given = _template_form(prompt)
     if not isinstance(given, Mapping):
         return
@@ -346,7 +344,7 @@ def merged(agent: LoopBlock | None, request: LoopBlock | None) -> LoopBlock | No
     )
 
 
-def _loosened(agent: LoopBlock, request: LoopBlock) -> Iterator[BlockDefect]:
+def _loosened(agent: LoopBlock, request: LoopBlock) -> Iterator[Finding]:
     for name in ("max_rounds", "timeout_seconds"):
         yield from _above((name,), getattr(agent, name), getattr(request, name))
     if agent.guard is None or request.guard is None:
@@ -358,7 +356,7 @@ def _loosened(agent: LoopBlock, request: LoopBlock) -> Iterator[BlockDefect]:
         yield ("guard", "window_size"), f"a request can only raise it; expected at least {kept}, found {wanted}"
 
 
-def _above(path: DocumentPath, kept: float | None, wanted: float | None) -> Iterator[BlockDefect]:
+def _above(path: DocumentPath, kept: float | None, wanted: float | None) -> Iterator[Finding]:
     if kept is not None and wanted is not None and wanted > kept:
         yield path, f"a request can only lower it; expected at most {kept:.15g}, found {wanted:.15g}"
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planq.shared.domain.agents.source import Finding
 from planq.shared.domain.errors import InvalidArguments, capped
-from planq.shared.domain.rounds.block import BlockDefect, LoopBlock
+from planq.shared.domain.rounds.block import LoopBlock
 from planq.shared.domain.rounds.compile import with_defaults
 from planq.shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
 from planq.shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
@@ -107,7 +108,7 @@ def after_steps(block: LoopBlock, variables: Mapping[str, Any]) -> list[RuleCall
     ]
 
 
-def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[BlockDefect]:
+def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[Finding]:
     """Return what is wrong with the arguments of a block's rules, as far as these are known before they are rendered.
 
     `tools` maps registered names to definitions; of a tool that is not among them nothing is known.
@@ -117,7 +118,7 @@ def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[
         *((("after", number, "with"), rule.tool, rule.with_) for number, rule in enumerate(block.after)),
         *((("on_error", number, "with"), rule.tool, rule.with_) for number, rule in enumerate(block.on_error)),
     ]
-    found: list[BlockDefect] = []
+    found: list[Finding] = []
     steps = Steps()
     for path, name, given in rules:
         known = [] if name is None else index.candidates(name)

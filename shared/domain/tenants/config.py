@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +22,7 @@ from planq.shared.domain.references.grammar import walk_strings
 from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
 from planq.shared.domain.tenants.prompt import check_tenant_prompt
 from planq.shared.domain.tools.policy import read_tool_policy
+from planq.shared.domain.values.defects import body_refused, defects_of_fields
 from planq.shared.domain.values.pointers import to_pointer
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
@@ -277,9 +279,5 @@ def read_tenant_config(raw: Any) -> TenantConfig:
     try:
         return TenantConfig.model_validate(raw)
     except ValidationError as error:
-        defects = [
-            {"in": "body", "field": ".".join(map(str, one["loc"])) or "config", "message": one["msg"]}
-            for one in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        told = "; ".join(f"{one['field']}: {one['message']}" for one in defects[:10])
-        raise InvalidRequest(told, errors=defects[:100]) from None
+        defects = [replace(one, pointer=one.pointer or "config") for one in defects_of_fields(error)[:100]]
+        raise body_refused(defects, told=10) from None

@@ -7,10 +7,10 @@ above it, which no tenant can change, are what holds.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.values.defects import Defect
 
 MAX_TENANT_PROMPT_CHARS = 8_000
 
@@ -23,16 +23,6 @@ class PromptCode(StrEnum):
     SAFETY_BYPASS = "SAFETY_BYPASS_ATTEMPT"
     DISCLOSURE = "SYSTEM_PROMPT_DISCLOSURE_ATTEMPT"
     ROLE_REASSIGNMENT = "ROLE_REASSIGNMENT_ATTEMPT"
-
-
-@dataclass(frozen=True, slots=True)
-class PromptDefect:
-    """A passage of a prompt, from character `start` to before `end`, and why it is refused."""
-
-    code: PromptCode
-    message: str
-    start: int
-    end: int
 
 
 def _words(text: str) -> re.Pattern[str]:
@@ -74,13 +64,13 @@ _PATTERNS: tuple[tuple[PromptCode, str, re.Pattern[str]], ...] = (
 )
 
 
-def tenant_prompt_defects(prompt: str) -> list[PromptDefect]:
+def tenant_prompt_defects(prompt: str) -> list[Defect]:
     """Return what a tenant's prompt may not say, in the order of the codes; of a too long one only that it is."""
     if len(prompt) > MAX_TENANT_PROMPT_CHARS:
         told = f"expected at most {MAX_TENANT_PROMPT_CHARS} characters, found {len(prompt)}"
-        return [PromptDefect(PromptCode.TOO_LONG, told, 0, len(prompt))]
+        return [Defect("prompt", PromptCode.TOO_LONG, told)]
     return [
-        PromptDefect(code, f"{told}; leave out {capped(found[0], 80)!r}", found.start(), found.end())
+        Defect("prompt", code, f"{told}; leave out {capped(found[0], 80)!r}")
         for code, told, pattern in _PATTERNS
         for found in pattern.finditer(prompt)
     ]
@@ -90,5 +80,5 @@ def check_tenant_prompt(prompt: str) -> None:
     """Raise `InvalidRequest` with every defect of a tenant's prompt, each with its `code`."""
     defects = tenant_prompt_defects(prompt)
     if defects:
-        errors = [{"in": "body", "field": "prompt", "code": one.code, "message": one.message} for one in defects]
+        errors = [{**one.of_body(), "code": one.code} for one in defects]
         raise InvalidRequest("; ".join(f"prompt: {one.code}: {one.message}" for one in defects), errors=errors)
