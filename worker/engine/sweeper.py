@@ -1,13 +1,11 @@
 """Recovery is a loop, not an event: find what was lost or is due, put it right, publish the wake-ups.
 
 Every worker process sweeps; the database lets one act where it matters, and every action is guarded, so that two
-sweepers at once do no harm. Each pass is bounded. `Retainer` does the same, at its own slow pace, for what has been
-kept for long enough.
+sweepers at once do no harm. Each pass is bounded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter
@@ -28,7 +26,6 @@ from planq.shared.domain.errors import (
     PlanTimedOut,
     QueueTimedOut,
     TimedOut,
-    Unavailable,
     UnknownTool,
     WorkerLost,
 )
@@ -54,7 +51,6 @@ from planq.shared.ports.jobs.sweep import (
     LocalPeers,
     LostStage,
     LostStep,
-    RetentionStore,
     SweepDuty,
     SweepPart,
     SweepStore,
@@ -431,44 +427,3 @@ def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
 
 def _log_step(event: str, ref: StepRef, **fields: Any) -> None:
     _log.warning(event, extra={"job": str(ref.job_id), "step": ref.index, **fields})
-
-
-_log = logging.getLogger("planq.retention")
-
-
-class Retainer:
-    """One pass after the other."""
-
-    def __init__(
-        self,
-        store: RetentionStore,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """`clock` in seconds, monotonic; `sleep` lets so many pass."""
-        self._store = store
-        self._clock = clock
-        self._sleep = sleep
-
-    async def retain(self) -> Mapping[str, int]:
-        """Remove all that is due; return how much of each kind (`RemovalBatch.kind`) was removed.
-
-        It rests after every batch for as long as the batch took, so that half of one connection's time is the most
-        it costs. Raises `DatabaseUnavailable`; the next pass then goes on, as it does after an object store that did
-        not answer.
-        """
-        removed: Counter[str] = Counter()
-        began = self._clock()
-        try:
-            async for batch in self._store.remove():
-                removed[batch.kind] += batch.count
-                await self._sleep(self._clock() - began)
-                began = self._clock()
-        except DatabaseUnavailable:
-            raise
-        except Unavailable as error:
-            _log.warning("retention_interrupted", extra={"cause": error.message})
-        finally:
-            if removed:
-                _log.info("retention_removed", extra={"removed": dict(removed)})
-        return removed
