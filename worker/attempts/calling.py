@@ -14,7 +14,7 @@ from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.ports import StepClaim
 from planq.worker.attempts.progress import CallProgress
 from planq.worker.attempts.secrets import CallSecrets
-from planq.worker.engine.writes import Owner
+from planq.worker.engine.fence import Owner
 
 _ABANDON_SECONDS = 2.0
 """How long a cancelled tool may take to clean up before its step goes on without it."""

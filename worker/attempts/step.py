@@ -65,9 +65,9 @@ from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, output_to_store
 from planq.worker.engine.chain import Chain, WakeOutcome, after_end, after_release
+from planq.worker.engine.fence import is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
-from planq.worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 

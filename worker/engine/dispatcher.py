@@ -47,10 +47,10 @@ from planq.worker.engine.chain import (
     place_of,
     wake_of,
 )
+from planq.worker.engine.fence import is_looked_into
 from planq.worker.engine.in_flight import AttemptState, Claim, InFlightWork, RunningAttempt, attempt_of
 from planq.worker.engine.persist import persist
 from planq.worker.engine.slots import ANYBODY, EQUAL_SHARES, Party, Shares, Slots
-from planq.worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 

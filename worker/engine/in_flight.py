@@ -26,8 +26,7 @@ from planq.shared.domain.jobs.states import Effect
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import JobStore, Lands
 from planq.shared.ports.jobs.sweep import Attempt, Place, job_of
-from planq.worker.engine.fence import Lease
-from planq.worker.engine.writes import Owner, Writes
+from planq.worker.engine.fence import Lease, Owner, Writes
 
 Claim = StageClaim | StepClaim
 

@@ -14,8 +14,7 @@ import pytest
 
 from planq.shared.domain.errors import OwnershipLost
 from planq.shared.ports import Attempt
-from planq.worker.engine.fence import FENCED_EXIT, Lease, boot_clock
-from planq.worker.engine.writes import Writes
+from planq.worker.engine.fence import FENCED_EXIT, Lease, Writes, boot_clock
 from tests.support.tiers import rare
 from tests.support.waiting import eventually
 
@@ -28,9 +27,7 @@ import sys, time
 from datetime import timedelta
 from uuid import UUID
 from planq.shared.ports import Attempt
-from planq.worker.engine.fence import Fence
-from planq.worker.engine.fence import Lease
-from planq.worker.engine.writes import Writes
+from planq.worker.engine.fence import Fence, Lease, Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
 # Where it must live, a busy machine may keep it waiting for ten seconds.
