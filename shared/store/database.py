@@ -15,7 +15,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -93,12 +93,8 @@ def _text_of(value: JsonText) -> bytes:
     return value.body
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-
-
-def json_text(value: Any) -> str:
-    """Return JSON text in ASCII, what UTF-8 cannot carry as escapes; NaN and infinities raise ValueError."""
-    return _ENCODER.encode(value)
+json_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+"""Returns JSON text in ASCII, what UTF-8 cannot carry as escapes; NaN and infinities raise ValueError."""
 
 
 def stored_text(value: Any) -> str | None:
@@ -156,6 +152,12 @@ _QUERIES = named(
 def query(name: str) -> bytes:
     """Return the statement of this name in `sql/queries/`; raises `KeyError` where there is none."""
     return _QUERIES[name]
+
+
+class Rows(list[DictRow]):
+    """The rows that a statement returned; it `touched` so many."""
+
+    touched = 0
 
 
 class _LastFirst(deque[Any]):
@@ -248,8 +250,8 @@ class Database:
 
     async def _run(
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
-    ) -> tuple[list[DictRow], int]:
-        """Run a statement in a transaction of its own; return its rows, and how many it touched.
+    ) -> Rows:
+        """Run a statement in a transaction of its own; return its rows.
 
         It is run again where the server says that nothing of it happened. Failures come out as `connection` says.
         """
@@ -261,7 +263,9 @@ class Database:
                 while True:
                     try:
                         cursor = await connection.execute(statement, params, prepare=prepare)
-                        return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
+                        rows = Rows(await cursor.fetchall() if cursor.description is not None else ())
+                        rows.touched = cursor.rowcount
+                        return rows
                     except (*_UNDONE, psycopg.errors.FeatureNotSupported) as error:
                         if tries == _TRIES:
                             raise
@@ -359,26 +363,26 @@ class Database:
                 raise
             raise unavailable from error
 
-    async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
+    def fetch_all(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
         """Run a named query and return its rows."""
-        return (await self._run(query(name), params))[0]
+        return self._run(query(name), params)
 
-    async def fetch_page(self, name: str, /, **params: Any) -> list[DictRow]:
+    def fetch_page(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
         """Do what `fetch_all` does with a query whose filters may be null.
 
         It is planned each time for those that are given: a plan that is kept has to do for all of them, and reads
         whatever they leave out.
         """
-        return (await self._run(query(name), params, prepare=False))[0]
+        return self._run(query(name), params, prepare=False)
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         """Run a named query and return its first row, None when there is none."""
-        rows, _ = await self._run(query(name), params)
+        rows = await self._run(query(name), params)
         return rows[0] if rows else None
 
     async def execute(self, name: str, /, **params: Any) -> int:
         """Run a named statement and return how many rows it touched."""
-        return (await self._run(query(name), params))[1]
+        return (await self._run(query(name), params)).touched
 
     def replace_after_use(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
         """Have a connection that carries megabytes of parameters be replaced when it comes back.
@@ -392,9 +396,9 @@ class Database:
         rows = await self.call_table(function, *arguments)
         return rows[0][function]
 
-    async def call_table(self, function: str, *arguments: Any) -> list[DictRow]:
+    def call_table(self, function: str, *arguments: Any) -> Coroutine[Any, Any, list[DictRow]]:
         """Call one of our SQL functions that returns rows."""
-        return (await self._run(_call(function, len(arguments)), arguments))[0]
+        return self._run(_call(function, len(arguments)), arguments)
 
 
 def _shut_down(connection: psycopg.AsyncConnection[DictRow]) -> None:

@@ -43,7 +43,10 @@ class RefreshingCache(Generic[Key, Value]):
         """Return the value of a key; raises what `ask` raises where no value is cached."""
         kept = self._kept.get(key)
         if self._young_for:
-            self._note_reader(key)
+            self._read_at.pop(key, None)
+            self._read_at[key] = monotonic()
+            if len(self._read_at) > MOST_YOUNG:
+                del self._read_at[next(iter(self._read_at))]
         if kept is not None and monotonic() < kept[0] + self._seconds / 2:
             return kept[1]
         asking = self._asking.get(key) or self._begin(key)
@@ -69,12 +72,6 @@ class RefreshingCache(Generic[Key, Value]):
         if key in self._read_at:
             asyncio.get_running_loop().call_later(self._seconds * 0.45, self._keep_young, key, asked_at)
         return value
-
-    def _note_reader(self, key: Key) -> None:
-        self._read_at.pop(key, None)
-        self._read_at[key] = monotonic()
-        if len(self._read_at) > MOST_YOUNG:
-            del self._read_at[next(iter(self._read_at))]
 
     def _keep_young(self, key: Key, asked_at: float) -> None:
         kept, read_at = self._kept.get(key), self._read_at.get(key)

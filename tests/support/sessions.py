@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import DictRow
 
-from planq.shared.store.database import Database
+from planq.shared.store.database import Database, Rows
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -35,9 +35,11 @@ class OpenTransaction(Database):
 
     async def _run(
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
-    ) -> tuple[list[DictRow], int]:
+    ) -> Rows:
         cursor = await self._held.execute(statement, params, prepare=prepare)
-        return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
+        rows = Rows(await cursor.fetchall() if cursor.description is not None else ())
+        rows.touched = cursor.rowcount
+        return rows
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:

@@ -6,9 +6,10 @@ Everything here speaks to ports only: tools, models and payloads stand behind th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
@@ -30,11 +31,11 @@ from planq.shared.ports.orchestrations import Conclusions
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.worker.attempts.calling import SecretsOf, no_secrets
 from planq.worker.attempts.insights import Insights
 from planq.worker.attempts.plan import PlanStage
 from planq.worker.attempts.respond import Answering, RespondStage
 from planq.worker.attempts.rounds import RoundStage
-from planq.worker.attempts.secrets import SecretsOf, no_secrets
 from planq.worker.attempts.step import StepRunner
 from planq.worker.attempts.values import OutputLimits, Values
 from planq.worker.engine.chain import Chain, WakeOutcome
@@ -131,15 +132,15 @@ class Attempts:
             alarms=alarms,
         )
 
-    async def carry_out(self, claim: Claim, chain: Chain) -> WakeOutcome:
+    def carry_out(self, claim: Claim, chain: Chain) -> Coroutine[Any, Any, WakeOutcome]:
         """See `Executor`."""
         if isinstance(claim, StepClaim):
-            return await self._steps.carry_out(claim, chain)
+            return self._steps.carry_out(claim, chain)
         chain.calls = []
         if claim.kept is not None:
-            return await self._recorder.end_kept(claim)
+            return self._recorder.end_kept(claim)
         stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
-        return await stage.carry_out(claim, chain)
+        return stage.carry_out(claim, chain)
 
     async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
         """See `Executor`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -59,13 +59,11 @@ from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Rep
 from planq.shared.telemetry.logs import attempt_fields
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
-from planq.worker.attempts.calling import Calling
-from planq.worker.attempts.progress import CallProgress
-from planq.worker.attempts.secrets import CallSecrets, SecretsOf, no_secrets
+from planq.worker.attempts.calling import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
-from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values, output_to_store
+from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values
 from planq.worker.engine.chain import Chain, WakeOutcome, after_end, after_release
-from planq.worker.engine.fence import is_looked_into
+from planq.worker.engine.fence import Owner, is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
 
@@ -145,7 +143,11 @@ class StepRunner:
         output = outcome.output
         unit = await self._rest_of_unit(claim, output, chain, since) if claim.ref in chain.units else ()
         try:
-            result = await persist(self._succeed, claim, output, unit, chain)
+            if output.has_payload:
+                result = await persist(self._succeed_large, claim, output, unit, chain)
+            else:
+                stored, take = JsonText(output.body), chain.take()
+                result = await persist(self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take)
         except StorageFull as error:
             return await self.break_off(claim, error, chain, since=since)
         _log_transition("step_succeeded", claim, result.applied)
@@ -184,7 +186,7 @@ class StepRunner:
             if (small := outcome.small) is None:
                 chain.known = following, outcome
                 break
-            unit.append(UnitStep(following, output_to_store(small), small.artifact, monotonic() - began))
+            unit.append(UnitStep(following, JsonText(small.body), small.artifact, monotonic() - began))
             following = next_claim(chain.units, following, small)
         return unit
 
@@ -248,19 +250,21 @@ class StepRunner:
             case GiveUp(error):
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(
+    async def _succeed_large(
         self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain
     ) -> TransitionResult:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
-        artifact, payload = output.artifact, None
-        if output.excerpts is not None or output.beside:
-            artifact, payload = await self._values.put(claim, output)
-        stored = output_to_store(output)
+        artifact, payload = await self._values.put(claim, output)
+        stored = None if payload is not None else JsonText(output.body)
         return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
 
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
-        """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
-        owner = self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim))
+        """Return what the call comes to: `_call`, in a task of its own, and then the check of its answer.
+
+        `head` is the claim by which it is held, where that is another one.
+        """
+        is_held = partial(self._store.holds_step, head or claim)
+        owner = Owner(claim, self._in_flight.lease, self._in_flight.writes, is_held)
         calling = Calling(claim, owner, CallSecrets(claim.tenant_id, self._secrets))
         attempt_fields.set(
             {
@@ -277,8 +281,7 @@ class StepRunner:
             if tool is None:
                 return AttemptOutcome(is_elsewhere=True)
             held = attempt_of(head or claim)
-            asking = under_name(held.place, held.number, self._ask(claim, tool, calling))
-            answer = await calling.answer(asking)
+            answer = await calling.answer(under_name(held.place, held.number, self._call(claim, tool, calling)))
             if calling.secrets.given:
                 answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):
@@ -307,13 +310,26 @@ class StepRunner:
             # Its traceback leads by way of this frame to those that carry the outcome on: a circle for the collector.
             return AttemptOutcome(failure=failure.with_traceback(None), phase=calling.phase, poisoned=is_poisoned)
 
-    async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
-        """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
+    async def _call(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
+        """Return the tool's answer: what it finds out of an earlier call, what it gathers, or that of a new call."""
         arguments = await self._values.arguments(claim, tool)
-        await self._note(claim, tool, arguments)
+        if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
+            data = {"tool": claim.tool_name, "parameters": dropped}
+            await persist(self._store.note_step, claim, PARAMETER_OVERRIDE, data)
+        is_turn = claim.context_id != str(claim.ref.job_id)
+        if is_turn and (warnings := suspicious_arguments(arguments)):  # which go on: they only look like code
+            data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
+            await persist(self._store.note_step, claim, SUSPICIOUS_ARGUMENTS, data)
         if claim.in_doubt:
             calling.phase = Phase.FINDING_OUT
-            found = await calling.ask(_finding_out(tool, arguments, claim, calling))
+            if not isinstance(tool, FindsOut):
+                raise OutcomeUnknown(
+                    f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker "
+                    "knows no way to find out; start its workers with the same tools"
+                )
+            with calling:
+                context = _context(claim, calling.owner, secrets=calling.secrets)
+                found = await tool.find_out(arguments, context)
             if not isinstance(found, NotHappened):
                 return found
             _log_transition("step_had_not_happened", claim, True)
@@ -325,9 +341,12 @@ class StepRunner:
             await self._charge(claim, price, is_ahead=True)
         calling.phase = Phase.CALLING
         if claim.joined:
-            gathering = await self._gathering(claim, tool, arguments)
+            if not isinstance(tool, Gathers):
+                raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
+            children = await persist(self._store.children, claim)
             try:
-                return await calling.ask(gathering)
+                with calling:
+                    return await tool.gather(arguments, children, claim.note, _context(claim))
             except ExecutionFailed:
                 calling.phase = Phase.GATHERED
                 raise
@@ -343,32 +362,19 @@ class StepRunner:
             began=began,
             hide=calling.secrets.hidden_in,
         )
-        with calling.owner.calling(calling.seconds):
-            context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, calling)
-            try:
-                return await calling.ask(tool.call(arguments, context))
-            except AskingPerson:
-                if price is not None:  # it has done nothing yet, and is called anew with the answer
-                    await self._charge(claim, 0)
-                raise
-            finally:
-                calling.end_reports()
+        context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, calling)
+        try:
+            with calling.owner.calling(calling.seconds), calling:
+                return await tool.call(arguments, context)
+        except AskingPerson:
+            if price is not None:  # it has done nothing yet, and is called anew with the answer
+                await self._charge(claim, 0)
+            raise
 
     async def _charge(self, claim: StepClaim, usd: float, *, is_ahead: bool = False) -> None:
         """Count what a call costs; raises `BudgetExceeded` where it `is_ahead` and the budget does not suffice."""
         charged = await persist(self._store.charge_step, claim, usd, is_ahead=is_ahead)
         check_reserved(ReservationRequest(), charged)
-
-    async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
-        if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
-            data = {"tool": claim.tool_name, "parameters": dropped}
-            await persist(self._store.note_step, claim, PARAMETER_OVERRIDE, data)
-        if claim.context_id == str(claim.ref.job_id):
-            return
-        if warnings := suspicious_arguments(arguments):
-            data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
-            await persist(self._store.note_step, claim, SUSPICIOUS_ARGUMENTS, data)
 
     async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, Elicitation]]:
         """Return the approvals that other steps of the round will need, as far as that is known by now.
@@ -386,13 +392,6 @@ class StepRunner:
                     continue
         return found
 
-    async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Return the call that makes the output from what became of the child jobs."""
-        if not isinstance(tool, Gathers):
-            raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
-        children = await persist(self._store.children, claim)
-        return tool.gather(arguments, children, claim.note, _context(claim))
-
 
 def _checked(delegated: Delegated, claim: StepClaim, tool: Tool) -> Delegated:
     """Return what a tool delegated; raises `InternalFault` where nobody could gather, or there is nothing to."""
@@ -408,17 +407,6 @@ def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
     if claim.time_left is None or since is None:
         return None
     return claim.time_left - timedelta(seconds=monotonic() - since)
-
-
-def _finding_out(
-    tool: Tool, arguments: dict[str, Any], claim: StepClaim, calling: Calling
-) -> Coroutine[Any, Any, Any]:
-    if not isinstance(tool, FindsOut):
-        raise OutcomeUnknown(
-            f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker knows no "
-            "way to find out; start its workers with the same tools"
-        )
-    return tool.find_out(arguments, _context(claim, calling.owner, secrets=calling.secrets))
 
 
 def _context(

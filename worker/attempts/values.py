@@ -19,12 +19,12 @@ from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
-from planq.shared.domain.results.artifacts import MAX_CONTENT, identify, is_artifact_id
+from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
 from planq.shared.domain.results.output import output_text
-from planq.shared.domain.schema.schemas import Steps, violations
+from planq.shared.domain.schema.schemas import Steps, compile_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.encoding import JsonText, encode, is_larger, most_parts
+from planq.shared.domain.values.encoding import JsonText, encode, measure, most_parts
 from planq.shared.domain.values.pointers import Path
 from planq.shared.domain.values.preview import preview_json
 from planq.shared.ports import (
@@ -92,7 +92,7 @@ class Values:
         # One whole output fits, and what is put together beside it stays as bounded as ever.
         max_size = MAX_SIZE + self._limits.most
         lacking = uncovered(claim.arguments, claim.outputs)
-        if not lacking and not is_larger(claim.arguments, INLINE_CHARS):
+        if not lacking and measure(claim.arguments, INLINE_CHARS) <= INLINE_CHARS:
             steps = Steps(_STEPS_AT_ONCE)
             try:
                 return _resolved(claim, claim.outputs, tool.definition, max_size, (), steps)
@@ -109,7 +109,7 @@ class Values:
         if isinstance(answer, RichOutput):
             ready = await self.ready(claim, tool, answer.output)
             return await off_loop(_accompanied, ready, tool.definition, answer, claim, self._limits)
-        body = _body(tool.definition.name, answer, self._limits)
+        body = output_text(tool.definition.name, answer, self._limits.most)
         if len(body) <= min(INLINE_CHARS, self._limits.inline):
             steps = Steps(_STEPS_AT_ONCE)
             try:
@@ -143,11 +143,6 @@ class Values:
             return await off_loop(lambda: known.extended(json.loads(body), paths))
 
 
-def output_to_store(output: ReadyOutput) -> JsonText | None:
-    """Return what stands in the step's row: None where the output is a payload."""
-    return JsonText(output.body) if output.excerpts is None else None
-
-
 def _resolved(
     claim: StepClaim,
     outputs: Mapping[int, Any],
@@ -156,12 +151,14 @@ def _resolved(
     owned: Collection[int],
     steps: Steps | None = None,
 ) -> dict[str, Any]:
-    planned = unscoped(claim.arguments, definition.user_scoped)
+    planned = claim.arguments
+    if definition.user_scoped:
+        planned = unscoped(planned, definition.user_scoped)
     if claim.verbatim:
         resolved = Resolved(copy.deepcopy(dict(planned)), ())
     else:
         resolved = resolve(planned, outputs, max_size=max_size, owned=owned)
-    defects = violations(definition.input_schema, resolved.arguments, steps=steps)
+    defects = compile_schema(definition.input_schema).violations(resolved.arguments, steps=steps)
     if defects or not isinstance(resolved.arguments, dict):
         shown = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]
         shown += [missing.render() for missing in resolved.missing[:5]]
@@ -181,10 +178,11 @@ def _accompanied(
             records.append(record)
             large.append(stored)
             continue
-        body = _body(definition.name, wrapper, limits)
-        found = _artifact(wrapper, definition.skill_id or claim.skill_id)
-        if found is None:
+        body = output_text(definition.name, wrapper, limits.most)
+        identity = identify(wrapper)
+        if identity is None:
             raise _unusable(definition)
+        found = _record(identity, definition.skill_id or claim.skill_id)
         is_large = len(body) > limits.inline
         records.append(found if is_large else replace(found, body=JsonText(body)))
         large.append(ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None)
@@ -217,16 +215,6 @@ def _unusable(definition: ToolDefinition) -> InvalidOutput:
     return InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
 
 
-def _body(name: str, output: Any, limits: OutputLimits) -> bytes:
-    body = output_text(name, output)
-    if len(body) > limits.most:
-        raise InvalidOutput(
-            f"tool {name!r} returned {len(body)} bytes; at most {limits.most} are kept: return less, or a reference "
-            "to where the data lies"
-        )
-    return body
-
-
 def _ready(
     definition: ToolDefinition,
     output: Any,
@@ -236,22 +224,21 @@ def _ready(
     steps: Steps | None = None,
 ) -> ReadyOutput:
     name, wanted = definition.name, claim.wanted
-    defects = violations(definition.output_schema or {}, output, steps=steps, parts=most_parts(body))
+    schema = compile_schema(definition.output_schema or {})
+    defects = schema.violations(output, steps=steps, parts=most_parts(body))
     if defects:
         shown = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {shown}")
-    artifact = _artifact(output, definition.skill_id or claim.skill_id)
+    identity = identify(output)
+    artifact = None if identity is None else _record(identity, definition.skill_id or claim.skill_id)
     if len(body) <= limits.inline:
         return ReadyOutput(body, artifact)
     excerpts = excerpts_json(_as_read(output, body, wanted), wanted)
     return ReadyOutput(body, artifact, excerpts, preview_json(output))
 
 
-def _artifact(output: Any, skill_id: str | None) -> ArtifactRecord | None:
-    """Return the artifact that an output is, if any; `skill_id` is whose it is where it names no skill itself."""
-    found = identify(output)
-    if found is None:
-        return None
+def _record(found: ArtifactIdentity, skill_id: str | None) -> ArtifactRecord:
+    """Return what is kept of an artifact; `skill_id` is whose it is where it names no skill itself."""
     named = skill_id if found.skill_id is None else found.skill_id
     return ArtifactRecord(found.id, named, found.type, found.metadata)
 

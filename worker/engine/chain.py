@@ -92,7 +92,9 @@ class WakeOutcome:
             return cls(claim.attempt, (), result.taken, error, poisoned, is_late=True)
         end = unit[-1].claim if unit else claim
         ref = end.ref if isinstance(end, StepClaim) else StepRef(end.job_id, end.round, 0)
-        wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
+        wakes: Sequence[Wake] = ()
+        if result.ready or result.children or result.job_status in STAGES:
+            wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
         links = links_after(end, len(result.taken) + len(wakes)) if result.taken else None
         has_ended = result.job_status in TERMINAL_JOB
         return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links, has_ended=has_ended)

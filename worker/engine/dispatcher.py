@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
@@ -76,7 +76,7 @@ class Executor(Protocol):
     The dispatcher knows nothing else of plans, tools and models.
     """
 
-    async def carry_out(self, claim: Claim, chain: Chain) -> WakeOutcome:
+    def carry_out(self, claim: Claim, chain: Chain) -> Coroutine[Any, Any, WakeOutcome]:
         """Carry out the attempt and store its outcome, taking over what `chain` may."""
         ...
 
@@ -147,7 +147,7 @@ class Dispatcher:
         if isinstance(wake, StepsWake):
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
         else:
-            first = work.begin(chain, self._run_one(work, chain, wake))
+            first = work.begin(chain, self._run_chain(work, chain, wake, tracked=False, links=wake.links))
         try:
             await work.done()
         except asyncio.CancelledError:
@@ -194,17 +194,6 @@ class Dispatcher:
                 is_slow = False
         return Party(wake.tenant, wake.priority, is_slow)
 
-    async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> WakeOutcome:
-        """Carry out a wake-up, and what follows; it is `tracked` where it came as no message."""
-        if chain.is_stopped:  # before it began
-            await self._publish([wake])
-            return WakeOutcome()
-        claims = await self._claim(chain, [wake])
-        if not claims:
-            work.spawn(self._hand_on([wake], claims))
-            return WakeOutcome()
-        return await self._follow(work, chain, claims[0], tracked=tracked, links=wake.links)
-
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> WakeOutcome:
         """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
@@ -229,20 +218,29 @@ class Dispatcher:
         chain.held -= 1
         branch = self._chain(chain.may_go_on, chain.party, held=1)
         branch.units = chain.units
-        return work.begin(branch, self._follow(work, branch, claim, tracked=True, links=links))
+        return work.begin(branch, self._run_chain(work, branch, claim, tracked=True, links=links))
 
-    async def _follow(
-        self, work: Work, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None
+    async def _run_chain(
+        self, work: Work, chain: Chain, first: Claim | Wake, *, tracked: bool, links: TaskLinks | None
     ) -> WakeOutcome:
-        """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
+        """Carry out a claim, or what a wake-up brings, then what is taken over from it, and so on.
 
-        What is `tracked`, and everything that follows, has no Celery task of its own; `links` are those of the claim.
+        Returns the outcome of the first. What is `tracked`, and everything that follows, has no Celery task of its
+        own; `links` are those of the first.
         """
         outcome: WakeOutcome | None = None
-        following: Claim | None = claim
-        if chain.is_stopped:  # before it began
-            await self._release_all(chain, [claim])
-            following = None
+        following: Claim | None = None
+        if isinstance(first, Claim):
+            following = first
+            if chain.is_stopped:  # before it began
+                await self._release_all(chain, [first])
+                following = None
+        elif chain.is_stopped:
+            await self._publish([first])
+        elif claims := await self._claim(chain, [first]):
+            following = claims[0]
+        else:
+            work.spawn(self._hand_on([first], claims))
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
@@ -286,7 +284,7 @@ class Dispatcher:
             work.begin(beside, self._run_steps(work, beside, mine))
         if others and (child := self._own_child(chain, others)) is not None:
             beside = self._chain(chain.may_go_on, self._party(child))
-            work.begin(beside, self._run_one(work, beside, child, tracked=True))
+            work.begin(beside, self._run_chain(work, beside, child, tracked=True, links=child.links))
             others = [wake for wake in others if wake is not child]
         if others:
             work.spawn(self._publish(others))
@@ -319,12 +317,13 @@ class Dispatcher:
         # For whom the claim holds its slot, its wake-up may not have known.
         is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
         chain.become(Party(claim.tenant_id, claim.priority, is_slow))
+        shown = wake_of(claim, links) if tracked else None
         started = self._clock()
         carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
         try:
-            if tracked:
-                self._tracker.started(wake_of(claim, links), claim.attempt)
+            if shown is not None:
+                self._tracker.started(shown, claim.attempt)
             if isinstance(claim, StageClaim):
                 named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
                 attempt_fields.set({**named, "attempt": claim.attempt})
@@ -357,15 +356,15 @@ class Dispatcher:
         finally:
             chain.running = None
             self.in_flight.end(running, is_settled=is_settled)
-            if tracked:
-                self._tracker.ended(wake_of(claim, links), claim.attempt, carried.error, self._clock() - started)
+            if shown is not None:
+                self._tracker.ended(shown, claim.attempt, carried.error, self._clock() - started)
         if carried.is_late:
             self.in_flight.count_late(running.attempt)
         before = claim
         for step in carried.unit:
-            shown = wake_of(step.claim, links_after(before, 1))
-            self._tracker.started(shown, step.claim.attempt)
-            self._tracker.ended(shown, step.claim.attempt, None, step.seconds)
+            wake = wake_of(step.claim, links_after(before, 1))
+            self._tracker.started(wake, step.claim.attempt)
+            self._tracker.ended(wake, step.claim.attempt, None, step.seconds)
             before = step.claim
         return carried
 
@@ -474,6 +473,7 @@ class Dispatcher:
         running.uncancel()
         try:
             await self.in_flight.until_held()
+            running.move(AttemptState.HELD)
             if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
                 await persist(self._release, claim)
                 return WakeOutcome(claim.attempt)

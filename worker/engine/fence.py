@@ -11,9 +11,9 @@ them, and counts the time for which the machine slept. Only the heartbeat thread
 and the comparison that follows it. The mark is the moment before a renewal was asked for, and the database counts
 from a later one. So by this clock a lease is over before it is by the database's, by its margin at least.
 
-`Writes` counts the running calls of tools that write (`idempotent` and `unsafe`), and an `Owner` lets a call act. A call
-runs until its asyncio task and every thread that it started have ended; cancellation stops no thread. Code must ask
-here before it reports an attempt as stopped.
+`Writes` counts the running calls of tools that write (`idempotent` and `unsafe`), and an `Owner` lets a call act. A
+call runs until its asyncio task and every thread that it started have ended; cancellation stops no thread. Code must
+ask here before it reports an attempt as stopped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from planq.shared.domain.errors import DatabaseUnavailable, OwnershipLost
 from planq.shared.domain.jobs.states import Effect, Recovery
@@ -171,9 +172,8 @@ _FORMAT = "d"
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def boot_clock() -> float:
-    """Return seconds since the machine was started; where the system can tell (Linux), with those of its sleep."""
-    return time.clock_gettime(_BOOT_CLOCK)
+boot_clock: Callable[[], float] = partial(time.clock_gettime, _BOOT_CLOCK)
+"""Returns seconds since the machine was started; where the system can tell (Linux), with those of its sleep."""
 
 
 class Lease:
@@ -352,10 +352,8 @@ class Owner:
         if self._lease is not None and self.until is not None:
             self.until = self._lease.clock() + seconds
 
-    @contextmanager
-    def calling(self, timeout_seconds: float) -> Iterator[None]:
-        """The call is made within this block, in its asyncio task; its time runs from here."""
+    def calling(self, timeout_seconds: float) -> AbstractContextManager[None]:
+        """Return the block in which the call is made, in its asyncio task; its time runs from now on."""
         if self._lease is not None:
             self.until = self._lease.clock() + timeout_seconds
-        with self._writes.calling(self._attempt) if self._is_write else nullcontext():
-            yield
+        return self._writes.calling(self._attempt) if self._is_write else nullcontext()

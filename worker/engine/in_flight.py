@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -26,7 +26,7 @@ from planq.shared.domain.jobs.states import Effect
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import JobStore, Lands
 from planq.shared.ports.jobs.sweep import Attempt, Place, job_of
-from planq.worker.engine.fence import Lease, Owner, Writes
+from planq.worker.engine.fence import Lease, Writes
 
 Claim = StageClaim | StepClaim
 
@@ -43,10 +43,11 @@ after ten times as long, and until then every wake-up that it takes would lie he
 class AttemptState(Enum):
     """How far an attempt in flight has come, and whether it is still this worker's.
 
-    CLAIMING: the answer to its claim is awaited. HELD: it is claimed, and nobody carries it out yet. FENCED: its call
-    had to stop because the lease is over; it may still be this worker's. CONCLUDING: its outcome is being written,
-    and the database decides whether that lands. CANCELLED: the same, but its job was cancelled meanwhile, so nothing
-    that the write brings is begun. CUT_OFF: it is not this worker's any more.
+    CLAIMING: the answer to its claim is awaited. HELD: it is this worker's, and nothing of it runs. FENCED: its call
+    had to stop because the lease is over; it may still be this worker's, and is held again once the lease is fresh.
+    CONCLUDING: its outcome is being written, and the database decides whether that lands. CANCELLED: the same, but
+    its job was cancelled meanwhile, so nothing that the write brings is begun. CUT_OFF: it is not this worker's any
+    more, for good.
     """
 
     CLAIMING = "claiming"
@@ -56,6 +57,18 @@ class AttemptState(Enum):
     CONCLUDING = "concluding"
     CANCELLED = "cancelled"
     CUT_OFF = "cut off"
+
+
+_NEXT: Mapping[AttemptState, Collection[AttemptState]] = {
+    AttemptState.CLAIMING: (AttemptState.CUT_OFF,),
+    AttemptState.HELD: (AttemptState.RUNNING, AttemptState.CONCLUDING, AttemptState.CUT_OFF),
+    AttemptState.RUNNING: (AttemptState.FENCED, AttemptState.CONCLUDING, AttemptState.CUT_OFF),
+    AttemptState.FENCED: (AttemptState.HELD, AttemptState.CUT_OFF),
+    AttemptState.CONCLUDING: (AttemptState.CANCELLED,),
+    AttemptState.CANCELLED: (),
+    AttemptState.CUT_OFF: (),
+}
+"""The states that may follow each. What concludes is not stopped: its write is fenced, and may just have landed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,36 +94,19 @@ class RunningAttempt:
         """True while its outcome is being written: nothing else may end it meanwhile."""
         return self.state in (AttemptState.CONCLUDING, AttemptState.CANCELLED)
 
-    def conclude(self) -> bool:
-        """Begin to write its outcome; False where that has begun before. What was cut off just then stays so."""
-        if self.is_concluding or self.state is AttemptState.CUT_OFF:
+    def move(self, state: AttemptState) -> bool:
+        """Go to a state, and cancel the task where that stops it; False, and no change, where it may not follow."""
+        if state not in _NEXT[self.state]:
             return False
-        self.state = AttemptState.CONCLUDING
-        return True
-
-    def cut_off(self) -> bool:
-        """Stop it for good; False where it concludes, or was cut off before."""
-        if self.is_concluding or self.state is AttemptState.CUT_OFF:
-            return False
-        self._stop(AttemptState.CUT_OFF)
-        return True
-
-    def fence(self) -> bool:
-        """Stop its call; False where that has stopped, or has an outcome."""
-        if self.state is not AttemptState.RUNNING:
-            return False
-        self._stop(AttemptState.FENCED)
+        self.state = state
+        if self.task is not None and state in (AttemptState.FENCED, AttemptState.CUT_OFF):
+            self.task.cancel()
         return True
 
     def uncancel(self) -> None:
         """Take back the cancellation of its task that stopping it has made."""
         if self.task is not None:
             self.task.uncancel()
-
-    def _stop(self, state: AttemptState) -> None:
-        self.state = state
-        if self.task is not None:
-            self.task.cancel()
 
 
 class InFlightWork:
@@ -127,12 +123,12 @@ class InFlightWork:
         on_change: Callable[[str, Place, int], None] = lambda *_: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Without a `lease` there is none to lose. `clock` counts seconds.
+        """Without a `lease`, which the `Owner` of each call asks as well, there is none to lose. `clock` in seconds.
 
         `ends_in` may be set before the first claim: it is called with the seconds after which a job may run out of
         time that is carried out here.
         """
-        self._lease = lease
+        self.lease = lease
         self._on_change = on_change
         self.ends_in: Callable[[float], None] = lambda _: None
         self._clock = clock
@@ -217,10 +213,10 @@ class InFlightWork:
     def begin(self, claim: Claim) -> RunningAttempt | None:
         """Carry out what is held in the current task; None when it was cut off already."""
         running = self._running[attempt_of(claim)]
-        if running.state is AttemptState.CUT_OFF:
+        if not running.move(AttemptState.RUNNING):
             self.end(running, is_settled=True)
             return None
-        running.state, running.task = AttemptState.RUNNING, asyncio.current_task()
+        running.task = asyncio.current_task()
         return running
 
     def drop(self, claim: Claim) -> None:
@@ -253,7 +249,7 @@ class InFlightWork:
                 for claiming in asked:
                     claiming.state = AttemptState.CUT_OFF
         for concluding in self._taking.get(job_id, ()):
-            concluding.state = AttemptState.CANCELLED
+            concluding.move(AttemptState.CANCELLED)
         self.cut_off([attempt for attempt in self._running if attempt.job_id == job_id])
 
     def cut_off(self, attempts: Collection[Attempt]) -> None:
@@ -265,19 +261,15 @@ class InFlightWork:
             running = self._running.get(attempt)
             if running is None or (reports_late_outcome(running.claim) and self.writes.is_acting(attempt)):
                 continue
-            if running.cut_off():
+            if running.move(AttemptState.CUT_OFF):
                 _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def fence(self) -> None:
         """Stop the calls of writes, for the lease is over: others may soon do the same."""
         for attempt in self.writes.acting:
             running = self._running.get(attempt)
-            if running is not None and running.fence():
+            if running is not None and running.move(AttemptState.FENCED):
                 _log.warning("attempt_fenced", extra={"job": str(attempt.job_id), "attempt": attempt.number})
-
-    def owner(self, claim: StepClaim, is_held: Callable[[], Awaitable[bool]]) -> Owner:
-        """Return the right of a call of a step to act; `is_held` asks the database. Call it on the event loop."""
-        return Owner(claim, self._lease, self.writes, is_held)
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
         """Forget abandoned attempts that the database has settled: all but those in `held`."""
@@ -309,11 +301,11 @@ class InFlightWork:
         """
 
         async def claim(*args: Any, **kwargs: Any) -> Any:
-            if self._lease is not None and not self._lease.is_fresh:
+            if self.lease is not None and not self.lease.is_fresh:
                 _log.warning("lease_awaited", extra={"attempt": None})
                 try:
                     async with asyncio.timeout(_FRESH_SECONDS):
-                        await self._lease.until_fresh()
+                        await self.lease.until_fresh()
                 except TimeoutError:
                     raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
             if self.is_stalled:
@@ -334,22 +326,22 @@ class InFlightWork:
         """
 
         async def conclude(claim: Claim, /, *args: Any, **kwargs: Any) -> Any:
-            if self._lease is not None and not self._lease.is_fresh:
+            if self.lease is not None and not self.lease.is_fresh:
                 _log.warning("lease_awaited", extra={"attempt": claim.attempt})
-                await self._lease.until_fresh()
+                await self.lease.until_fresh()
             attempt = attempt_of(claim)
             running = self._running.get(attempt) or RunningAttempt(attempt, claim, AttemptState.CONCLUDING)
-            if running.conclude():
+            if running.move(AttemptState.CONCLUDING):
                 self._on_change("concluding", attempt.place, attempt.number)
             if kwargs.get("take") is None:
                 return await method(claim, *args, **kwargs)
-            job_id = attempt.job_id
+            job_id = claim.ref.job_id if isinstance(claim, StepClaim) else claim.job_id
             self._taking.setdefault(job_id, []).append(running)
             try:
                 result = await method(claim, *args, **kwargs)
                 # A caller that has stopped waiting will not begin it: the next comparisons find it held for nothing.
                 if attempt in self._running:
-                    is_lost = running.state is AttemptState.CANCELLED
+                    is_lost = running.state in (AttemptState.CANCELLED, AttemptState.CUT_OFF)
                     for taken in result.taken:
                         self._hold(taken, AttemptState.CUT_OFF if is_lost else AttemptState.HELD)
             finally:
@@ -366,8 +358,8 @@ class InFlightWork:
         For the moment before a tool is called: a worker that was frozen between its claim and the call must not begin
         what another one has done by now.
         """
-        if self._lease is not None and not self._lease.is_fresh:
-            await self._lease.until_fresh()
+        if self.lease is not None and not self.lease.is_fresh:
+            await self.lease.until_fresh()
             await asyncio.sleep(0)  # the order to cut off may still be queued on this loop
 
 

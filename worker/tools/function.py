@@ -62,7 +62,7 @@ class FunctionTool:
             asked = f"{self.place}: find_out {getattr(options.find_out, '__qualname__', options.find_out)}"
             self._question = read_question(options.find_out, self._inputs, asked, self._resources)
         self._scoped = _user_scoped(options, self._inputs, self.place)
-        self._definition = self._define(options)
+        self.definition = self._define(options)
 
     @property
     def needs(self) -> set[Any]:
@@ -70,14 +70,9 @@ class FunctionTool:
         injected = {*self._inputs.injected.values(), *(self._question.injected.values() if self._question else ())}
         return injected - INJECTED
 
-    @property
-    def definition(self) -> ToolDefinition:
-        """The published definition."""
-        return self._definition
-
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Run the function once; see `planq.shared.ports.Tool.call`."""
-        name = self._definition.name
+        name = self.definition.name
         offered = await self._offered(self._inputs.injected, context)
         values = self._bound(arguments, context, offered)
         result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
@@ -89,8 +84,8 @@ class FunctionTool:
         """Ask the tool's `find_out` function; see `planq.shared.ports.FindsOut.find_out`."""
         question = self._question
         if question is None:
-            raise OutcomeUnknown(f"{self._definition.name} has no function that finds out whether a call took effect")
-        name = f"find_out of {self._definition.name}"
+            raise OutcomeUnknown(f"{self.definition.name} has no function that finds out whether a call took effect")
+        name = f"find_out of {self.definition.name}"
         offered = await self._offered({**self._inputs.injected, **question.injected}, context)
         values = question.bind(self._bound(arguments, context, offered), offered)
         result = await self._run(question.function, values, name, None, is_async=question.is_async)
@@ -122,7 +117,7 @@ class FunctionTool:
             given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
             return self._inputs.bind(given, offered)
         except ValidationError as error:
-            raise InvalidArguments(f"{self._definition.name}: {faults_of(error)}") from error
+            raise InvalidArguments(f"{self.definition.name}: {faults_of(error)}") from error
 
     async def _run(
         self,

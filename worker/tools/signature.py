@@ -143,7 +143,11 @@ class Output:
     def _as_json(self, value: Any, tool_name: str) -> Any:
         try:
             plain = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
-            if not _is_same(value, plain):
+            try:
+                is_same = bool(value == plain)  # then it surely lost nothing
+            except Exception:  # a type of the author's may compare as it likes
+                is_same = False
+            if not is_same:
                 returned = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
                 _check_kept(returned, plain, tool_name)
         except (ValueError, TypeError, RecursionError) as error:
@@ -351,14 +355,6 @@ def _as_text(plain: Any) -> str:
     if plain is None:
         return ""
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-
-
-def _is_same(value: Any, plain: Any) -> bool:
-    """Say whether a value surely lost nothing when it became `plain`."""
-    try:
-        return bool(value == plain)
-    except Exception:  # a type of the author's may compare as it likes
-        return False
 
 
 _NO_BYTES = "an output is JSON, so return text, or an Artifact of the bytes"

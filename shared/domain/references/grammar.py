@@ -159,7 +159,7 @@ def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
     """
     if "{{" not in text and not text.lstrip().startswith("\\"):
         return None
-    return _cut_known(text) if len(text) <= _KNOWN_CHARS else _cut(text)
+    return _cut_known(text) if len(text) <= KNOWN_CHARS else _cut(text)
 
 
 def _cut(text: str) -> tuple[Literal | Insertion, ...] | None:
@@ -190,10 +190,14 @@ def _claims(text: str) -> bool:
     return parse(text) is not None or is_malformed(text)
 
 
-_KNOWN_CHARS = 200
-"""A template is cut when its plan is checked and compiled, and at each step; so long ones are not kept for that."""
+KNOWN_CHARS = 200
+"""A template is cut, and a reference parsed, when its plan is checked and compiled, and at each step. Long ones are
+not kept for that."""
 
 _cut_known = lru_cache(maxsize=2048)(_cut)
+
+parse_known = lru_cache(maxsize=2048)(parse)
+"""Does what `parse` does, for texts of at most `KNOWN_CHARS`."""
 
 
 def find_references(value: Any) -> list[Occurrence]:

@@ -14,7 +14,15 @@ from typing import Any
 
 from planq.shared.domain.errors import InvalidArguments, capped
 from planq.shared.domain.references.excerpts import Excerpts, MissingField, descend
-from planq.shared.domain.references.grammar import Insertion, Reference, parse, pieces, walk_strings
+from planq.shared.domain.references.grammar import (
+    KNOWN_CHARS,
+    Insertion,
+    Reference,
+    parse,
+    parse_known,
+    pieces,
+    walk_strings,
+)
 from planq.shared.domain.values.pointers import Path, Tokens, to_pointer
 
 MAX_SIZE = 16 * 1024 * 1024
@@ -61,25 +69,6 @@ class Resolved:
     size: int = 0
 
 
-class _Budget:
-    """What may still be put together."""
-
-    def __init__(self, size: int) -> None:
-        self.limit = self.left = size
-
-    def spend(self, size: int) -> None:
-        if size > self.left:  # once for every part of the arguments
-            self.check(size)
-        self.left -= size
-
-    def check(self, size: int) -> None:
-        if size > self.left:
-            raise InvalidArguments(
-                f"with their references replaced, the arguments would hold more than {self.limit} characters; "
-                "refer to smaller parts of the outputs, or to each less often"
-            )
-
-
 def uncovered(arguments: Any, outputs: Mapping[int, Any]) -> dict[int, tuple[Path, ...]]:
     """Return the paths that `arguments` reference in outputs of which only `Excerpts` without them are at hand.
 
@@ -114,7 +103,7 @@ def resolve(
     one, and it is a whole string, the value goes into the result as it is, without a copy, and the bytes of the whole
     output count for it. Of 46 MB in 500 000 rows a copy took 3.4 s and 190 MB (two-core test machine, 11/2026).
     """
-    budget = _Budget(max_size)
+    left = max_size
     given = _given_away(arguments, outputs, owned, max_size) if owned else {}
     missing: list[Missing] = []
     root: list[Any] = [None]
@@ -122,15 +111,20 @@ def resolve(
     while stack:
         holder, key, value, tokens, verbatim = stack.pop()
         if isinstance(value, str) and not verbatim and value in given:
-            budget.spend(given[value])
-            holder[key] = _resolve_text(value, outputs, tokens, missing, budget)
+            left -= given[value]
+            if left < 0:
+                raise _too_large(max_size)
+            holder[key] = _resolve_text(value, outputs, tokens, missing, max_size, left)
             continue
         if isinstance(value, str) and not verbatim:
-            value, verbatim = _resolve_text(value, outputs, tokens, missing, budget), True
-        budget.spend(1 + len(value) if isinstance(value, str) else 1)
+            value, verbatim = _resolve_text(value, outputs, tokens, missing, max_size, left), True
+        left -= 1 + len(value) if isinstance(value, str) else 1
+        if isinstance(value, dict):
+            left -= sum(map(len, value))
+        if left < 0:  # before anything of it is copied
+            raise _too_large(max_size)
         if isinstance(value, dict):
             copy: Any = dict.fromkeys(value)
-            budget.spend(sum(map(len, value)))
             stack.extend((copy, name, value[name], (tokens, str(name)), verbatim) for name in reversed(value))
         elif isinstance(value, (list, tuple)):
             copy = [None] * len(value)
@@ -143,7 +137,7 @@ def resolve(
     unwritten = [one.render() for one in missing if one.embedded]
     if unwritten:
         raise InvalidArguments("; ".join(unwritten[:_MOST_TOLD]))
-    return Resolved(root[0], tuple(missing), max_size - budget.left)
+    return Resolved(root[0], tuple(missing), max_size - left)
 
 
 def _given_away(arguments: Any, outputs: Mapping[int, Any], owned: Collection[int], max_size: int) -> dict[str, int]:
@@ -155,8 +149,9 @@ def _given_away(arguments: Any, outputs: Mapping[int, Any], owned: Collection[in
 
 
 def _resolve_text(
-    text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing], budget: _Budget
+    text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing], max_size: int, left: int
 ) -> Any:
+    """Return what a text stands for; raises `InvalidArguments` where that has more than the `left` of `max_size`."""
     reference = _whole(text)
     if reference is not None:
         return _value(reference, text, outputs, tokens, missing)
@@ -174,12 +169,22 @@ def _resolve_text(
             value = _value(piece.reference, piece.template, outputs, tokens, missing, embedded=True)
             parts.append(_as_text(value))
         size += len(parts[-1])
-        budget.check(size)  # before they are joined
+        if size > left:  # before they are joined
+            raise _too_large(max_size)
     return "".join(parts)
 
 
+def _too_large(max_size: int) -> InvalidArguments:
+    return InvalidArguments(
+        f"with their references replaced, the arguments would hold more than {max_size} characters; "
+        "refer to smaller parts of the outputs, or to each less often"
+    )
+
+
 def _whole(text: str) -> Reference | None:
-    return parse(text) if text.startswith("$") else None
+    if not text.startswith("$"):
+        return None
+    return parse_known(text) if len(text) <= KNOWN_CHARS else parse(text)
 
 
 def _references(text: str) -> Iterator[Reference]:

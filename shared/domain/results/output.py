@@ -10,10 +10,11 @@ from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.values.encoding import encode, is_nested_deeper
 
 
-def output_text(tool_name: str, value: Any) -> bytes:
+def output_text(tool_name: str, value: Any, most: int | None = None) -> bytes:
     """Return the compact JSON of what a tool returned, the only time that it is encoded.
 
-    Raises `InvalidOutput` for what JSON cannot hold, and for what is nested more than `MAX_DEPTH` levels deep.
+    Raises `InvalidOutput` for what JSON cannot hold, for what is nested more than `MAX_DEPTH` levels deep, and for
+    more than `most` bytes.
     """
     try:
         text = encode(value)
@@ -25,6 +26,11 @@ def output_text(tool_name: str, value: Any) -> bytes:
         raise InvalidOutput(f"tool {tool_name!r} returned what is no JSON: {error}") from error
     if is_nested_deeper(text, MAX_DEPTH):
         raise InvalidOutput(f"{tool_name} returned a value nested more than {MAX_DEPTH} levels deep")
+    if most is not None and len(text) > most:
+        raise InvalidOutput(
+            f"tool {tool_name!r} returned {len(text)} bytes; at most {most} are kept: return less, or a reference "
+            "to where the data lies"
+        )
     return text
 
 

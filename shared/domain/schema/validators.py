@@ -51,13 +51,11 @@ class Unknown(Enum):
 UNKNOWN: Final = Unknown.UNKNOWN
 
 
+@dataclass(slots=True, eq=False)
 class Steps:
     """What one check, or several together, may still spend."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, most: int = MAX_STEPS) -> None:
-        self.left = most
+    left: int = MAX_STEPS
 
     @property
     def are_spent(self) -> bool:

@@ -123,7 +123,7 @@ class TenantStore:
         return StoredTenant.of(row)
 
 
-class TenantDirectory:
+class TenantDirectory(RefreshingCache[str, Tenant]):
     """The port `Tenants`: what a process knows of each tenant; lives on one event loop.
 
     `limits` are the server's; `given` those that the operator's settings say of tenants, which count for one whose
@@ -134,12 +134,7 @@ class TenantDirectory:
         self._database = database
         self._limits = limits
         self._given = given
-        self._known: RefreshingCache[str, Tenant] = RefreshingCache(
-            self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS
-        )
-
-    async def of(self, tenant_id: str) -> Tenant:
-        return await self._known.of(tenant_id)
+        super().__init__(self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS)
 
     async def _look(self, tenant_id: str) -> Tenant:
         row = await self._database.fetch_one("get_tenant", tenant_id=tenant_id)

@@ -192,7 +192,7 @@ def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) ->
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
         lease = Lease(LEASE, clock=lambda: now[0])
-        harness.dispatcher.in_flight._lease = lease
+        harness.dispatcher.in_flight.lease = lease
         job_id, running = await begun(harness, held)
         now[0] += 60
         held.go.set()
@@ -218,7 +218,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
         lease = Lease(LEASE, clock=lambda: now[0])
-        harness.dispatcher.in_flight._lease = lease
+        harness.dispatcher.in_flight.lease = lease
         job_id = await planned(harness)
         claim, claimed = harness.store.claim_step, asyncio.Event()
 

@@ -83,7 +83,7 @@ def leased(harness: Harness) -> tuple[Lease, Clock]:
     """Give the engine's worker a lease on a clock of the test's."""
     clock = Clock()
     lease = Lease(LEASE, clock=clock)
-    harness.dispatcher.in_flight._lease = lease
+    harness.dispatcher.in_flight.lease = lease
     return lease, clock
 
 

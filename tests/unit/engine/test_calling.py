@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +17,9 @@ from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.jobs.states import Effect, Lane
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.ports import StepClaim
-from planq.worker.attempts.calling import Calling
-from planq.worker.attempts.secrets import CallSecrets, no_secrets
-from planq.worker.engine.in_flight import AttemptState, InFlightWork, RunningAttempt, attempt_of
+from planq.worker.attempts.calling import Calling, CallSecrets, no_secrets
+from planq.worker.engine.fence import Owner, Writes
+from planq.worker.engine.in_flight import AttemptState, RunningAttempt, attempt_of
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:
@@ -46,7 +47,12 @@ async def held() -> bool:
 
 
 def called(step: StepClaim) -> Calling:
-    return Calling(step, InFlightWork().owner(step, held), CallSecrets("default", no_secrets))
+    return Calling(step, Owner(step, None, Writes(), held), CallSecrets("default", no_secrets))
+
+
+async def asked(calling: Calling, tool: Callable[[], Awaitable[Any]]) -> Any:
+    with calling:
+        return await tool()
 
 
 @pytest.mark.parametrize(("outcome", "fails"), [("succeeded", False), ("invalid_arguments", True)])
@@ -61,7 +67,7 @@ def test_calls_of_tools_are_counted_with_their_latency(outcome: str, fails: bool
     async def attempt(calling: Calling) -> Any:
         calling.count(counts, "before")
         calling.phase = Phase.CALLING
-        return await calling.ask(tool())
+        return await asked(calling, tool)
 
     async def scenario() -> None:
         calling = called(claim())
@@ -88,7 +94,7 @@ def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
             return number
 
         told.append(f"prepare {number}")
-        return int(await calling.ask(tool()))
+        return int(await asked(calling, tool))
 
     async def one(number: int) -> Any:
         calling = called(claim())
@@ -104,7 +110,6 @@ def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
 def test_the_time_of_a_tool_does_not_run_while_its_call_is_prepared() -> None:
     async def slowly() -> Any:
         calling = called(claim(timeout_seconds=0.05))
-        asked: list[float] = []
 
         async def tool() -> str:
             return "in time"
@@ -114,8 +119,7 @@ def test_the_time_of_a_tool_does_not_run_while_its_call_is_prepared() -> None:
             until = loop.create_future()
             loop.call_later(0.15, until.set_result, None)
             await until
-            asked.append(loop.time())
-            return await calling.ask(tool())
+            return await asked(calling, tool)
 
         return await calling.answer(attempt()), calling.is_abandoned
 
@@ -133,7 +137,7 @@ def test_a_tool_that_does_not_answer_is_cancelled() -> None:
                 ended.set()
 
         with pytest.raises(TimedOut, match="did not answer within"):
-            await calling.answer(calling.ask(tool()))
+            await calling.answer(asked(calling, tool))
         return calling.is_abandoned, ended.is_set()
 
     assert asyncio.run(hanging()) == (True, True)
@@ -150,7 +154,7 @@ def test_whoever_waits_for_the_answer_takes_the_call_along_when_it_is_cancelled(
             finally:
                 ended.set()
 
-        waiting = asyncio.create_task(calling.answer(calling.ask(tool())))
+        waiting = asyncio.create_task(calling.answer(asked(calling, tool)))
         await begun.wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -168,7 +172,7 @@ def test_a_tool_that_cancels_itself_fails_as_a_defect() -> None:
             raise asyncio.CancelledError
 
         with pytest.raises(InternalFault, match="cancelled itself"):
-            await calling.answer(calling.ask(tool()))
+            await calling.answer(asked(calling, tool))
 
     asyncio.run(itself())
 
@@ -187,9 +191,28 @@ def test_what_fails_before_the_call_says_so_by_its_phase() -> None:
     assert asyncio.run(refused()) is Phase.PREPARING
 
 
-def test_what_is_cut_off_just_before_its_outcome_is_written_stays_cut_off() -> None:
+S = AttemptState
+
+
+@pytest.mark.parametrize(
+    ("before", "may_follow"),
+    [
+        (S.HELD, {S.RUNNING, S.CONCLUDING, S.CUT_OFF}),
+        (S.RUNNING, {S.FENCED, S.CONCLUDING, S.CUT_OFF}),
+        (S.FENCED, {S.HELD, S.CUT_OFF}),  # its cancellation is under way: what concludes would take it for another
+        (S.CONCLUDING, {S.CANCELLED}),
+        (S.CANCELLED, set()),
+        (S.CUT_OFF, set()),
+    ],
+)
+def test_an_attempt_goes_to_no_state_but_those_that_may_follow(
+    before: AttemptState, may_follow: set[AttemptState]
+) -> None:
     """Its cancellation came when it was said to conclude: it went up to the dispatcher as that of the process."""
-    running = RunningAttempt(attempt_of(claim()), claim(), AttemptState.RUNNING)
-    assert running.cut_off()
-    assert not running.conclude()
-    assert running.state is AttemptState.CUT_OFF
+    followed = set[AttemptState]()
+    for state in AttemptState:
+        running = RunningAttempt(attempt_of(claim()), claim(), before)
+        if running.move(state):
+            followed.add(state)
+        assert running.state is (state if state in followed else before)
+    assert followed == may_follow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.worker.attempts.progress import CallProgress
+from planq.worker.attempts.calling import CallProgress
 
 
 class Call:
