@@ -73,12 +73,12 @@ class FunctionTool:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Run the function once; see `planq.shared.ports.Tool.call`."""
         name = self.definition.name
-        offered = await self._offered(self._inputs.injected, context)
-        values = self._bound(arguments, context, offered)
+        injected = self._inputs.injected
+        values = self._bound(arguments, context, await self._offered(injected, context) if injected else {})
         result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
         if isinstance(result, Suspended):
             return replace(result, output=self._dumped_later(result.output, name, context))
-        return self._output.dump_returned(result, name, context)
+        return self._output.dump(result, name, context)
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask the tool's `find_out` function; see `planq.shared.ports.FindsOut.find_out`."""
@@ -93,10 +93,10 @@ class FunctionTool:
             return result
         if isinstance(result, Suspended) or result is None:
             raise InvalidOutput(f"{name} returned {result!r}; expected the output of the call, or NotHappened()")
-        return self._output.dump_returned(result, name, context)
+        return self._output.dump(result, name, context)
 
     def _dumped_later(self, result: Any, name: str, context: ToolContext) -> Any:
-        dumped = self._output.dump_returned(result, name, context)
+        dumped = self._output.dump(result, name, context)
         if isinstance(dumped, RichOutput):
             raise InvalidOutput(
                 f"{name} returned Suspended with content or artifacts beside its output; expected the output alone"
@@ -107,8 +107,6 @@ class FunctionTool:
     async def _offered(self, injected: Mapping[str, Any], context: ToolContext) -> Mapping[Any, Any]:
         """Return what these parameters ask for, by type; raises `Unreached` where a resource cannot be opened."""
         offered = {ToolContext: context, ToolServices: self._services}
-        if not injected:
-            return offered
         wanted = {kind for kind in injected.values() if kind not in INJECTED}
         return {**offered, **await self._resources.get(wanted)} if wanted else offered
 

@@ -81,12 +81,21 @@ class Output:
     adapter: TypeAdapter[Any]
     wrap: Wrap
 
-    def dump(self, value: Any, tool_name: str) -> dict[str, Any]:
-        """Return `value` as a JSON object, wrapped where the schema says so.
+    def dump(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | RichOutput:
+        """Return whatever a function has returned as the JSON object that is stored, wrapped where the schema says so.
 
         Raises `InvalidOutput` where its JSON would say less (undecodable bytes, a cycle, keys of one object that are
         the same text), or is no object. `output_text` refuses the rest of what JSON cannot hold.
         """
+        if isinstance(value, Artifact):
+            made = self.dump_artifact(value, tool_name, context)
+            if not isinstance(made, BytesArtifact):
+                return made
+            told = {"media_type": made.media_type, "bytes": len(made.data)}
+            output = {"artifact_id": made.artifact_id, "artifact": told, "_metadata": made.metadata}
+            return RichOutput(output, [made])
+        if isinstance(value, ToolResponse):
+            return self._dump_response(value, tool_name, context)
         plain = self._as_json(value, tool_name)
         if self.wrap == "text" or (self.wrap == "texts" and not isinstance(plain, dict)):
             return {"text": _as_text(plain)}
@@ -99,19 +108,6 @@ class Output:
             )
         return plain
 
-    def dump_returned(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | RichOutput:
-        """Return whatever a function has returned as it is stored; raises as `dump` does."""
-        if isinstance(value, Artifact):
-            made = self.dump_artifact(value, tool_name, context)
-            if not isinstance(made, BytesArtifact):
-                return made
-            told = {"media_type": made.media_type, "bytes": len(made.data)}
-            output = {"artifact_id": made.artifact_id, "artifact": told, "_metadata": made.metadata}
-            return RichOutput(output, [made])
-        if not isinstance(value, ToolResponse):
-            return self.dump(value, tool_name)
-        return self._dump_response(value, tool_name, context)
-
     def _dump_response(
         self, said: ToolResponse[Any], tool_name: str, context: ToolContext
     ) -> dict[str, Any] | RichOutput:
@@ -120,7 +116,7 @@ class Output:
         if said.structured is None and said.content is not None and self.wrap in ("text", "texts"):
             accompanied = RichOutput({"text": said.content})
         else:
-            output = self.dump_returned(said.structured, tool_name, context)
+            output = self.dump(said.structured, tool_name, context)
             accompanied = output if isinstance(output, RichOutput) else RichOutput(output)
             accompanied = replace(accompanied, content=said.content)
         untyped = replace(self, adapter=TypeAdapter(Any))

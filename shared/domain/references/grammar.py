@@ -268,7 +268,7 @@ def _literal(parts: list[str]) -> list[Literal | Insertion]:
 
 def _occurrences(tokens: Tokens, text: str) -> Iterator[Occurrence]:
     if text.startswith("$") or text.lstrip().startswith("$"):
-        reference = parse(text)
+        reference = parse_known(text) if len(text) <= KNOWN_CHARS else parse(text)
         if reference is not None or is_malformed(text):
             yield Occurrence(to_pointer(tokens), text, reference)
             return
