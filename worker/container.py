@@ -51,7 +51,6 @@ from planq.shared.ports import (
     Tracker,
     TurnPlanner,
 )
-from planq.shared.ports.deliveries import DeliveryStore
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.ports.jobs.sweep import SweepDuty
 from planq.shared.setting_kinds import comma_separated
@@ -117,7 +116,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
-    "deliveries": methods(DeliveryStore),
+    "deliveries": methods(PostgresDeliveries) - {"chats_of"},
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "schedule_sweep": {"due", "fire"},

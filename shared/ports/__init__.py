@@ -55,7 +55,7 @@ from planq.shared.ports.jobs.wakes import (
 from planq.shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
 from planq.shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
 from planq.shared.ports.payloads import Payloads
-from planq.shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
+from planq.shared.ports.planners import OwnPlanner, PlanningRequest
 from planq.shared.ports.streams import TextSink
 from planq.shared.ports.tenants import Tenant, Tenants
 from planq.shared.ports.tools import (
@@ -109,7 +109,6 @@ __all__ = [
     "MomentQuery",
     "NotHappened",
     "OwnPlanner",
-    "OwnPlanners",
     "Ownership",
     "ParentTransition",
     "Passage",

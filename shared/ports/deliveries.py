@@ -1,13 +1,13 @@
-"""What the sender of deliveries needs: taking those that are due, and saying what became of them."""
+"""A delivery, as it is handed from the store to its sender."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
+from planq.shared.domain.webhooks.deliveries import DeliveryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,3 @@ class Delivery:
     config: Mapping[str, Any] | None = None
     parts: int = 0
     is_doubtful: bool = False
-
-
-class DeliveryStore(Protocol):
-    """Deliveries of all tenants. All methods raise `DatabaseUnavailable`."""
-
-    async def claim(self, limit: int, without: Collection[str]) -> Sequence[Delivery]:
-        """Take at most so many that are due, longest due first, none of the recipients `without`.
-
-        Due again is what a worker took whose lease is over, or that it has not ended for a long time.
-        """
-        ...
-
-    async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
-        """Write down what became of an attempt; True when it applied. A repeat does not apply, and does no harm."""
-        ...
-
-    async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
-        """Write down that so many parts of a message have arrived; True when it applied, as `finish` does."""
-        ...
-
-    async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
-        """Write down that the channel of a delivery knows a thread by another name from now on."""
-        ...

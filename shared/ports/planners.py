@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from planq.shared.domain.models.exchange import ModelReply
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports.models import CutOff
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +43,5 @@ class OwnPlanner(Protocol):
             {"type": "noop"}
 
         It changes nothing in the world: after a crash it is asked again. It may raise any `ExecutionFailed`.
-        """
-        ...
-
-
-class OwnPlanners(Protocol):
-    """The planners that are installed in a worker, by name."""
-
-    async def decide(self, name: str, request: PlanningRequest, *, cut_off: CutOff | None = None) -> ModelReply:
-        """Ask the planner of a name; its decision comes as a model's does, as a call of `__planning__`.
-
-        Raises `ModelFailed` where there is no such planner, where it fails or takes too long, and for a decision that
-        is no JSON object. Is cancelled as `Planner.plan`.
         """
         ...

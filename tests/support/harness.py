@@ -34,7 +34,6 @@ from planq.shared.ports import (
     AnyWake,
     CutOff,
     JobStore,
-    OwnPlanners,
     Payloads,
     PlanWake,
     Prices,
@@ -67,6 +66,7 @@ from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSe
 from planq.worker.engine.in_flight import InFlightWork, attempt_of
 from planq.worker.engine.persist import persist
 from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.planners import InstalledPlanners
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.registry import Registry
@@ -92,7 +92,7 @@ class ScriptedModel:
     turns: Sequence[str | Sequence[ToolCallRequest] | ExecutionFailed] = ()
     guided: str | ExecutionFailed = "{}"
     told: list[tuple[Sequence[ChatMessage], TurnForm]] = field(default_factory=list)
-    own: OwnPlanners | None = None
+    own: InstalledPlanners | None = None
 
     @classmethod
     def planning(cls, *calls: tuple[str, Mapping[str, Any]], answered: str | ExecutionFailed = "the answer") -> Any:

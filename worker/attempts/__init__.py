@@ -17,7 +17,6 @@ from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.ports import (
     JobStore,
-    OwnPlanners,
     Payloads,
     Planner,
     Prices,
@@ -40,6 +39,7 @@ from planq.worker.attempts.step import StepRunner
 from planq.worker.attempts.values import OutputLimits, Values
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.in_flight import Claim, InFlightWork
+from planq.worker.llm.planners import InstalledPlanners
 
 __all__ = ["AttemptSettings", "Attempts"]
 
@@ -87,7 +87,7 @@ class Attempts:
         conclusions: Conclusions | None = None,
         prices: Prices | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
-        own_planners: OwnPlanners | None = None,
+        own_planners: InstalledPlanners | None = None,
         secrets: SecretsOf = no_secrets,
         alarms: Alarms | None = None,
         insights: Insights | None = None,

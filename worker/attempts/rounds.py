@@ -74,7 +74,6 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import (
     FollowUp,
     JobStore,
-    OwnPlanners,
     PlanningRequest,
     StageClaim,
     TransitionResult,
@@ -86,6 +85,7 @@ from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.unit import units_of
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
+from planq.worker.llm.planners import InstalledPlanners
 
 _log = logging.getLogger("planq.engine")
 
@@ -166,7 +166,7 @@ class RoundStage:
         transcript_tokens: int,
         guard: GuardLimits,
         counts: Counter[tuple[str, ...]] | None = None,
-        own_planners: OwnPlanners | None = None,
+        own_planners: InstalledPlanners | None = None,
     ) -> None:
         """`transcript_tokens` is the room for the rounds before in a question; fallbacks are counted in `counts`.
 

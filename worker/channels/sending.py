@@ -14,7 +14,8 @@ from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
-from planq.shared.ports.deliveries import Delivery, DeliveryStore
+from planq.shared.ports.deliveries import Delivery
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
 from planq.worker.channels.contract import MessageChannel, Outgoing
 from planq.worker.engine.persist import persist
 from planq.worker.webhooks.sender import SendsDeliveries
@@ -30,7 +31,7 @@ class ChannelSender:
         self,
         webhooks: SendsDeliveries,
         channels: Mapping[str, MessageChannel[Any]],
-        store: DeliveryStore,
+        store: PostgresDeliveries,
         doubt: DoubtPolicy,
     ) -> None:
         self._webhooks = webhooks

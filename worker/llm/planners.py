@@ -41,7 +41,7 @@ _MAX_DECISION_CHARS = 1_000_000
 
 
 class InstalledPlanners:
-    """The port `OwnPlanners`."""
+    """The planners that are installed in a worker, by name."""
 
     def __init__(
         self,
@@ -60,6 +60,11 @@ class InstalledPlanners:
         return sorted(self._planners)
 
     async def decide(self, name: str, request: PlanningRequest, *, cut_off: CutOff | None = None) -> ModelReply:
+        """Ask the planner of a name; its decision comes as a model's does, as a call of `__planning__`.
+
+        Raises `ModelFailed` where there is no such planner, where it fails or takes too long, and for a decision that
+        is no JSON object. Is cancelled as `Planner.plan`.
+        """
         started = self._clock()
 
         def record(error: ExecutionFailed | None) -> ModelCall:

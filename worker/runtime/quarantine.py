@@ -19,12 +19,12 @@ import socket
 from collections.abc import Callable
 from itertools import count
 from time import monotonic
-from typing import Protocol
 from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable, PlanqError
 from planq.shared.domain.jobs.states import Lane
 from planq.shared.launcher import die_with
+from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.worker.engine import Dispatcher
 
 _log = logging.getLogger("planq.quarantine")
@@ -46,14 +46,6 @@ _PARTING_SECONDS = 10.0
 _AGAIN_SECONDS = 0.5
 
 _REAP_SECONDS = 0.05
-
-
-class TakesSuspects(Protocol):
-    """The part of `WorkerRegistry` that is needed here."""
-
-    async def take_suspects(self, lane: Lane) -> UUID | None:
-        """Return a group of suspects that waits for a process of its own, None for none."""
-        ...
 
 
 def fork_zygote(run: Callable[[UUID], int]) -> socket.socket:
@@ -125,7 +117,7 @@ class Quarantine:
         self,
         lane: Lane,
         zygote: socket.socket,
-        worker_registry: TakesSuspects,
+        worker_registry: WorkerRegistry,
         died: Callable[[], None],
         *,
         clock: Callable[[], float] = monotonic,

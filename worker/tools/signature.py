@@ -82,7 +82,7 @@ class Output:
     wrap: Wrap
 
     def dump(self, value: Any, tool_name: str, context: ToolContext) -> dict[str, Any] | RichOutput:
-        """Return whatever a function has returned as the JSON object that is stored, wrapped where the schema says so.
+        """Return what a function has returned as the JSON object that is stored, wrapped where the schema says so.
 
         Raises `InvalidOutput` where its JSON would say less (undecodable bytes, a cycle, keys of one object that are
         the same text), or is no object. `output_text` refuses the rest of what JSON cannot hold.

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
-from planq.shared.ports.deliveries import Delivery, DeliveryStore
+from planq.shared.ports.deliveries import Delivery
+from planq.shared.store.webhooks.deliveries import PostgresDeliveries
 from planq.shared.timers import every, woken_by
 from planq.worker.engine.persist import persist
 
@@ -54,7 +55,7 @@ class DeliverySender:
 
     def __init__(
         self,
-        store: DeliveryStore,
+        store: PostgresDeliveries,
         poster: SendsDeliveries,
         counts: MutableMapping[tuple[str, ...], int],
         *,

@@ -1,4 +1,4 @@
-"""Deliveries in PostgreSQL, as their sender sees them: the port `DeliveryStore`."""
+"""Deliveries in PostgreSQL, as their sender sees them: it takes those that are due, and says what became of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planq.shared.store.database import Database, as_json
 
 
 class PostgresDeliveries:
-    """See `planq.shared.ports.deliveries.DeliveryStore`; `worker_id` is who takes them.
+    """Deliveries of all tenants; `worker_id` is who takes them. All methods raise `DatabaseUnavailable`.
 
     A worker without a heartbeat for a `lease` has lost what it sends, and any worker what it has not ended after
     `hold`: longer than an attempt can take. What may have arrived then is sent again unless `doubt` says otherwise.
@@ -34,11 +34,16 @@ class PostgresDeliveries:
         self._holds_doubtful = doubt is DoubtPolicy.HOLD
 
     async def claim(self, limit: int, without: Collection[str]) -> Sequence[Delivery]:
+        """Take at most so many that are due, longest due first, none of the recipients `without`.
+
+        Due again is what a worker took whose lease is over, or that it has not ended for a long time.
+        """
         given = self._worker_id, limit, list(without), self._lease, self._hold, self._holds_doubtful
         rows = await self._database.call_table("planq_claim_deliveries", *given)
         return [Delivery(tries=row["attempt"] - row.pop("earlier"), **row) for row in rows]
 
     async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
+        """Write down what became of an attempt; True when it applied. A repeat does not apply, and does no harm."""
         again, error = outcome.again, outcome.error
         applied: bool = await self._database.call(
             "planq_end_delivery",
@@ -57,11 +62,13 @@ class PostgresDeliveries:
         return applied
 
     async def note_part(self, delivery: Delivery, parts: int, external_id: str | None) -> bool:
+        """Write down that so many parts of a message have arrived; True when it applied, as `finish` does."""
         given = delivery.id, delivery.attempt, parts, external_id
         applied: bool = await self._database.call("planq_note_part", *given)
         return applied
 
     async def move_thread(self, delivery: Delivery, thread: str, moved_to: str) -> None:
+        """Write down that the channel of a delivery knows a thread by another name from now on."""
         await self._database.call("planq_move_thread", delivery.tenant_id, delivery.channel, thread, moved_to)
 
     async def chats_of(self, jobs: Collection[UUID], limit: int) -> Sequence[tuple[str, str]]:
