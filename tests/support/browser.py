@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -52,6 +52,10 @@ _COUNT_JUMPS = """
 MOST_JUMP = 0.1
 """The sum of a page's layout shifts that web.dev calls good."""
 
+_VIOLATIONS = {"resultTypes": ["violations"]}
+_OF_COLOURS = {**_VIOLATIONS, "runOnly": ["color-contrast", "link-in-text-block"]}
+"""For the second scheme of a page: what of axe depends on colours; both schemes are the same page otherwise."""
+
 
 class Visitor:
     """A browser's page at an API, and what it has complained of: violations of the policy, errors, failed loads."""
@@ -86,10 +90,14 @@ class Visitor:
 
 
 def check(visitor: Visitor, width: int) -> None:
-    """See that nothing keeps people from using the page, and that nothing stands beside it."""
-    found: list[Any] = Axe().run(visitor.page).response["violations"]
-    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
-    assert serious == [], visitor.page.url
+    """See that nothing keeps people from using the page, light or dark, and that nothing stands beside it."""
+    page = visitor.page
+    schemes: dict[Literal["dark", "light"], dict[str, Any]] = {"dark": _OF_COLOURS, "light": _VIOLATIONS}
+    for scheme, options in schemes.items():
+        page.emulate_media(color_scheme=scheme)
+        found: list[Any] = Axe().run(page, options=options).response["violations"]
+        serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+        assert serious == [], (page.url, scheme)
     for shown in (768, width):
-        visitor.page.set_viewport_size({"width": shown, "height": 900})
-        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= shown, (shown, visitor.page.url)
+        page.set_viewport_size({"width": shown, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= shown, (shown, page.url)

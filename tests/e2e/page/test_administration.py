@@ -91,10 +91,9 @@ def test_a_tenants_key_is_made_used_and_revoked_in_the_browser(
     shop.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everybody_can_use_these_pages(stack: Stack, browser: Browser, width: int, scheme: str) -> None:
-    visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
+def test_everybody_can_use_these_pages(stack: Stack, browser: Browser, width: int) -> None:
+    visitor = Visitor(browser, stack.url, width=width)
     page = visitor.page
     page.goto("/ui/login")
     check(visitor, width)

@@ -189,10 +189,9 @@ def test_a_conversation_is_read_with_its_jobs_and_erased(stack: Stack, visitor: 
     assert said["status"] == "erased"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everybody_can_use_the_chat(stack: Stack, browser: Browser, width: int, scheme: str) -> None:
-    visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
+def test_everybody_can_use_the_chat(stack: Stack, browser: Browser, width: int) -> None:
+    visitor = Visitor(browser, stack.url, width=width)
     talk = begin(visitor.page, "call book_room with {}").rpartition("/")[2]
     expect(visitor.page.locator("#questions .question")).to_have_count(1)
     for path in (f"/ui/chat/{talk}", "/ui/chat", "/ui/conversations", f"/ui/conversations/{talk}"):

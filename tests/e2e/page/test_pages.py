@@ -305,9 +305,8 @@ def test_a_page_goes_on_when_the_api_is_back(stack: Stack, browser: Browser) -> 
     visitor.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int, scheme: str) -> None:
+def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int) -> None:
     asking = submit(stack, input="Book a trip", plan={"calls": [QUESTION]})
     failed = submit(stack, input="a", plan={"calls": [{"tool_name": "test_raise", "arguments": {"message": "no"}}]})
     stands(stack, asking, "input_required")
@@ -316,7 +315,7 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int,
     chained = [{"tool_name": "calculate", "arguments": {"expression": one}} for one in texts]
     computed = submit(stack, input="a", plan={"calls": chained}, respond="output")
     stands(stack, computed, "completed")
-    visitor = Visitor(browser, stack.url, width=width, scheme=scheme)
+    visitor = Visitor(browser, stack.url, width=width)
     of_failed = (f"/ui/jobs/{failed}", f"/ui/jobs/{failed}/log", f"/ui/jobs/{failed}/fork")
     others = (
         "/ui/elicitations",
