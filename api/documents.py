@@ -14,11 +14,12 @@ from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
 from planq.shared.domain.jobs.states import Effect, JobStatus, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.rounds.guard import CALLER_SOURCE
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.store.agents.documents import StoredDocument
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.requests import Submission
-from planq.shared.store.views import JobView, parsed
+from planq.shared.store.views import JobView
 
 _Document = dict[str, Any]
 
@@ -98,12 +99,12 @@ def _retry(row: Row) -> _Document | None:
     """Return a `RetryDocument` where the stage of a job is tried again because its model failed."""
     if row["stage_retry"] is None:
         return None
-    kept = parsed(row["stage_retry"])
+    kept = decode_stored(row["stage_retry"])
     return {
         "stage": kept["stage"],
         "attempts": kept["tried"]["tries"],
         "next_attempt_at": shown_time(row["next_attempt_at"]),
-        "error": parsed(kept["error"]),
+        "error": decode_stored(kept["error"]),
     }
 
 
@@ -111,7 +112,7 @@ def _agent_error(stored: Any) -> Any:
     """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
     if stored is None:
         return None
-    error = parsed(stored.body.decode("utf-8", "surrogatepass")) if isinstance(stored, JsonText) else stored
+    error = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
     if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
         return stored
     return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}
@@ -338,7 +339,7 @@ def kept_agent_document(stored: StoredDocument, warnings: Sequence[DocumentWarni
 
 def agent_summary(stored: StoredDocument) -> _Document:
     """Return an `AgentSummary`."""
-    document = read_agent(parsed(stored.content))
+    document = read_agent(decode_stored(stored.content))
     return {
         "name": stored.name,
         "version": stored.version,

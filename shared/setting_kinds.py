@@ -15,7 +15,7 @@ from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.redact import LEAST_KEY_CHARS
 from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import excerpt
 
 _MAX_DAYS = 36_500
@@ -96,7 +96,7 @@ _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 def read_weights(raw: Any) -> dict[str, float]:
     """Return the weights of tenants, from JSON text or a decoded object `{"acme": 3}`. Raises `ValueError`."""
     try:
-        found = strict_json.loads(raw, is_unique=True) if isinstance(raw, str) else raw
+        found = decode(raw, is_unique=True) if isinstance(raw, str) else raw
     except (ValueError, RecursionError) as error:
         raise ValueError(f'expected a JSON object {{"tenant": weight}}, found what is no JSON: {error}') from None
     if not isinstance(found, dict):

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import RepeatedKey, decode
 from planq.shared.domain.values.defects import Defect
 
 STANDARD_INPUT = "-"
@@ -43,11 +43,11 @@ def parse_json(text: str, what: str) -> Any:
     Read as strictly as the API reads a body, which would not see any more that a key stood there twice.
     """
     try:
-        return strict_json.loads(text, is_unique=True)
+        return decode(text, is_unique=True)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest(f"{what}: expected JSON, found a mistake at {place}: {error.msg}") from error
-    except strict_json.RepeatedKey as error:
+    except RepeatedKey as error:
         raise InvalidRequest(f"{what}: {error}, and which value counts is open; send it once") from error
     except RecursionError as error:
         raise InvalidRequest(f"{what}: nested too deeply to be read") from error

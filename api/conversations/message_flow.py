@@ -23,9 +23,10 @@ from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
 from planq.shared.domain.plan.document import WHOLE
 from planq.shared.domain.rounds.guide import GUIDE_SOURCE
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.store.database import shown_time
-from planq.shared.store.views import JobView, parsed
+from planq.shared.store.views import JobView
 
 _VERSION_BITS = 0xF << 76
 _JOB_VERSION, _PLAN_VERSION = 7 << 76, 8 << 76
@@ -227,7 +228,7 @@ def _plan_body(view: JobView) -> Mapping[str, Any] | None:
     if row["plan_body"] is None or (row["plan_source"] != GUIDE_SOURCE and row["strategy"] == Strategy.REACT):
         return None
     stored = row["plan_body"]
-    found = parsed(stored.body.decode("utf-8", "surrogatepass")) if isinstance(stored, JsonText) else stored
+    found = decode_stored(stored.body) if isinstance(stored, JsonText) else stored
     return found if isinstance(found, Mapping) else None
 
 

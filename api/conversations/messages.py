@@ -47,13 +47,14 @@ from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.elicitations import Addressee
 from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
 from planq.shared.domain.questions.answering import ACTIONS
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.ports.tenants import Tenant
 from planq.shared.settings import Settings
 from planq.shared.store.conversations.store import Arrival, Inbound, InboundResult, erased
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
-from planq.shared.store.views import JobView, parsed
+from planq.shared.store.views import JobView
 
 _LIMITED_SECONDS = 30
 """What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""
@@ -331,7 +332,7 @@ async def _answered(services: Services, who: Caller, view: JobView, taken: Mappi
     if row["status"] != JobStatus.COMPLETED and reply["status"] != MessageStatus.ERASED:
         code = errors.Cancelled.code
         if row["status"] == JobStatus.FAILED:
-            code = parsed(row["error"].body.decode("utf-8", "surrogatepass"))["code"]
+            code = decode_stored(row["error"].body)["code"]
         raise _failed(row["id"], row["conversation_id"], code)
     task = task_document(view)
     ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
@@ -400,7 +401,7 @@ async def _question(services: Services, who: Caller, view: JobView) -> tuple[UUI
         return None if before is None else (before["id"], before["job_id"])
     if row["status"] != JobStatus.INPUT_REQUIRED or row["paused_at"] is not None or row["open_questions"] is None:
         return None
-    return UUID(parsed(row["open_questions"].body.decode())[0]["id"]), row["id"]
+    return UUID(decode_stored(row["open_questions"].body)[0]["id"]), row["id"]
 
 
 async def _pending(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:

@@ -28,8 +28,9 @@ from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.references.grammar import escaped
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.store.views import JobView, parsed
+from planq.shared.store.views import JobView
 
 IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
 """In `_meta` of a call, as planq's own client sends it: repeats of the call are then one."""
@@ -135,7 +136,7 @@ async def _ended(
 
 
 def _document(view: JobView) -> Any:
-    return parsed(json_bytes(job_document(view)).decode("utf-8", "surrogatepass"))
+    return decode_stored(json_bytes(job_document(view)))
 
 
 async def _result(services: Services, tenant_id: str, view: JobView) -> CallToolResult:
@@ -166,8 +167,8 @@ async def _output(services: Services, tenant_id: str, job_id: UUID, content: str
             return _failed(f"{told}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
         body = b"".join([piece async for piece in pieces])
     # Tools may return lone surrogates, which are no text that a message could hold.
-    text = json.dumps(parsed(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
-    output = parsed(text)
+    text = json.dumps(decode_stored(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
+    output = decode_stored(text)
     said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
     told = content if content is not None else said if isinstance(said, str) else text
     return CallToolResult(

@@ -16,7 +16,7 @@ from planq.api.cli.console import as_line, out, print_columns, print_json
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 
 if TYPE_CHECKING:
     from planq.shared.domain.tenants.config import TenantConfig
@@ -163,7 +163,7 @@ def _decoded(path: Path) -> Any:
     """Return the JSON of a file, or of standard input for `-`; raises `InvalidRequest`."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-        return strict_json.loads(text, is_unique=True)
+        return decode(text, is_unique=True)
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"--config {path}: expected a file with a JSON object: {error}") from None
 
@@ -185,6 +185,6 @@ def _changed(config: Any, fields: Sequence[str]) -> Any:
 
 def _value(text: str) -> Any:
     try:
-        return strict_json.loads(text, is_unique=True)
+        return decode(text, is_unique=True)
     except (ValueError, RecursionError):
         return text

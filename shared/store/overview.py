@@ -10,10 +10,10 @@ from uuid import UUID
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.overview.selection import JobFilter
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.store.actions.store import FoundJobs, found_jobs
 from planq.shared.store.database import Database, Row
 from planq.shared.store.jobs.codec import array_text
-from planq.shared.store.views import parsed
 
 COUNTED_UP_TO = 1_000
 """A status is counted up to here, so that a count costs the same however many jobs there are."""
@@ -103,13 +103,13 @@ class JobOverview:
 
 def _reading(row: Row) -> Mapping[str, Any]:
     error = row["stage_error"]
-    steps = parsed(row["open_steps"])
+    steps = decode_stored(row["open_steps"])
     for step in steps:
         for name in ("run_at", "wake_at", "started_at", "tool_away_since"):
             step[name] = None if step[name] is None else datetime.fromisoformat(step[name])
     return {
         **row,
-        "stage_error": None if error is None else parsed(error),
+        "stage_error": None if error is None else decode_stored(error),
         "open_steps": steps,
         "question": _question(row),
     }

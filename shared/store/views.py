@@ -7,7 +7,6 @@ outputs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,11 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import orjson
-
 from planq.shared.domain.agents.warnings import JOB_WARNINGS
 from planq.shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
-from planq.shared.domain.values.encoding import JsonText, has_long_integer
+from planq.shared.domain.values.decoding import decode_stored
+from planq.shared.domain.values.encoding import JsonText
 from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.codec import CalledArguments, array_text, known_output
@@ -143,7 +141,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
             row[name] = JsonText(row[name].encode())
     row["children"] = None
     row["warnings"] = ()
-    row["later_plans"] = () if row["later_plans"] is None else parsed(row["later_plans"])
+    row["later_plans"] = () if row["later_plans"] is None else decode_stored(row["later_plans"])
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
     called = CalledArguments(known)
     for step in steps:
@@ -152,20 +150,9 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
 
 
 def _steps(text: str | None) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = [] if text is None else parsed(text)
+    steps: list[dict[str, Any]] = [] if text is None else decode_stored(text)
     for step in steps:
         for name in _TIMES:
             if step[name] is not None:
                 step[name] = datetime.fromisoformat(step[name])
     return steps
-
-
-def parsed(text: str) -> Any:
-    """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
-    body = text.encode("utf-8", "surrogatepass")
-    if not has_long_integer(body):  # which orjson would silently make another number
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError:  # lone surrogates, or nested very deeply
-            pass
-    return json.loads(text)

@@ -28,7 +28,7 @@ from planq.api.access.sessions import UI
 from planq.api.http.exchange import HttpRefusal, error_response
 from planq.api.page.frame.rendering import page, session_of, sessions_of
 from planq.shared.domain.errors import InvalidRequest, PlanqError
-from planq.shared.store.views import parsed
+from planq.shared.domain.values.decoding import decode_stored
 
 _FORM = "planq.form"
 _MAX_FIELDS = 200
@@ -87,13 +87,13 @@ def sent_form(request: Request) -> FormData:
 
 def values_of(answer: Response) -> Any:
     """Return what a route of the API answered, as values."""
-    return parsed(bytes(answer.body).decode("utf-8", "surrogatepass"))
+    return decode_stored(bytes(answer.body))
 
 
 async def lines_of(answer: StreamingResponse) -> list[Any]:
     """Return the values of the lines of JSON that a route of the API streams; for few of them."""
     pieces = [bytes(piece) async for piece in answer.body_iterator if not isinstance(piece, str)]
-    return [parsed(one.decode("utf-8", "surrogatepass")) for one in b"".join(pieces).split(b"\n") if one]
+    return [decode_stored(one) for one in b"".join(pieces).split(b"\n") if one]
 
 
 def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:

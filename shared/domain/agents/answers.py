@@ -16,7 +16,7 @@ from planq.shared.domain.errors import InvalidOutput, capped
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import excerpt
 from planq.shared.domain.values.encoding import encode
 
@@ -62,7 +62,7 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
     rejected: tuple[str, ...] = ()
     for candidate in _candidates(text):
         try:
-            value = strict_json.loads(candidate)
+            value = decode(candidate)
         except (ValueError, RecursionError):
             continue
         errors = _defects(value, schema)

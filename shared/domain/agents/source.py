@@ -18,7 +18,7 @@ import yaml
 
 from planq.shared.domain.errors import capped
 from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
@@ -99,7 +99,7 @@ def _decoded(source: Mapping[str, Any]) -> DocumentSource:
 def _read_json(text: str) -> DocumentSource | None:
     """Return the source of a JSON text, None when it is none: it may be YAML in braces."""
     try:
-        value = strict_json.loads(text)
+        value = decode(text)
     except (ValueError, RecursionError):
         return None
     if is_deeper_than(value, MAX_DEPTH):

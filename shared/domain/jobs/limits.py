@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeAlias
 
 from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import excerpt
 
 MAX_TIMEOUT_SECONDS = 300.0
@@ -134,7 +134,7 @@ def _decoded(text: str) -> Any:
     if not text.strip():
         return {}
     try:
-        return strict_json.loads(text, is_unique=True)
+        return decode(text, is_unique=True)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"expected a JSON object, found {excerpt(text)}: {capped(str(error), 200)}") from None
 

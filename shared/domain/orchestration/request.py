@@ -19,7 +19,7 @@ from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.orchestration.plan import OrchestrationPlan
 from planq.shared.domain.orchestration.validation import MAX_TIMEOUT_MS, read_plan
 from planq.shared.domain.tools.names import is_reserved
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt
 
@@ -106,7 +106,7 @@ def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[Defect]
     oc-016). It may not call planq's own tools as agents: a planner would then plan for itself again.
     """
     try:
-        document = strict_json.loads(text)
+        document = decode(text)
     except (ValueError, RecursionError):
         return [Defect("plan", "json", f"the planner did not reply with one JSON object, but with {excerpt(text)}")]
     if not isinstance(document, Mapping):

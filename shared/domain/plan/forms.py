@@ -31,7 +31,7 @@ from planq.shared.domain.orchestration.validation import read_plan as read_orche
 from planq.shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
 from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 
@@ -366,7 +366,7 @@ def _decoded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        said = strict_json.loads(value)
+        said = decode(value)
     except (ValueError, RecursionError):
         return value
     return value if is_deeper_than(said, _MAX_DOCUMENT_DEPTH) else said

@@ -19,7 +19,7 @@ from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
 from planq.shared.domain.schema.schemas import rebase
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import excerpt
 
 PLANNING_TOOL_NAME: Final = "__planning__"
@@ -199,7 +199,7 @@ def decoded(value: Any) -> Any:
     if not value.strip():
         return {}
     try:
-        return strict_json.loads(value)
+        return decode(value)
     except (ValueError, RecursionError):
         return value
 

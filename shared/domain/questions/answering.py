@@ -14,7 +14,7 @@ from planq.shared.domain.errors import InvalidRequest, capped
 from planq.shared.domain.jobs.elicitations import ElicitationAnswer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
 from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.strict_json import loads
+from planq.shared.domain.values.decoding import decode
 
 _ACCEPT = frozenset({"accept", "accepted", "approve", "approved", "yes", "y", "submit", "submitted"})
 _CANCEL = frozenset({"cancel", "canceled", "cancelled"})
@@ -167,7 +167,7 @@ _MESSAGES = _messages()
 def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
     """Return the contents that a text may stand for, the likeliest first."""
     try:
-        value = loads(text) if text.count("[") + text.count("{") <= _MOST_BRACKETS else None
+        value = decode(text) if text.count("[") + text.count("{") <= _MOST_BRACKETS else None
     except ValueError:
         value = None
     is_object = isinstance(value, Mapping)

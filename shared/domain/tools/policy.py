@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from planq.shared.domain.jobs.states import AskedOf
 from planq.shared.domain.tools.names import to_registry
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import excerpt
 from planq.shared.domain.values.encoding import encode
 
@@ -149,7 +149,7 @@ def read_tool_policy(raw: Any) -> dict[str, Any]:
     found = raw
     if isinstance(raw, str):
         try:
-            found = strict_json.loads(raw, is_unique=True) if raw.strip() else {}
+            found = decode(raw, is_unique=True) if raw.strip() else {}
         except (ValueError, RecursionError):
             raise ValueError(f"expected a JSON object, found {excerpt(raw)}") from None
     if not isinstance(found, Mapping):

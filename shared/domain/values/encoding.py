@@ -113,39 +113,6 @@ def _line(key: Any, value: Any) -> str | None:
     return f"  {encode_basestring(key)}: {shown}"
 
 
-_DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
-
-
-def has_long_integer(text: bytes) -> bool:
-    """True where 19 digits stand together in JSON, so that an integer in it may need more than 64 bits.
-
-    Made for texts of megabytes: a search by regular expression takes fourteen times as long.
-    """
-    return b"0" * 19 in text.translate(_DIGITS)
-
-
-def count_nodes(text: bytes, limit: int) -> int:
-    """Return how many values and keys a JSON text has, an empty list or object twice; it stops above `limit`.
-
-    Nothing is built of them: 2 ms for a text of 1 MB, 15 where strings have to be left out (measured 2026-11-25).
-    What stands behind the first character that is no JSON may be miscounted.
-    """
-    found = 1 + _signs(text)
-    if found <= limit:
-        return found
-    found, at, is_within = 1, 0, False
-    while at < len(text) and found <= limit:
-        end = min(at + _PIECE, len(text))
-        while end < len(text) and text[end - 1] == _BACKSLASH:
-            end += 1  # what it escapes belongs to the same piece
-        # Escaped signs first, a backslash before what follows it: then each quotation mark begins or ends a string.
-        parts = text[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        found += _signs(b"".join(parts[is_within::2]))
-        is_within ^= len(parts) % 2 == 0
-        at = end
-    return found
-
-
 def is_nested_deeper(text: bytes, limit: int) -> bool:
     """Return whether containers are nested in a JSON text more than `limit` deep; a scalar has depth 0.
 
@@ -174,12 +141,7 @@ def most_parts(text: bytes) -> int:
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
 
 
-_PIECE = 64 * 1024
 _BACKSLASH = ord("\\")
-
-
-def _signs(text: bytes) -> int:
-    return sum(map(text.count, (b",", b":", b"[", b"{")))
 
 
 def is_larger(value: Any, size: int) -> bool:

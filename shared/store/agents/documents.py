@@ -17,7 +17,7 @@ from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, cappe
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.store.database import Database, Row, as_json
 
 _LOOKS = 10
@@ -183,7 +183,7 @@ async def pin_agent(
     stored = await agents.get(tenant_id, name, version)
     if stored.retired_at is not None and not may_be_retired:
         raise NotFound(f"agent {capped(name, 80)!r} is retired, its version {version} too; name another agent")
-    document = read_agent(strict_json.loads(stored.content))
+    document = read_agent(decode(stored.content))
     return PinnedAgent(stored.version, document, await skills.newest(tenant_id, document.skills))
 
 

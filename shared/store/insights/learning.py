@@ -19,7 +19,7 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Strategy
 from planq.shared.domain.redact import redacted
 from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.ports.insights import FoundInsights
 from planq.shared.store.database import Database, Row, json_text
 from planq.shared.store.ids import new_id
@@ -124,7 +124,7 @@ def _ended(row: Row) -> EndedJob:
     return EndedJob(
         id=row["id"],
         status=row["status"],
-        error=_code(None if row["error"] is None else strict_json.loads(row["error"])),
+        error=_code(None if row["error"] is None else decode(row["error"])),
         is_planned=row["is_planned"],
         rounds=row["round"] + 1,
         seconds=max(row["seconds"] or 0.0, 0.0),

@@ -11,7 +11,7 @@ from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unava
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.jobs.limits import Limits, TenantLimits
 from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.ports.tenants import Tenant
 from planq.shared.store.database import Database, Row, json_text, shown_time
 from planq.shared.store.refreshing_cache import RefreshingCache
@@ -36,7 +36,7 @@ class StoredTenant:
     @classmethod
     def of(cls, row: Row) -> StoredTenant:
         """Read a row."""
-        return cls(**{**row, "config": strict_json.loads(row["config"])})
+        return cls(**{**row, "config": decode(row["config"])})
 
     def to_json(self) -> dict[str, Any]:
         """Return what is shown of it."""

@@ -15,9 +15,9 @@ from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.requests import AnsweredBy
-from planq.shared.store.views import parsed
 from planq.worker.tools import AnswerDeclined, ToolContext, tool
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock
@@ -320,7 +320,7 @@ def test_the_policy_of_a_job_holds_for_the_jobs_below(play: Play) -> None:
         )
         (question,) = await open_questions(harness)
         view = await harness.requests.view("default", job["id"])
-        (child,) = parsed(view.row["children"].body.decode())
+        (child,) = decode_stored(view.row["children"].body.decode())
         assert (view.row["status"], child["status"]) == ("input_required", "input_required")
         return question["job_id"] != job["id"]
 

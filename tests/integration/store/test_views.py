@@ -18,13 +18,14 @@ from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, S
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import ClaimRequest, StageClaim
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Submission
-from planq.shared.store.views import JobView, parsed
+from planq.shared.store.views import JobView
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 
@@ -208,5 +209,5 @@ def test_the_job_of_another_tenant_is_not_seen(database_url: str) -> None:
 
 @pytest.mark.parametrize("value", [{"a": 2**70}, ["\udfff"], 0.1, {"deep": 10**18}, None, "x" * 30, [[[]]]])
 def test_stored_json_is_parsed_without_a_loss(value: Any) -> None:
-    assert parsed(json.dumps(value)) == value
-    assert parsed(JsonText(json.dumps(value).encode()).body.decode()) == value
+    assert decode_stored(json.dumps(value)) == value
+    assert decode_stored(JsonText(json.dumps(value).encode()).body.decode()) == value

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.values import encoding
-from planq.shared.domain.values.encoding import count_nodes
+from planq.shared.domain.values import decoding
+from planq.shared.domain.values.decoding import count_nodes
 
 TEXTS = st.text(alphabet='a,:[]{}"\\\n', max_size=8)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -33,7 +33,7 @@ def nodes_of(value: Any) -> tuple[int, int]:
 @given(value=VALUES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_count_is_exact_but_for_what_is_empty(value: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_PIECE", piece)
+    monkeypatch.setattr(decoding, "_PIECE", piece)
     nodes, empty = nodes_of(value)
 
     assert count_nodes(json.dumps(value).encode(), nodes + empty) == nodes + empty

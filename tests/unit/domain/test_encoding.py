@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values.decoding import has_long_integer
 from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.encoding import encode, has_long_integer, indented, is_nested_deeper, most_parts
+from planq.shared.domain.values.encoding import encode, indented, is_nested_deeper, most_parts
 from tests.unit.domain.strategies import json_values
 
 

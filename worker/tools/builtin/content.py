@@ -9,7 +9,7 @@ from typing import Any
 
 from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import is_deeper_than
 
 _TEXT_TYPES = frozenset(
@@ -94,7 +94,7 @@ def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocumen
     text = _decode(body, charset)
     if _is_json(kind):
         try:
-            value = strict_json.loads(text)
+            value = decode(text)
         except (ValueError, RecursionError):
             return FetchedDocument(text)
         if not is_deeper_than(value, MAX_DEPTH - 5):

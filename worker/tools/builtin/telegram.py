@@ -27,7 +27,7 @@ from planq.shared.domain.errors import (
     capped,
 )
 from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.ports import ToolContext
 from planq.worker.egress import GuardedTransport, retry_after
 from planq.worker.tools.builtin.content import is_text, read_document, read_limited
@@ -146,7 +146,7 @@ async def _limited(response: httpx.Response, limit: int) -> tuple[bytes, bool]:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = strict_json.loads(body.decode())
+        found = decode(body.decode())
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from planq.shared.domain.addresses import DEFAULT_PORTS
 from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
 from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.values import strict_json
+from planq.shared.domain.values.decoding import decode
 from planq.shared.ports import ToolContext
 from planq.worker.egress import GuardedTransport
 from planq.worker.tools.builtin.content import read_limited
@@ -103,7 +103,7 @@ async def _ask(
     if is_cut:
         raise ToolFailed(f"{_NAME}: {access.engine} answered with more than {_MAX_BYTES} bytes")
     try:
-        return service.results(strict_json.loads(body.decode()))
+        return service.results(decode(body.decode()))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ToolFailed(
             f"{_NAME}: expected the JSON of {access.engine}, found something else at {request.url.host}; "
