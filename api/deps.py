@@ -149,7 +149,7 @@ async def place_to_wait(services: Services, request: Request) -> AsyncIterator[b
     most = (await services.tenants.of(tenant_id)).config.max_waits
     async with contextlib.AsyncExitStack() as held:
         try:
-            await held.enter_async_context(services.places.one(Kind.WAITS, tenant_id, most))
+            await held.enter_async_context(services.places.hold(Kind.WAITS, tenant_id, most))
         except HttpRefusal:
             yield False
             return
@@ -183,7 +183,7 @@ async def job_when_ended(
                 stayed = await waiter.wait(seconds, request.receive)
             else:
                 most = (await services.tenants.of(tenant_id)).config.max_waits
-                async with services.places.one(Kind.WAITS, tenant_id, most):
+                async with services.places.hold(Kind.WAITS, tenant_id, most):
                     stayed = await waiter.wait(seconds, request.receive)
         request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
         if not stayed:

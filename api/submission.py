@@ -70,7 +70,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmittedJob:
     """The job of a request: a new one with its `submission`, or the one that its idempotency key had before."""
 
     job_id: UUID
@@ -90,7 +90,7 @@ async def submit_job(
     traceparent: str | None,
     is_task: bool = False,
     strategy: Strategy = Strategy.PLAN,
-) -> Submitted:
+) -> SubmittedJob:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
     An agent whose document names no strategy, asked by a request that names none, has `strategy`.
@@ -101,7 +101,7 @@ async def submit_job(
     """
     given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
-        return Submitted(earlier)
+        return SubmittedJob(earlier)
     submission = await checked_submission(services, tenant_id, body, given, strategy)
     return await store_job(services, replace(submission, is_task=is_task))
 
@@ -142,7 +142,7 @@ async def _conversation_read(services: Services, tenant_id: str, body: JobReques
         raise body_refused([Defect("conversation", "", "is only understood together with conversation_id")])
     if body.conversation != "read" or body.conversation_id is None:
         return None
-    found: UUID = (await services.conversations.one(tenant_id, conversation_id_of(body.conversation_id)))["id"]
+    found: UUID = (await services.conversations.get(tenant_id, conversation_id_of(body.conversation_id)))["id"]
     return found
 
 
@@ -165,7 +165,7 @@ async def _check_planner(services: Services, submission: Submission) -> None:
     raise block_refused([(("planner",), told)])
 
 
-async def store_job(services: Services, submission: Submission) -> Submitted:
+async def store_job(services: Services, submission: Submission) -> SubmittedJob:
     """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
 
     It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker does
@@ -174,11 +174,11 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     headers = await let_in(services, submission)
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
-        return Submitted(job_id, headers=headers)
+        return SubmittedJob(job_id, headers=headers)
     services.waiters.submitted(job_id, submission.tenant_id)
     wake = PlanWake(job_id, priority=submission.priority, agent=submission.agent, tenant=submission.tenant_id)
     services.publisher.publish_soon([wake])
-    return Submitted(job_id, submission, created_at, headers)
+    return SubmittedJob(job_id, submission, created_at, headers)
 
 
 async def let_in(services: Services, submission: Submission) -> Mapping[str, str]:

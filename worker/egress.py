@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import psutil
 
-from planq.shared.domain.addresses import DEFAULT_PORTS, IPAddress, carried, why_refused
+from planq.shared.domain.addresses import DEFAULT_PORTS, IPAddress, endpoints_of, why_refused
 from planq.shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
 
 _log = logging.getLogger("planq.egress")
@@ -61,7 +61,7 @@ class OwnAddresses:
             texts = [str(one.address) for several in self._ask().values() for one in several]
             self._known = frozenset(map(ipaddress.ip_address, filter(_is_address, texts)))
             self._until = self._clock() + _OWN_SECONDS
-        return any(one in self._known for one in carried(address))
+        return any(one in self._known for one in endpoints_of(address))
 
 
 _OWN_SECONDS = 1.0

@@ -91,7 +91,7 @@ class Places:
         self._held[PlaceKey(tenant_id, kind)].used -= 1
 
     @contextlib.asynccontextmanager
-    async def one(self, kind: Kind, tenant_id: str, most: int) -> AsyncIterator[None]:
+    async def hold(self, kind: Kind, tenant_id: str, most: int) -> AsyncIterator[None]:
         """Hold a place; raises as `take` does."""
         await self.take(kind, tenant_id, most)
         try:

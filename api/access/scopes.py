@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from planq.api.access.callers import CALLER, LOCAL, Caller
 from planq.api.access.sessions import SESSION, PageSession
@@ -16,7 +16,7 @@ from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.errors import Unauthorized
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
-from planq.shared.store.tenants.api_keys import KnownKey
+from planq.shared.store.tenants.api_keys import KnownKey, KnownKeys
 
 _ADMIN = frozenset({KeyScope.ADMIN})
 
@@ -66,22 +66,10 @@ _OF_SETTINGS = "PLANQ_API_KEYS"
 _HOW = "expected the header Authorization: Bearer <key>"
 
 
-class FindsKeys(Protocol):
-    """What knows the keys of the database (`KnownKeys`)."""
-
-    def peek(self, digest: bytes) -> KnownKey | None:
-        """Return the key of a digest if it is in use; None says nothing of it."""
-        ...
-
-    async def find(self, digest: bytes) -> KnownKey | None:
-        """Return the key of a digest, None for one that nobody has stored; raises `DatabaseUnavailable`."""
-        ...
-
-
 class Access:
     """Finds out who asks. Without `is_required` a request that brings no key comes from this machine's own people."""
 
-    def __init__(self, keys: Collection[str], known: FindsKeys, *, is_required: bool) -> None:
+    def __init__(self, keys: Collection[str], known: KnownKeys, *, is_required: bool) -> None:
         """`keys` are those of the settings, which speak for the tenant `default` and have all scopes."""
         everything = Caller(TENANT, frozenset(KeyScope), None, _OF_SETTINGS)
         self._fixed = {key_digest(key): everything for key in keys}

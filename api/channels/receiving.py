@@ -74,13 +74,13 @@ async def answer_for(services: Services, post: Post, question: Row, request: Ans
     """
     asked = await answer_elicitation(services, question, request, post.caller)
     if not asked.applied:
-        raise is_closed(await services.elicitations.one(post.tenant.id, question["id"]))
+        raise is_closed(await services.elicitations.get(post.tenant.id, question["id"]))
     services.publisher.publish_soon(asked.wakes)
 
 
 async def question_of(services: Services, post: Post, question_id: Any) -> Row:
     """Return a question of the channel's conversations; raises `NotFound` for any other."""
-    row = await services.elicitations.one(post.tenant.id, question_id)
+    row = await services.elicitations.get(post.tenant.id, question_id)
     if not row["in_message_flow"]:
         raise NotFound(f"there is no elicitation {question_id}")
     return row

@@ -9,7 +9,7 @@ from typing import Any
 from planq.api.conversations.messages import receive_message
 from planq.api.deps import Services, conversation_id_of
 from planq.api.schemas import JobRequest
-from planq.api.submission import Submitted, checked_submission, let_in, sender_of, submit_job
+from planq.api.submission import SubmittedJob, checked_submission, let_in, sender_of, submit_job
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.store.conversations.store import Arrival, Inbound
 
@@ -22,7 +22,7 @@ async def submitted_turn_or_job(
     *,
     idempotency_key: str | None,
     traceparent: str | None,
-) -> Submitted:
+) -> SubmittedJob:
     """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
 
     Raises as `submit_job` does; for a turn `NotFound` where the conversation is not there, and `Conflict` where that
@@ -35,8 +35,8 @@ async def submitted_turn_or_job(
     conversation_id = conversation_id_of(body.conversation_id)
     given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
-        return Submitted(earlier)
-    row = await services.conversations.one(tenant_id, conversation_id)
+        return SubmittedJob(earlier)
+    row = await services.conversations.get(tenant_id, conversation_id)
     kept = {} if row["follows_agent"] else row["agent_versions"] or {}
     submission = await checked_submission(services, tenant_id, _kept(body, kept), given)
     agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
@@ -61,7 +61,7 @@ async def submitted_turn_or_job(
     )
     assert received.job_id is not None  # only a rejected message has none
     is_new = received.outcome is not Arrival.DUPLICATE
-    return Submitted(received.job_id, submission if is_new else None, headers=headers)
+    return SubmittedJob(received.job_id, submission if is_new else None, headers=headers)
 
 
 def _kept(body: JobRequest, versions: Mapping[str, int]) -> JobRequest:

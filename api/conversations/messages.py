@@ -201,7 +201,7 @@ async def in_conversation(services: Services, inbound: Inbound, conversation_id:
     """
     if conversation_id is None:
         return inbound
-    found = await services.conversations.one(inbound.submission.tenant_id, conversation_id_of(conversation_id))
+    found = await services.conversations.get(inbound.submission.tenant_id, conversation_id_of(conversation_id))
     if found["channel"] != inbound.channel:
         raise NotFound(
             f"there is no conversation {found['id']} on the channel {inbound.channel}, it is of another one"
@@ -422,7 +422,7 @@ async def _pending(services: Services, who: Caller, view: JobView, taken: Mappin
             answer["retry_at"] = retry_at
     if (found := await _question(services, who, view)) is not None:
         question, turn = found
-        row = await services.elicitations.one(who.tenant_id, question)
+        row = await services.elicitations.get(who.tenant_id, question)
         is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(view.row["user_id"])
         asked = {"status": "input_required", "elicitation": elicitation_document(row)}
         if turn == job_id:

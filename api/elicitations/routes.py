@@ -89,7 +89,7 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
     """
     row = await _question(services, who, elicitation_id)
     asked = await answer_elicitation(services, row, body, who)
-    now = await services.elicitations.one(who.tenant_id, row["id"])
+    now = await services.elicitations.get(who.tenant_id, row["id"])
     if not asked.applied:
         raise is_closed(now)
     services.publisher.publish_soon(asked.wakes)
@@ -98,7 +98,7 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
 
 async def _question(services: Services, who: Caller, text: str) -> Row:
     """Return a question that is there for the caller; raises `NotFound`."""
-    row = await services.elicitations.one(who.tenant_id, uuid_of("elicitation", text))
+    row = await services.elicitations.get(who.tenant_id, uuid_of("elicitation", text))
     if not (row["in_message_flow"] or who.sees_all_questions):
         raise NotFound(f"there is no elicitation {row['id']}")
     return row

@@ -178,7 +178,7 @@ async def get_conversation_events(
     """
     found = conversation_id_of(conversation_id)
     position = await _position(request, services, after, last_event_id)
-    await services.conversations.one(who.tenant_id, found)
+    await services.conversations.get(who.tenant_id, found)
     topic = Topic(Followed.TALK if children else Followed.CONVERSATION, found)
     return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 

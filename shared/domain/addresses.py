@@ -53,7 +53,7 @@ def why_refused(address: IPAddress) -> str | None:
 
     IPv4 addresses carried inside IPv6 ones (mapped, 6to4, NAT64) are judged as well.
     """
-    for one in carried(address):
+    for one in endpoints_of(address):
         if one in METADATA:
             return "a cloud metadata service"
         for network, reason in _NETWORKS:
@@ -64,7 +64,7 @@ def why_refused(address: IPAddress) -> str | None:
     return None
 
 
-def carried(address: IPAddress) -> Iterator[IPAddress]:
+def endpoints_of(address: IPAddress) -> Iterator[IPAddress]:
     """Yield the addresses that a connection to one may end at: itself, and what it carries."""
     if isinstance(address, ipaddress.IPv4Address):
         yield address

@@ -46,7 +46,7 @@ class ElicitationStore:
             limit=limit,
         )
 
-    async def one(self, tenant_id: str, id: UUID) -> Row:
+    async def get(self, tenant_id: str, id: UUID) -> Row:
         """Return a question; raises `NotFound`."""
         row = await self._database.fetch_one("get_elicitation", tenant_id=tenant_id, id=id)
         if row is None:

@@ -26,7 +26,7 @@ _MEDIA_TYPES = {".yaml": "application/yaml", ".yml": "application/yaml", ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedDocument:
     """A document that can be sent: `kind` is `agents` or `skills`, as in its address."""
 
     kind: str
@@ -36,13 +36,13 @@ class Prepared:
     source: str
 
 
-def prepare(paths: Iterable[Path]) -> tuple[Sequence[Prepared], Sequence[Defect]]:
+def prepare(paths: Iterable[Path]) -> tuple[Sequence[PreparedDocument], Sequence[Defect]]:
     """Read every agent and skill in these files and folders; skills come first, for agents list them.
 
     Returns what can be sent and everything that is wrong; other files in a folder are passed over.
     """
     named = {path.resolve() for path in paths if path.is_file()}
-    ready: dict[tuple[str, str], Prepared] = {}
+    ready: dict[tuple[str, str], PreparedDocument] = {}
     defects: list[Defect] = []
     for found in find_files(paths):
         is_named = found.path.resolve() in named
@@ -68,7 +68,7 @@ def _kind(path: Path, *, is_named: bool) -> str | None:
     return "skills" if path.suffix.lower() == ".md" and is_skill else None
 
 
-def _read(found: FoundFile, kind: str, defects: list[Defect]) -> Prepared | None:
+def _read(found: FoundFile, kind: str, defects: list[Defect]) -> PreparedDocument | None:
     if found.reason is not None:
         defects.append(_file_defect(found.source, found.reason))
         return None
@@ -85,13 +85,13 @@ def _read(found: FoundFile, kind: str, defects: list[Defect]) -> Prepared | None
         return None
 
 
-def _checked(found: FoundFile, kind: str, body: bytes) -> Prepared:
+def _checked(found: FoundFile, kind: str, body: bytes) -> PreparedDocument:
     if kind == "agents":
         document = parse_agent(body)
-        return Prepared(kind, document.name, body, _MEDIA_TYPES[found.path.suffix.lower()], found.source)
+        return PreparedDocument(kind, document.name, body, _MEDIA_TYPES[found.path.suffix.lower()], found.source)
     path = found.path
     skill = parse_skill(path.parent.name if path.name == "SKILL.md" else path.stem, body)
-    return Prepared(kind, skill.name, skill.text.encode(), "text/markdown", found.source)
+    return PreparedDocument(kind, skill.name, skill.text.encode(), "text/markdown", found.source)
 
 
 def _defects(source: str, error: InvalidRequest) -> Iterator[Defect]:

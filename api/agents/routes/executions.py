@@ -52,7 +52,7 @@ from planq.api.schemas import (
     WarningDocument,
     object_with,
 )
-from planq.api.submission import Submitted
+from planq.api.submission import SubmittedJob
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason
@@ -218,7 +218,7 @@ async def _submit(
     body: ExecutionRequest,
     idempotency_key: str | None,
     traceparent: str | None,
-) -> Submitted:
+) -> SubmittedJob:
     """Store the job that an execution is."""
     tenant_id = caller_of(request.scope).tenant_id
     limits = (await services.tenants.of(tenant_id)).limits
@@ -255,7 +255,7 @@ def _timeout(body: ExecutionRequest, default_seconds: float) -> float:
     return seconds
 
 
-def _shown(view: JobView, status: int, made: Submitted) -> Response:
+def _shown(view: JobView, status: int, made: SubmittedJob) -> Response:
     headers = {"Location": f"/executions/agents/{made.job_id}", **made.headers}
     if made.submission is None:
         headers["Idempotency-Replayed"] = "true"

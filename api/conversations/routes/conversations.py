@@ -223,7 +223,7 @@ async def get_messages(
     """
     found = conversation_id_of(conversation_id)
     below = None if cursor is None else int.from_bytes(cursor_bytes(cursor, 16)[8:], "big", signed=True)
-    await services.conversations.one(who.tenant_id, found)
+    await services.conversations.get(who.tenant_id, found)
     rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
     # In a thread, because counting tokens takes a moment, and the first time a second.
     return await asyncio.to_thread(
@@ -245,7 +245,7 @@ async def change_conversation(
     """
     found = conversation_id_of(conversation_id)
     given = body.model_dump(include=body.model_fields_set)
-    row = await services.conversations.one(who.tenant_id, found)
+    row = await services.conversations.get(who.tenant_id, found)
     now = {**row, "follow_agent": row["follows_agent"], **given}
     agent = None if now["agent"] is None else read_named_agent(now["agent"])
     if "agent" in given:
@@ -286,7 +286,7 @@ async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Respo
 
 
 async def _shown(services: Services, who: Who, conversation_id: UUID) -> Response:
-    return JsonResponse(_conversation(await services.conversations.one(who.tenant_id, conversation_id)))
+    return JsonResponse(_conversation(await services.conversations.get(who.tenant_id, conversation_id)))
 
 
 def _conversation(row: Row) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from planq.api.http.exchange import JsonResponse, error_responses, json_bytes
 from planq.api.jobs.recovery import asks_nothing, fork_of, verdict_of
 from planq.api.jobs.routes.jobs import ACCEPTED, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
-from planq.api.submission import Submitted, sender_of, store_job
+from planq.api.submission import SubmittedJob, sender_of, store_job
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
 from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
@@ -128,7 +128,7 @@ async def fork_job(
     key = None if wanted.dry_run else idempotency_key
     given, earlier = await sender_of(services, who.tenant_id, {"fork_of": str(found), "body": sent}, key, traceparent)
     if earlier is not None:
-        return await accepted(services, who, Submitted(earlier))
+        return await accepted(services, who, SubmittedJob(earlier))
     job, steps = await services.requests.planned(who.tenant_id, found)
     tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
     forked = await fork_of(wanted, job, steps, tools, services.settings, limits, given=given)

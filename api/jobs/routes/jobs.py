@@ -42,7 +42,7 @@ from planq.api.jobs.filters import (
     filter_of,
 )
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from planq.api.submission import Submitted
+from planq.api.submission import SubmittedJob
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.tenants.keys import KeyScope
@@ -118,7 +118,7 @@ def seconds_to_wait(wait: float, prefer: str | None) -> tuple[float, dict[str, s
 
 
 async def ended_of(
-    services: Services, made: Submitted, seconds: float, request: Request
+    services: Services, made: SubmittedJob, seconds: float, request: Request
 ) -> JobView | Response | None:
     """Return a job that is stored as soon as it has ended, or asks a person, or as it stands after so many seconds.
 
@@ -134,7 +134,7 @@ async def ended_of(
     return client_closed_response() if view is None else view
 
 
-def located(made: Submitted) -> dict[str, str]:
+def located(made: SubmittedJob) -> dict[str, str]:
     """Return the headers of an answer with a job that is stored."""
     replayed = {} if made.submission is not None else {"Idempotency-Replayed": "true"}
     return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
@@ -150,7 +150,7 @@ async def get_job(
     return await _answer(services, job_id_of(job_id), wait, request)
 
 
-async def accepted(services: Services, who: Caller, made: Submitted) -> Response:
+async def accepted(services: Services, who: Caller, made: SubmittedJob) -> Response:
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)

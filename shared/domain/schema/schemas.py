@@ -22,7 +22,15 @@ from planq.shared.domain.errors import Misconfigured, capped
 from planq.shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
 from planq.shared.domain.schema.quick_check import QuickCheck
 from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
-from planq.shared.domain.schema.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
+from planq.shared.domain.schema.validators import (
+    MAX_STEPS,
+    MAX_VIOLATIONS,
+    UNKNOWN,
+    BoundedSchema,
+    Fault,
+    Steps,
+    TooCostly,
+)
 from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
@@ -53,8 +61,8 @@ class Schema:
     """A schema that has been checked; make one with `compile_schema`."""
 
     def __init__(self, schema: Mapping[str, Any], *, remembers: bool = True) -> None:
-        self._strict = Bounded(schema, partial=False, remembers=remembers)
-        self._partial = Bounded(schema, partial=True, remembers=remembers)
+        self._strict = BoundedSchema(schema, partial=False, remembers=remembers)
+        self._partial = BoundedSchema(schema, partial=True, remembers=remembers)
         self._quick = QuickCheck(schema)
 
     def violations(

@@ -97,7 +97,7 @@ class _Plan:
     leads_on: bool
 
 
-class Bounded:
+class BoundedSchema:
     """A schema of which every check ends; preconditions: it is valid, and never changed."""
 
     def __init__(self, schema: Mapping[str, Any], *, partial: bool, remembers: bool) -> None:

@@ -229,7 +229,7 @@ class ConversationStore:
             "list_conversations", tenant_id=tenant_id, channel=channel, thread=thread, below=below, limit=limit
         )
 
-    async def one(self, tenant_id: str, conversation_id: UUID) -> Row:
+    async def get(self, tenant_id: str, conversation_id: UUID) -> Row:
         """Return a conversation; raises `NotFound`."""
         row = await self._database.fetch_one("get_conversation", tenant_id=tenant_id, id=conversation_id)
         if row is None:

@@ -416,7 +416,7 @@ def test_what_is_asked_ahead_of_a_step_that_does_not_begin_is_withdrawn(play: Pl
         first, second = await open_questions(harness)
         before = (await seen(harness, job["id"]))[0]["expires_at"]
         await answer(harness, first, {})
-        found = await ElicitationStore(harness.database).one("default", second["id"])
+        found = await ElicitationStore(harness.database).get("default", second["id"])
         after, steps = await seen(harness, job["id"])
         return found["status"], steps[1]["status"], before > after["expires_at"]
 

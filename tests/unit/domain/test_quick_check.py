@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planq.shared.domain.schema.quick_check import QuickCheck
 from planq.shared.domain.schema.schemas import UNKNOWN, compile_schema
-from planq.shared.domain.schema.validators import Bounded, Steps
+from planq.shared.domain.schema.validators import BoundedSchema, Steps
 from planq.worker.tools import builtin
 from tests.support.harness import make_tool
 from tests.unit.domain.strategies import json_values
@@ -76,13 +76,13 @@ def is_understood(schema: Any) -> bool:
 def test_what_is_quickly_called_valid_is_valid(schema: Any, value: Any) -> None:
     if is_surely_valid(schema, value):
         assert list(jsonschema.Draft202012Validator(schema).iter_errors(value)) == []
-        assert Bounded(schema, partial=False, remembers=True).faults(value, Steps()) == ()
+        assert BoundedSchema(schema, partial=False, remembers=True).faults(value, Steps()) == ()
 
 
 @given(schemas(), values(unknown=True))
 def test_what_is_quickly_excused_is_excused(schema: Any, value: Any) -> None:
     if is_surely_valid(schema, value, partial=True):
-        assert Bounded(schema, partial=True, remembers=True).faults(value, Steps()) == ()
+        assert BoundedSchema(schema, partial=True, remembers=True).faults(value, Steps()) == ()
 
 
 SCHEMA = {
