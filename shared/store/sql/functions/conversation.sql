@@ -79,6 +79,8 @@ DECLARE
     v_run_at timestamptz;
     v_missed uuid;
     v_is_new boolean := false;
+    v_woken json := '[]';
+    v_later json;
 BEGIN
     IF v_known IS NOT NULL THEN
         RETURN v_known;
@@ -150,19 +152,22 @@ BEGIN
             v_missed := planq_miss_question(c, m.user_id);
         END IF;
     END IF;
+    -- Looks of their own, where they are needed: each within RETURN would be got ready for every message.
+    IF v_is_new AND v_begun = ARRAY[v_job] AND p_job->>'idempotency_key' IS NULL THEN
+        v_woken := json_build_array(json_build_object('id', v_job, 'agent', p_job->>'agent_name', 'tenant', m.tenant_id));
+    ELSIF cardinality(v_begun) > 0 THEN
+        SELECT coalesce(json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)), '[]') INTO v_woken
+        FROM jobs o WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id;
+    END IF;
+    IF m.debounce_seconds > 0 THEN
+        SELECT json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id,
+                                 'seconds', extract(epoch FROM o.run_at - planq_now())) INTO v_later
+        FROM jobs o WHERE o.id = coalesce(a.job, v_job) AND o.tenant_id = m.tenant_id AND o.status = 'queued'
+          AND o.run_at > planq_now() AND o.run_at < planq_never();
+    END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
-        'begun', CASE
-            WHEN v_is_new AND v_begun = ARRAY[v_job] AND p_job->>'idempotency_key' IS NULL THEN json_build_array(
-                json_build_object('id', v_job, 'agent', p_job->>'agent_name', 'tenant', m.tenant_id))
-            ELSE coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id)) FROM jobs o
-                           WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json) END,
-        'later', CASE WHEN m.debounce_seconds > 0 THEN (
-            SELECT json_build_object('id', o.id, 'agent', o.agent_name, 'tenant', o.tenant_id,
-                                     'seconds', extract(epoch FROM o.run_at - planq_now())) FROM jobs o
-            WHERE o.id = coalesce(a.job, v_job) AND o.tenant_id = m.tenant_id AND o.status = 'queued'
-              AND o.run_at > planq_now() AND o.run_at < planq_never()) END,
-        'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
+        'begun', v_woken, 'later', v_later, 'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
 END $$;
 
 -- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
@@ -383,12 +388,15 @@ BEGIN
         v_differs := array_remove(ARRAY[CASE WHEN k.user_id <> m.user_id THEN 'from.external_id' END,
                                         CASE WHEN k.text <> m.text THEN 'content.text' END], NULL);
     END IF;
-    RETURN CASE WHEN k.id IS NOT NULL THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
+    IF k.id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
         'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
         'question', (SELECT json_build_object('id', e.id, 'status', e.status) FROM elicitations e
                      WHERE e.id = k.answered_question_id AND e.tenant_id = m.tenant_id),
         'is_erased', k.status = 'erased', 'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END),
-        'ended', '[]'::json, 'begun', '[]'::json) END;
+        'ended', '[]'::json, 'begun', '[]'::json);
 END $$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
