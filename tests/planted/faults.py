@@ -25,7 +25,7 @@ class Fault:
 
 FAULTS = (
     # Domain
-    Fault(f"{DOMAIN}/jobs/retry.py", "min(attempt - 2, 30)", "min(attempt - 1, 30)", f"{UNIT}/test_retry.py"),
+    Fault(f"{DOMAIN}/values/backoff.py", "min(failures - 1, 64)", "min(failures, 64)", f"{UNIT}/test_retry.py"),
     Fault(f"{DOMAIN}/jobs/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/test_retry.py"),
     Fault(f"{DOMAIN}/jobs/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", UNIT),
     Fault(f"{DOMAIN}/jobs/retry.py", "decided.delay >= time_left", "decided.delay > time_left", UNIT),
@@ -59,8 +59,8 @@ FAULTS = (
     Fault(f"{DOMAIN}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", UNIT),
     Fault(
         f"{DOMAIN}/references/resolution.py",
-        "if size > self.left:",
-        "if size >= self.left:",
+        "if left < 0:  # before",
+        "if left <= 0:  # before",
         f"{UNIT}/test_resolution.py",
     ),
     Fault(
@@ -109,8 +109,8 @@ FAULTS = (
     ),
     Fault(
         "worker/engine/fence.py",
-        "self.clock() < self.ends_at",
-        "self.clock() <= self.ends_at",
+        "return self.clock() < float(at)",
+        "return self.clock() <= float(at)",
         "tests/unit/engine/test_fence.py",
     ),
     Fault(
