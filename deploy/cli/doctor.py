@@ -46,7 +46,7 @@ _MOST_LAG_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the report; `ok` None: not looked at. `advice` says what to do, `""` for nothing.
 
     What is ok and has advice is a warning: planq works, and an operator should look.
@@ -75,7 +75,7 @@ def doctor(
 
     Environment, settings, servers, schema, queues, workers and API; exit code 1 unless all are ok.
     """
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     with reported(as_json=as_json):
         for finding in examine(url, api_key, invariants=invariants):
             findings.append(finding)
@@ -87,7 +87,7 @@ def doctor(
     end(OK if is_well else NOT_OK)
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: CheckResult) -> None:
     mark, style = {True: ("ok", "green"), False: ("not ok", "red"), None: ("-", "dim")}[finding.ok]
     if finding.ok and finding.advice:
         mark, style = "warning", "yellow"
@@ -96,13 +96,13 @@ def _show(finding: Finding) -> None:
         out.print(f"{'':<7} {'':<20} → {as_line(finding.advice, 400)}")
 
 
-def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[Finding]:
+def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[CheckResult]:
     """Yield the findings, one after the other as they are made; `invariants` reads the whole stored history too."""
     yield _python()
     try:
         settings = located_settings()
     except Misconfigured as error:
-        yield Finding("settings", False, error.message, "correct the environment variables that are named")
+        yield CheckResult("settings", False, error.message, "correct the environment variables that are named")
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
@@ -111,7 +111,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
             "settings",
         )
     else:
-        yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
+        yield CheckResult("settings", True, f"model {settings.model}, log level {settings.log_level}")
         yield _worker_settings(settings)
         yield from _mcp_servers(settings)
         yield from _embedded(settings)
@@ -124,12 +124,12 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
     yield _api(url, api_key)
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     # Always well: an older Python could not have come so far.
-    return Finding("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    return CheckResult("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
 
 
-def _worker_settings(settings: Settings) -> Finding:
+def _worker_settings(settings: Settings) -> CheckResult:
     """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
     command = [*PYTHON, "-m", "planq.worker", Lane.IO, "--check"]
     # A worker asks for the broker's URL before anything else; whether there is one is found further below.
@@ -139,21 +139,21 @@ def _worker_settings(settings: Settings) -> Finding:
         )
     except subprocess.TimeoutExpired:
         found = f"not known: no answer within {_CHECK_SECONDS} s"
-        return Finding("tools and models", None, found, f"try `{' '.join(command[1:])}`")
+        return CheckResult("tools and models", None, found, f"try `{' '.join(command[1:])}`")
     if done.returncode == 0:
-        return Finding("tools and models", True, "what the settings name is there")
+        return CheckResult("tools and models", True, "what the settings name is there")
     found = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return Finding("tools and models", False, found.removeprefix("planq worker io: "), "correct what is named")
+    return CheckResult("tools and models", False, found.removeprefix("planq worker io: "), "correct what is named")
 
 
-def _mcp_servers(settings: Settings) -> Iterator[Finding]:
+def _mcp_servers(settings: Settings) -> Iterator[CheckResult]:
     """Connect to each MCP server as a worker does, one after the other, and count its tools."""
     if settings.mcp_file is None:
         return
     from planq.worker.tools.mcp.config import McpServer, PlanqOptions, read_mcp_file
     from planq.worker.tools.mcp.connection import ServerConnection
 
-    async def count(server: McpServer) -> Finding:
+    async def count(server: McpServer) -> CheckResult:
         name, listed = f"MCP server {server.name}", list[int]()
         connection = ServerConnection(server, lambda tools: listed.append(len(tools)))
         try:
@@ -161,32 +161,34 @@ def _mcp_servers(settings: Settings) -> Iterator[Finding]:
         finally:
             await connection.aclose()
         if is_there:
-            return Finding(name, True, f"{listed[-1]} tools over {server.transport}")
+            return CheckResult(name, True, f"{listed[-1]} tools over {server.transport}")
         if server.command is not None and shutil.which(server.command) is None:
             advice = f"install it, or correct `command` in {settings.mcp_file}"
-            return Finding(name, False, f"the command {server.command!r} is not on the PATH", advice)
-        return Finding(name, False, f"not reached: {connection.problem}", f"start it, or correct {settings.mcp_file}")
+            return CheckResult(name, False, f"the command {server.command!r} is not on the PATH", advice)
+        return CheckResult(
+            name, False, f"not reached: {connection.problem}", f"start it, or correct {settings.mcp_file}"
+        )
 
     try:
         servers = read_mcp_file(settings.mcp_file)
     except Misconfigured as error:
-        yield Finding("MCP servers", False, error.message, "correct the file")
+        yield CheckResult("MCP servers", False, error.message, "correct the file")
         return
     for server in servers:
         bounds = PlanqOptions(connect_timeout_seconds=min(server.planq.connect_timeout_seconds, _MCP_SECONDS))
         yield asyncio.run(count(server.model_copy(update={"planq": bounds})))
 
 
-def _space(settings: Settings) -> Iterator[Finding]:
+def _space(settings: Settings) -> Iterator[CheckResult]:
     """Look at the room for the embedded servers, where they are used."""
     data = runtime.data_folder()
     urls = (settings.database_url, settings.broker_url)
     if data.is_dir() and ("" in urls or serves(data, *urls)):
         lacking = lacks_space(data)
-        yield Finding("disk", lacking is None, lacking or free_space(data).partition(";")[0])
+        yield CheckResult("disk", lacking is None, lacking or free_space(data).partition(";")[0])
 
 
-def _embedded(settings: Settings) -> Iterator[Finding]:
+def _embedded(settings: Settings) -> Iterator[CheckResult]:
     """Look for the embedded servers' programs; they are needed only where no URL names a server."""
     from planq.deploy.local.postgres import installed_binaries
     from planq.deploy.local.valkey import installed_binary
@@ -197,9 +199,9 @@ def _embedded(settings: Settings) -> Iterator[Finding]:
     )
     for name, find, given in finders:
         try:
-            yield Finding(name, True, f"installed ({_package(find())})")
+            yield CheckResult(name, True, f"installed ({_package(find())})")
         except Misconfigured as missing:
-            yield Finding(name, bool(given), "not installed", "" if given else missing.message)
+            yield CheckResult(name, bool(given), "not installed", "" if given else missing.message)
 
 
 def _package(path: Path) -> str:
@@ -208,7 +210,7 @@ def _package(path: Path) -> str:
     return parts[parts.index("site-packages") + 1] if "site-packages" in parts else str(path)
 
 
-def _stores(settings: Settings) -> Iterator[Finding]:
+def _stores(settings: Settings) -> Iterator[CheckResult]:
     database = _database(settings)
     yield database
     if database.ok:
@@ -228,7 +230,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _payloads(settings: Settings) -> Finding:
+def _payloads(settings: Settings) -> CheckResult:
     """Write, read and remove an object where large outputs lie."""
     from planq.shared.store.payloads.objects import open_objects
 
@@ -238,16 +240,16 @@ def _payloads(settings: Settings) -> Finding:
             asyncio.run(objects.check())
     except PlanqError as error:
         advice = "correct PLANQ_PAYLOADS, or the AWS_… variables that say how a bucket is reached"
-        return Finding("large outputs", False, error.message, advice)
-    return Finding("large outputs", True, f"kept at {without_password(settings.payloads)}")
+        return CheckResult("large outputs", False, error.message, advice)
+    return CheckResult("large outputs", True, f"kept at {without_password(settings.payloads)}")
 
 
-def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:
+def _unseen(names: Iterable[str], lacking: str) -> Iterator[CheckResult]:
     for name in names:
-        yield Finding(name, None, f"not looked at: needs the {lacking}")
+        yield CheckResult(name, None, f"not looked at: needs the {lacking}")
 
 
-def _database(settings: Settings) -> Finding:
+def _database(settings: Settings) -> CheckResult:
     import psycopg
 
     from planq.shared.store.schema import server_connection
@@ -259,25 +261,25 @@ def _database(settings: Settings) -> Finding:
         with server_connection(url, pooled_schema, patience_seconds=_PATIENCE_SECONDS) as connection:
             version = connection.info.parameter_status("server_version")
     except Misconfigured as error:
-        return Finding("database", False, error.message, f"{_START}, or set DATABASE_URL")
+        return CheckResult("database", False, error.message, f"{_START}, or set DATABASE_URL")
     except psycopg.Error as error:
         place = without_password(settings.database_url)
         advice = f"check DATABASE_URL and that the server runs, or unset it and {_START}"
-        return Finding("database", False, f"no answer from {place}: {_first_line(error)}", advice)
-    return Finding("database", True, f"PostgreSQL {version} at {without_password(settings.database_url)}")
+        return CheckResult("database", False, f"no answer from {place}: {_first_line(error)}", advice)
+    return CheckResult("database", True, f"PostgreSQL {version} at {without_password(settings.database_url)}")
 
 
-def _schema(settings: Settings) -> Finding:
+def _schema(settings: Settings) -> CheckResult:
     from planq.shared.store.schema import current, needed
 
     try:
         have = current(settings.require_database(), settings.pooled_schema)
     except PlanqError as error:
-        return Finding("schema", False, error.message, "check that the server runs")
+        return CheckResult("schema", False, error.message, "check that the server runs")
     if have == needed():
-        return Finding("schema", True, f"version {have}, as this release needs")
+        return CheckResult("schema", True, f"version {have}, as this release needs")
     advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
-    return Finding("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
+    return CheckResult("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
 
 
 def _lanes(settings: Settings) -> Sequence[str]:
@@ -290,10 +292,10 @@ def _lanes(settings: Settings) -> Sequence[str]:
         return OWN_LANES
 
 
-def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[Finding]:
+def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[CheckResult]:
     """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
     if not settings.broker_url:
-        yield Finding(
+        yield CheckResult(
             "broker", False, "BROKER_URL is not set, and no `planq up` runs here", f"{_START}, or set BROKER_URL"
         )
         yield from _unseen(("queues", "dead letters"), "broker")
@@ -302,23 +304,25 @@ def _broker(settings: Settings, lanes: Iterable[str]) -> Iterator[Finding]:
     try:
         waiting, dead = _messages(settings.require_broker(), settings.broker_prefix, lanes)
     except Misconfigured as error:
-        yield Finding("broker", False, error.message, "correct BROKER_URL")
+        yield CheckResult("broker", False, error.message, "correct BROKER_URL")
     except BrokerUnavailable as error:
         advice = f"check BROKER_URL and that the server runs, or unset it and {_START}"
-        yield Finding("broker", False, f"{place} {error.message}", advice)
+        yield CheckResult("broker", False, f"{place} {error.message}", advice)
     else:
-        yield Finding("broker", True, f"answers at {place}")
-        yield Finding("queues", True, ", ".join(f"{name}: {n} waiting" for name, n in waiting.items()))
+        yield CheckResult("broker", True, f"answers at {place}")
+        yield CheckResult("queues", True, ", ".join(f"{name}: {n} waiting" for name, n in waiting.items()))
         yield _dead_letters(dead)
         return
     yield from _unseen(("queues", "dead letters"), "broker")
 
 
-def _dead_letters(count: int) -> Finding:
+def _dead_letters(count: int) -> CheckResult:
     if not count:
-        return Finding("dead letters", True, "none")
+        return CheckResult("dead letters", True, "none")
     advice = "something writes what is no wake-up: see `planq dead-letters list`, then `planq dead-letters drop`"
-    return Finding("dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice)
+    return CheckResult(
+        "dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice
+    )
 
 
 def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[str, int], int]:
@@ -347,7 +351,7 @@ def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[
         raise BrokerUnavailable(found) from error
 
 
-def _event_log(settings: Settings) -> Finding:
+def _event_log(settings: Settings) -> CheckResult:
     """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
     from planq.shared.store.events.log import EventLog, OpenTransaction
 
@@ -358,20 +362,20 @@ def _event_log(settings: Settings) -> Finding:
     try:
         ahead, holder = _asked(settings, ask)
     except PlanqError as error:
-        return Finding("event log", False, error.message, "check that the database runs")
+        return CheckResult("event log", False, error.message, "check that the database runs")
     if holder is not None:
         advice = "end it" if holder.pid is None else f"end it there, or by SELECT pg_terminate_backend({holder.pid})"
-        return Finding("event log", False, f"{holder}, so that no stream is told anything", advice)
+        return CheckResult("event log", False, f"{holder}, so that no stream is told anything", advice)
     if not ahead:
-        return Finding("event log", True, "in the order of this server's transactions")
+        return CheckResult("event log", True, "in the order of this server's transactions")
     found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which nobody is sent"
     advice = (
         "the dump was restored into a younger server: run the statement of docs/operations.md, Back up and restore"
     )
-    return Finding("event log", False, found, advice)
+    return CheckResult("event log", False, found, advice)
 
 
-def _master_keys(settings: Settings) -> Finding:
+def _master_keys(settings: Settings) -> CheckResult:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
     from planq.shared.store.tenants.secrets import SecretStore
@@ -379,39 +383,39 @@ def _master_keys(settings: Settings) -> Finding:
     try:
         used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
     except PlanqError as error:
-        return Finding("master keys", False, error.message, "check that the database runs")
+        return CheckResult("master keys", False, error.message, "check that the database runs")
     lost = sum(used[key_id] for key_id in used.keys() - {key.id for key in settings.master_keys})
     if not lost:
-        return Finding("master keys", True, f"all there, for {sum(used.values())} secrets")
+        return CheckResult("master keys", True, f"all there, for {sum(used.values())} secrets")
     found = f"gone for {lost} of {sum(used.values())} secrets"
-    return Finding(
+    return CheckResult(
         "master keys", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew"
     )
 
 
-def _channels(settings: Settings) -> Finding:
+def _channels(settings: Settings) -> CheckResult:
     """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
     from planq.shared.store.channels import ChannelStore
 
     try:
         troubled = _asked(settings, lambda database: ChannelStore(database).troubled(_MOST_CHANNELS))
     except PlanqError as error:
-        return Finding("channels", False, error.message, "check that the database runs")
+        return CheckResult("channels", False, error.message, "check that the database runs")
     if not troubled:
-        return Finding("channels", True, "nothing keeps any from being sent to")
+        return CheckResult("channels", True, "nothing keeps any from being sent to")
     told = "; ".join(f"{row['name']} of the tenant {row['tenant_id']}: {row['problem']}" for row in troubled)
     more = f"; and {left} more" if (left := troubled[0]["n"] - len(troubled)) else ""
-    return Finding("channels", True, told + more, "their tenants see it by GET /channels, `planq channels list`")
+    return CheckResult("channels", True, told + more, "their tenants see it by GET /channels, `planq channels list`")
 
 
 _MOST_CHANNELS = 3
 
 
-def _worker_registry(settings: Settings) -> Iterator[Finding]:
+def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
     from planq.shared.store.catalogue import list_tools
     from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> tuple[Sequence[Row], set[str], Finding, Sequence[Row], Sequence[Row]]:
+    async def ask(database: Database) -> tuple[Sequence[Row], set[str], CheckResult, Sequence[Row], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
         published = await list_tools(database)
         tools = _tools(len(published), await registry.awaited_tools(), await registry.differing_tools())
@@ -422,7 +426,7 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
         workers, named, tools, unfinished, freezes = _asked(settings, ask)
     except PlanqError as error:
         for name in ("workers", "tools", "jobs"):
-            yield Finding(name, False, error.message, "check that the database runs")
+            yield CheckResult(name, False, error.message, "check that the database runs")
         return
     yield _workers(workers, named)
     yield from map(_worker, workers)
@@ -448,14 +452,14 @@ def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _workers(workers: Sequence[Row], named: Iterable[str]) -> Finding:
+def _workers(workers: Sequence[Row], named: Iterable[str]) -> CheckResult:
     """Say how many workers of each lane live: of those that there always are, and those that tools have `named`."""
     lanes = {
         lane: sum(lane in worker["lanes"] for worker in workers) for lane in lanes_of([*workers, {"lanes": named}])
     }
     found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
     missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
-    return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
+    return CheckResult("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
 
 
 _MOST_TOOLS = 5
@@ -464,17 +468,17 @@ _FREEZES_WITHIN = timedelta(hours=1)
 _MOST_FREEZES = 5
 
 
-def _freeze(freeze: Row) -> Finding:
+def _freeze(freeze: Row) -> CheckResult:
     """Say where a loop stood that froze, and whose job it was; the latest ones come first."""
     whose = "" if freeze["job_id"] is None else f", in job {freeze['job_id']}"
     found = f"{freeze['process']} at {freeze['noted_at']:%H:%M:%S} UTC{whose}: {freeze['place']}"
-    return Finding("froze", True, found, "see `froze` in its log: what computes for long belongs to the lane cpu")
+    return CheckResult("froze", True, found, "see `froze` in its log: what computes for long belongs to the lane cpu")
 
 
 _AWAY = "start the server; the worker connects again by itself"
 
 
-def _worker(worker: Row) -> Finding:
+def _worker(worker: Row) -> CheckResult:
     """Say how a live worker fares, as its last heartbeat said."""
     lag, late = worker["lag_ms"], worker["late_outcomes"]
     found = (
@@ -483,19 +487,19 @@ def _worker(worker: Row) -> Finding:
     )
     advice = ""
     if worker["missing"]:
-        return Finding(f"worker {worker['name']}", False, "; ".join(worker["missing"]), _AWAY)
+        return CheckResult(f"worker {worker['name']}", False, "; ".join(worker["missing"]), _AWAY)
     if lag > _MOST_LAG_MS:
         advice = (
             "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "
             "little CPU; start more workers, or lower PLANQ_IO_CONCURRENCY"
         )
-    return Finding(f"worker {worker['name']}", True, found, advice)
+    return CheckResult(f"worker {worker['name']}", True, found, advice)
 
 
-def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> Finding:
+def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> CheckResult:
     """Say which tools steps wait for in vain, and which ones workers have with different schemas."""
     if not published:
-        return Finding("tools", False, "none published", "start a worker: it publishes its tools")
+        return CheckResult("tools", False, "none published", "start a worker: it publishes its tools")
     if awaited:
         waiting = [
             f"{row['n']} step{'s wait' if row['n'] > 1 else ' waits'} for {row['name']} in the lane {row['lane']} "
@@ -504,23 +508,25 @@ def _tools(published: int, awaited: Sequence[Row], differing: Sequence[Row]) -> 
         ]
         more = f" and for {len(awaited) - _MOST_TOOLS} other tools" if len(awaited) > _MOST_TOOLS else ""
         found = f"no live worker has what steps need: {', '.join(waiting)}{more}"
-        return Finding("tools", False, found, "start a worker that loads them, see PLANQ_TOOLS and PLANQ_TOOLS_FILE")
+        return CheckResult(
+            "tools", False, found, "start a worker that loads them, see PLANQ_TOOLS and PLANQ_TOOLS_FILE"
+        )
     if differing:
         forms = [
             f"{row['name']} {row['version'] or row['digest']}: {', '.join(row['workers'][:3])}"
             for row in differing[: 2 * _MOST_TOOLS]
         ]
         advice = "during a deployment this is expected; else give all workers the same tools"
-        return Finding("tools", True, f"workers have different schemas for one name: {'; '.join(forms)}", advice)
-    return Finding("tools", True, f"{published} published")
+        return CheckResult("tools", True, f"workers have different schemas for one name: {'; '.join(forms)}", advice)
+    return CheckResult("tools", True, f"{published} published")
 
 
-def _jobs(unfinished: Sequence[Row]) -> Finding:
+def _jobs(unfinished: Sequence[Row]) -> CheckResult:
     counts = [f"{row['n']} {row['status']}" for row in unfinished if row["kind"] == "job"]
-    return Finding("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
+    return CheckResult("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
 
 
-def _invariants(settings: Settings) -> Finding:
+def _invariants(settings: Settings) -> CheckResult:
     from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
     async def ask(database: Database) -> Sequence[Row]:
@@ -529,31 +535,31 @@ def _invariants(settings: Settings) -> Finding:
     try:
         broken = _asked(settings, ask)
     except PlanqError as error:
-        return Finding("invariants", False, error.message, "check that the database runs")
+        return CheckResult("invariants", False, error.message, "check that the database runs")
     found = [f"{row['invariant']} {row['job_id']} {_step(row)}".strip() for row in broken[:5]]
     more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
     if broken:
-        return Finding(
+        return CheckResult(
             "invariants", False, "; ".join(found) + more, "run it again in a minute; if it stays, report it"
         )
-    return Finding("invariants", True, "all hold")
+    return CheckResult("invariants", True, "all hold")
 
 
 def _step(row: Row) -> str:
     return "" if row["step_index"] is None else f"${row['step_index']}"
 
 
-def _api(url: str | None, api_key: str | None) -> Finding:
+def _api(url: str | None, api_key: str | None) -> CheckResult:
     try:
         with connect(url, api_key) as client:
             answer: dict[str, Any] = client.readiness()
     except PlanqError as error:
-        return Finding("api", False, error.message, f"{_START}, or name another with --url or PLANQ_URL")
+        return CheckResult("api", False, error.message, f"{_START}, or name another with --url or PLANQ_URL")
     checks = answer.get("checks") or {}
     if answer.get("status") == "ready":
-        return Finding("api", True, f"ready at {client.url}")
+        return CheckResult("api", True, f"ready at {client.url}")
     bad = "; ".join(f"{name}: {check.get('detail')}" for name, check in checks.items() if not check.get("ok"))
-    return Finding("api", False, f"at {client.url}, but not ready: {bad}", "see the lines above")
+    return CheckResult("api", False, f"at {client.url}, but not ready: {bad}", "see the lines above")
 
 
 def _first_line(error: BaseException) -> str:

@@ -17,7 +17,6 @@ import redis
 from typer.testing import CliRunner, Result
 
 from planq.deploy.cli import doctor as doctor_module
-from planq.deploy.cli.doctor import Finding
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.celery_config import create_celery
@@ -38,22 +37,21 @@ from tests.support.waiting import eventually
 Doctor = Callable[..., Result]
 
 
+Looks = dict[tuple[tuple[str, str], ...], doctor_module.CheckResult]
 PLACES = frozenset({"PLANQ_DATA", "PLANQ_PORT", "PLANQ_URL"})
 
 
 @pytest.fixture(scope="module")
-def looks() -> dict[tuple[tuple[str, str], ...], Finding]:
+def looks() -> Looks:
     """What a worker finds of the settings, by what else than places is set."""
     return {}
 
 
 @pytest.fixture
-def doctor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: dict[tuple[tuple[str, str], ...], Finding]
-) -> Doctor:
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: Looks) -> Doctor:
     examined = doctor_module._worker_settings
 
-    def looked_at_once(settings: Settings) -> Finding:
+    def looked_at_once(settings: Settings) -> doctor_module.CheckResult:
         """Start a worker for the same settings once: its libraries take seconds, and it asks no server."""
         given = {name: value for name, value in os.environ.items() if name.startswith("PLANQ_")}
         key = tuple(sorted((name, value) for name, value in given.items() if name not in PLACES))
