@@ -83,6 +83,8 @@ def test_a_worker_that_stood_still_cuts_off_what_others_took(make_scene: MakeSce
 def test_a_worker_that_hears_nothing_ends_to_be_started_again(make_scene: MakeScene, broker_url: str) -> None:
     scene = make_scene(PLANQ_CONSUMER_WATCHDOG_SECONDS="6", PLANQ_REMOTE_CONTROL="cancel_consumer")
     process = scene.stack.processes["io-1"]
+    # A worker that has not begun to listen would do so after it was told to stop.
+    assert scene.ended(scene.submit(("test_hold", {"seconds": 0})))["status"] == "completed"
 
     def is_cancelled() -> bool:
         replies = app.control.cancel_consumer("planq.io", reply=True, timeout=1)
