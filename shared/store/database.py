@@ -15,13 +15,17 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import cache
+from decimal import Decimal
+from functools import cache, lru_cache
 from importlib import resources
+from operator import attrgetter
 from time import monotonic
-from typing import Any, Self, TypeVar, cast
+from types import UnionType
+from typing import Any, Self, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -30,7 +34,8 @@ from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import TypeAdapter
 
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, storable
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.values.encoding import JsonText
 
 Row = Mapping[str, Any]
@@ -116,6 +121,53 @@ def record(kind: type[Record], row: Row) -> Record:
 @cache
 def _reader(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def sql_fields(item: Any) -> dict[str, Any]:
+    """Return the fields of a record as SQL functions take them, by its names, without those that are None.
+
+    What users wrote (`Any`, mappings), errors and limits are texts that hold JSON: functions that take JSON apart
+    refuse NUL and lone surrogates anywhere in it, which the type `json` itself stores as they are.
+    """
+    names, values_of, writes = _writer(cast(Any, type(item)))
+    return {
+        name: value if write is None else write(value)
+        for name, value, write in zip(names, values_of(item), writes, strict=True)
+        if value is not None
+    }
+
+
+def storable_fields(item: Any) -> dict[str, Any]:
+    """Do what `sql_fields` does, and replace what PostgreSQL cannot hold in a text."""
+    return {name: storable(value) if type(value) is str else value for name, value in sql_fields(item).items()}
+
+
+_Write: TypeAlias = Callable[[Any], Any]
+
+
+@cache
+def _writer(kind: Any) -> tuple[Sequence[str], _Write, Sequence[_Write | None]]:
+    hints = get_type_hints(kind)
+    options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints.values()]
+    writes = [next(filter(None, (_WRITES.get(get_origin(one) or one) for one in each)), None) for each in options]
+    return tuple(hints), attrgetter(*hints), writes
+
+
+@lru_cache(maxsize=64)
+def _limits_text(limits: Limits) -> str:
+    return json_text(limits.to_json())
+
+
+_WRITES: Mapping[Any, _Write] = {
+    Any: stored_text,
+    Mapping: stored_text,
+    JsonText: stored_text,
+    ErrorRecord: lambda error: json_text(error.to_json()),
+    Limits: _limits_text,
+    UUID: str,
+    Decimal: str,
+    bytes: bytes.hex,
+}
 
 
 def shown_time(value: datetime | None) -> str | None:

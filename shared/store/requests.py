@@ -11,7 +11,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
@@ -32,7 +31,7 @@ from planq.shared.domain.jobs.states import (
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import ArtifactRecord, PayloadRecord, Wake
 from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database, Row, json_text, stored_text
+from planq.shared.store.database import Database, Row, json_text, sql_fields
 from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
 from planq.shared.store.views import JobView, ViewLook, view_batcher
 
@@ -221,12 +220,12 @@ class RequestStore:
             raise Conflict("the job of this Idempotency-Key has just been removed; send the request again")
         return earlier, None
 
-    async def _insert(self, batch: Sequence[dict[str, object]]) -> Sequence[Row]:
+    async def _insert(self, batch: Sequence[Mapping[str, Any]]) -> Sequence[Row]:
         # Two processes that insert the same keys in different orders would wait for one another.
-        ordered = sorted(batch, key=lambda values: str(values["idempotency_key"] or ""))
+        ordered = sorted(batch, key=lambda values: values.get("idempotency_key", ""))
         rows = await self._database.call_table("planq_submit_jobs", json_text(ordered))
         found = {str(row["id"]): row for row in rows}
-        return [found[str(values["id"])] for values in batch]
+        return [found[values["id"]] for values in batch]
 
     async def earlier(self, tenant_id: str, idempotency_key: str, request_hash: str) -> UUID | None:
         """Return the job that was submitted under a key, None when the key is new.
@@ -442,45 +441,14 @@ class RequestStore:
         return row
 
 
-def submission_values(submission: Submission) -> dict[str, object]:
+_COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}
+
+
+def submission_values(submission: Submission) -> dict[str, Any]:
     """Return the item of `planq_submit_jobs` that a submission is."""
-    reuse, skills = submission.reuse, submission.skill_versions
-    return {
-        "id": str(submission.id),
-        "tenant_id": submission.tenant_id,
-        "strategy": str(submission.strategy),
-        "priority": str(submission.priority),
-        "model": submission.model,
-        "limits": _limits_text(submission.limits),
-        "tools": None if submission.tools is None else list(submission.tools),
-        "metadata": stored_text(submission.metadata),
-        "input": submission.input,
-        "user_id": submission.user_id,
-        "trace_id": submission.trace_id,
-        "idempotency_key": submission.idempotency_key,
-        "request_hash": submission.request_hash,
-        "plan": stored_text(submission.plan),
-        "expires_seconds": submission.expires_in.total_seconds(),
-        "forked_from": None if submission.forked_from is None else str(submission.forked_from),
-        "reuse": None if reuse is None else json_text({str(index): source for index, source in reuse.items()}),
-        "agent_name": submission.agent,
-        "agent_version": submission.agent_version,
-        "skill_versions": None if skills is None else list(skills),
-        "action": submission.action,
-        "budget": stored_text(submission.budget),
-        "loop_block": stored_text(submission.loop),
-        "with_input": stored_text(submission.with_),
-        "callback_url": submission.callback_url,
-        "is_task": submission.is_task,
-        "respond": str(submission.respond),
-        "history_of": None if submission.history_of is None else str(submission.history_of),
-    }
+    fields = {_COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
+    return {**fields, "expires_seconds": submission.expires_in.total_seconds()}
 
 
-@lru_cache(maxsize=64)
-def _limits_text(limits: Limits) -> str:
-    return json_text(limits.to_json())
-
-
-def _weight(values: dict[str, object]) -> int:
-    return 1 + sum(len(str(values[name])) for name in ("plan", "input", "with_input")) // _BYTES_OF_AN_ITEM
+def _weight(values: Mapping[str, Any]) -> int:
+    return 1 + sum(len(values.get(name, "")) for name in ("plan", "input", "with_input")) // _BYTES_OF_AN_ITEM

@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, storable
+from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
 from planq.shared.ports.jobs.claims import StepClaim
-from planq.shared.store.database import Database, Row, json_text
+from planq.shared.store.database import Database, Row, json_text, storable_fields
 from planq.shared.store.ids import new_ids
 
 
 def children_text(claim: StepClaim, delegated: Delegated) -> str:
-    """Return the JSON in which `planq_delegate_step` takes the child jobs: their ids sort as they were asked for.
-
-    What text cannot hold is replaced; what holds JSON is a text of its own.
-    """
+    """Return the JSON in which `planq_delegate_step` takes the child jobs: their ids sort as they were asked for."""
     ids = new_ids(len(delegated.children), after=claim.ref.job_id)
     pairs = zip(ids, delegated.children, strict=True)
     return json_text([_child(id, position, child) for position, (id, child) in enumerate(pairs)])
@@ -66,21 +63,5 @@ def error_record(stored: Mapping[str, Any]) -> ErrorRecord:
 
 
 def _child(id: UUID, position: int, child: ChildRequest) -> dict[str, Any]:
-    return {
-        "id": str(id),
-        "position": position,
-        "agent": _text(child.agent),
-        "input": storable(child.input),
-        "action": _text(child.action),
-        "with": json_text(dict(child.with_)) if child.with_ else None,
-        "seconds": child.timeout_seconds,
-        "key": _text(child.key),
-        "plan": None if child.plan is None else json_text(dict(child.plan)),
-        "source": child.plan_source,
-        "model": _text(child.model),
-        "history": None if child.history is None else str(child.history),
-    }
-
-
-def _text(value: str | None) -> str | None:
-    return None if value is None else storable(value)
+    fields = {**storable_fields(child), "id": str(id), "position": position}
+    return fields if child.with_ else {name: value for name, value in fields.items() if name != "with_"}

@@ -35,73 +35,23 @@ from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, TransitionResult
+from planq.shared.ports.jobs.store import ArtifactRecord, PayloadRecord, TransitionResult
 from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.database import Row, json_text, record, stored_text
+from planq.shared.store.database import Row, json_text, record, sql_fields, storable_fields, stored_text
 from planq.shared.store.ids import new_id
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
     """Return a step as `planq_accept_plans` and `planq_chain_tool` take it; `reused` is whose outcome it has."""
-    shape = {
-        "index": step.index,
-        "kind": str(step.kind),
-        "tool_name": step.tool_name,
-        "lane": str(step.lane),
-        "effect": str(step.effect),
-        "arguments": json_text(step.arguments),
-        "inputs": list(step.inputs),
-        "depends_on": list(step.depends_on),
-        "dependents": list(step.dependents),
-        "retries": step.retries,
-        "timeout_seconds": step.timeout_seconds,
-        "recovery": str(step.recovery),
-        "wanted": json_text([path_text(path) for path in step.wanted]) if step.wanted else None,
-    }
-    if step.path:
-        shape["path"] = step.path
-    if step.verbatim:
-        shape["verbatim"] = True
-    if step.digest is not None:
-        shape["digest"] = step.digest
-    if step.longest_seconds is not None:
-        shape["longest_seconds"] = step.longest_seconds
+    fields = sql_fields(step)
+    del fields["wanted"]
+    if step.wanted:
+        fields["wanted"] = json_text([path_text(path) for path in step.wanted])
     if step.known is not None:
-        error = step.known.error
-        shape |= {
-            "known": str(step.known.status),
-            "error": None if error is None else json_text(error.to_json()),
-            "output_of": step.known.output_of,
-        }
+        fields |= {**sql_fields(step.known), "known": step.known.status}
     if reused is not None:
-        shape |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
-    return shape
-
-
-def message_to_json(message: Message) -> dict[str, Any]:
-    """Return the form in which `planq_end_jobs` takes a message."""
-    return {
-        "kind": message.kind,
-        "call_id": storable(message.call_id),
-        "name": storable(message.name),
-        "content": json_text(message.content),
-    }
-
-
-def call_to_json(call: ModelCall) -> dict[str, Any]:
-    """Return the form in which the transitions take a model call."""
-    return {
-        "id": None if call.id is None else str(call.id),
-        "purpose": str(call.purpose),
-        "model": call.model,
-        "attempts": call.attempts,
-        "latency_ms": call.latency_ms,
-        "input_tokens": call.input_tokens,
-        "output_tokens": call.output_tokens,
-        "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
-        "error": json_text(call.error.to_json()) if call.error else None,
-        "exchange": None if call.exchange is None else json_text(call.exchange),
-    }
+        fields |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
+    return fields
 
 
 def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]:
@@ -110,7 +60,7 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
     if calls:
         costs = [call.cost_usd for call in calls if call.cost_usd is not None]
         fence |= {
-            "calls": json_text([call_to_json(call) for call in calls]),
+            "calls": json_text(list(map(sql_fields, calls))),
             "spent_calls": len(calls),
             "spent_input": sum(call.input_tokens for call in calls),
             "spent_output": sum(call.output_tokens for call in calls),
@@ -224,16 +174,11 @@ def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: Payloa
 def elicitation_text(id: UUID, question: Elicitation, step: int | None = None) -> str:
     """Return the JSON in which `planq_ask_step` takes a question, and `planq_ask_ahead` one about a step."""
     fields = {
+        **storable_fields(question),
         "id": str(id),
-        "kind": str(question.kind),
         "message": capped(question.message, MAX_ELICITATION_CHARS),
-        "schema": stored_text(question.schema),
-        "url": None if question.url is None else storable(question.url),
         "details": json_text(question.details) if question.details else None,
-        "default": stored_text(question.default),
-        "ordinal": question.ordinal,
-        "state": stored_text(question.state),
-        "asked_of": str(question.asked_of.kind),
+        "asked_of": question.asked_of.kind,
         "asked_ids": list(map(storable, question.asked_of.ids)) or None,
         "call": question.details.get("arguments_sha256"),
         "step": step,
@@ -258,18 +203,9 @@ def artifact_text(artifact: ArtifactRecord) -> str:
 
 
 def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
-    fields = {
-        "id": artifact.id,
-        "skill_id": artifact.skill_id,
-        "type": artifact.type,
-        "metadata": None if artifact.metadata is None else json_text(artifact.metadata),
-        "beside": [_artifact_fields(one) for one in artifact.beside] or None,
-        "content": artifact.content,
-        "media_type": artifact.media_type,
-        "body": artifact.body and artifact.body.body.decode(),
-        "hash": artifact.hash and artifact.hash.hex(),
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = sql_fields(artifact)
+    del fields["beside"]
+    return {**fields, "beside": list(map(_artifact_fields, artifact.beside))} if artifact.beside else fields
 
 
 def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -> list[Wake]:

@@ -9,8 +9,7 @@ from typing import Any
 from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.store import ClaimRequest, JobEnd
-from planq.shared.store.database import Row, json_text, stored_text
-from planq.shared.store.jobs.codec import message_to_json
+from planq.shared.store.database import Row, json_text, storable_fields, stored_text
 
 _BYTES_OF_A_SUCCESS = 16 * 1024
 """A success that is longer counts as several, so that a statement stays within a few megabytes."""
@@ -49,7 +48,7 @@ def end_fields(end: JobEnd) -> dict[str, Any]:
     if end.stop_reason is not None:
         fields["stop_reason"] = str(end.stop_reason)
     if end.messages:
-        fields["messages"] = [message_to_json(message) for message in end.messages]
+        fields["messages"] = list(map(storable_fields, end.messages))
     return fields
 
 

@@ -42,11 +42,10 @@ from planq.shared.ports.jobs.store import (
 )
 from planq.shared.store.batching import Batcher
 from planq.shared.store.conversations.turns import history
-from planq.shared.store.database import Database, as_json, json_text, query, stored_text
+from planq.shared.store.database import Database, as_json, json_text, query, sql_fields, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import children_text, outcomes
 from planq.shared.store.jobs.codec import (
-    call_to_json,
     elicitation_text,
     holder_to_json,
     made_to_json,
@@ -285,7 +284,7 @@ class PostgresJobStore:
             as_json(error.to_json()),
             delay,
             as_json(asdict(tried)),
-            as_json([call_to_json(call) for call in calls]),
+            as_json(list(map(sql_fields, calls))),
             kept,
         )
         return applied
@@ -421,7 +420,7 @@ class PostgresJobStore:
         return Approved(tools, row["tokens"], row["cost"], row["calls"])
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
-        await self._database.call("planq_record_calls", job_id, as_json([call_to_json(call) for call in calls]))
+        await self._database.call("planq_record_calls", job_id, as_json(list(map(sql_fields, calls))))
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
         applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))

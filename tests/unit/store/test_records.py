@@ -1,7 +1,8 @@
-"""Rows as records: what users wrote comes through as it is."""
+"""Rows as records, and records for SQL: what users wrote comes through as it is."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.store.database import record
+from planq.shared.domain.values.encoding import JsonText
+from planq.shared.store.database import record, sql_fields, storable_fields
 
 ODD = {"\ud800": "\udfff", "\0": [10**40, 1e400, {"b": None, "a": -0.0}]}
 
@@ -25,6 +27,7 @@ class Row:
     anything: Any
     text: str
     left: timedelta | None = None
+    plan: Mapping[str, Any] | JsonText | None = None
 
 
 def test_what_users_wrote_is_not_looked_at_and_the_rest_has_its_type() -> None:
@@ -45,3 +48,18 @@ def test_what_users_wrote_is_not_looked_at_and_the_rest_has_its_type() -> None:
 def test_what_is_no_such_record_is_refused() -> None:
     with pytest.raises(ValueError, match="lane"):
         record(Row, {"id": UUID(int=7), "lane": "no lane!", "effect": "read", "named": {}, "anything": 1, "text": ""})
+
+
+def test_sql_is_given_what_users_wrote_as_texts_and_nothing_that_is_none() -> None:
+    written = {"\ud800": "\0", "n": [10**40, {"b": None, "a": 1}]}
+    row = Row(UUID(int=7), Lane.IO, Effect.READ, written, [written], "a\0", plan=JsonText(b'{"calls":[]}'))
+    found = sql_fields(row)
+    assert [json.loads(found.pop(name)) for name in ("named", "anything")] == [written, [written]]
+    assert storable_fields(row)["text"] == "a\ufffd"
+    assert found == {
+        "id": str(UUID(int=7)),
+        "lane": "io",
+        "effect": "read",
+        "text": "a\0",
+        "plan": '{"calls":[]}',
+    }

@@ -48,7 +48,8 @@ BEGIN
 END $$;
 
 -- Stores the child jobs of a step of the job `j`, which the caller holds, and appends their events. `p_children` lists {id,
--- position, agent, input, action, with, seconds, key, plan, source, model, history}, `with` and `plan` as texts that hold JSON.
+-- position, agent, input, action, with_, timeout_seconds, key, plan, plan_source, model, history}, `with_` and `plan` as texts
+-- that hold JSON.
 -- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -56,11 +57,11 @@ DECLARE
     v_dead int;
 BEGIN
     WITH given AS (
-        SELECT c.*, a.version, a.pinned, a.strategy, a.loop_block, greatest(least(c.seconds, v_left), 0.001) AS life,
+        SELECT c.*, a.version, a.pinned, a.strategy, a.loop_block, greatest(least(c.timeout_seconds, v_left), 0.001) AS life,
                planq_child_error(c.agent, a.version, a.pinned) AS error
         FROM json_to_recordset(p_children) AS c (
-            id uuid, position int, agent text, input text, action text, "with" text, seconds float8, key text,
-            plan text, source text, model text, history text
+            id uuid, position int, agent text, input text, action text, with_ text, timeout_seconds float8, key text,
+            plan text, plan_source text, model text, history text
         ) LEFT JOIN LATERAL (
             SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned, d.strategy,
                    planq_loop_block(j.tenant_id, d.loop_block) AS loop_block FROM agents d
@@ -81,7 +82,7 @@ BEGIN
                j.conversation_id, CASE WHEN r.history IS NOT NULL THEN planq_history_of_child(j, r.history) END, j.in_message_flow, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
                planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
-               r.pinned, r.action, r."with"::json,
+               r.pinned, r.action, r.with_::json,
                CASE WHEN NOT r.is_dead THEN j.paused_at END,
                CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
                r.error,
@@ -94,7 +95,7 @@ BEGIN
         RETURNING jobs.id, jobs.status, jobs.error, jobs.child_position
     ), planned AS (
         INSERT INTO plans (job_id, round, tenant_id, source, body)
-        SELECT g.id, 0, j.tenant_id, g.source, g.plan::json FROM given g JOIN born b ON b.id = g.id
+        SELECT g.id, 0, j.tenant_id, g.plan_source, g.plan::json FROM given g JOIN born b ON b.id = g.id
         WHERE g.plan IS NOT NULL
     ), appended AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
