@@ -353,12 +353,12 @@ def _query_names(dependant: Dependant) -> list[str]:
 def _check_query(request: Request, known: Sequence[str]) -> None:
     """Raise `InvalidRequest` with every parameter of the query that nothing reads, or that stands there twice."""
     given = Counter(name for name, _ in request.query_params.multi_items())
-    told = f"known parameters are {', '.join(known)}" if known else "this takes none"
+    hint = f"known parameters are {', '.join(known)}" if known else "this takes none"
     defects = [
         {
             "in": "query",
             "field": capped(name, 100),
-            "message": "stands there more than once; send it once" if name in known else f"unknown parameter; {told}",
+            "message": "stands there more than once; send it once" if name in known else f"unknown parameter; {hint}",
         }
         for name, count in given.items()
         if name not in known or count > 1

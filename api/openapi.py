@@ -91,8 +91,8 @@ def _build(app: FastAPI, *, with_keys: bool) -> dict[str, Any]:
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
     if with_keys:
-        told = "A key that `planq keys create` has made, or one of PLANQ_API_KEYS."
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": told}}
+        what = "A key that `planq keys create` has made, or one of PLANQ_API_KEYS."
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": what}}
         document["security"] = [{"key": []}]
         for path in OPEN_PATHS & document["paths"].keys():
             document["paths"][path]["get"]["security"] = []

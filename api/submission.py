@@ -161,8 +161,8 @@ async def _check_planner(services: Services, submission: Submission) -> None:
     if name is None or (known := await services.workers.planners()) is None or name in known:
         return
     there = _listed(sorted(known)) or "none"
-    told = f"no worker has a planner {capped(name, 80)!r}; {suggestion(name, known)}there are {there}"
-    raise block_refused([(("planner",), told)])
+    message = f"no worker has a planner {capped(name, 80)!r}; {suggestion(name, known)}there are {there}"
+    raise block_refused([(("planner",), message)])
 
 
 async def store_job(services: Services, submission: Submission) -> SubmittedJob:
@@ -359,8 +359,8 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
 
 
 def _without_rounds(block: LoopBlock) -> list[Finding]:
-    told = "only a job with rounds has it; send strategy: loop, or strategy: react"
-    return [((name,), told) for name in block.of_loops_alone()]
+    message = "only a job with rounds has it; send strategy: loop, or strategy: react"
+    return [((name,), message) for name in block.of_loops_alone()]
 
 
 def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False, field: str = "input") -> str:
@@ -440,8 +440,8 @@ def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
     """Return what a plan has that a planner may write, and a caller may not: steps that would never run."""
     if document.dropped:
         last = len(document.plan.calls) - 1
-        told = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
-        return [invalid_plan(told, f"/steps/{last}", last)]
+        message = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
+        return [invalid_plan(message, f"/steps/{last}", last)]
     return []
 
 

@@ -189,6 +189,6 @@ def _malformed(key: str) -> Unauthorized:
 
 def _insufficient(caller: Caller, needed: frozenset[KeyScope]) -> HttpRefusal:
     wanted, has = sorted(needed), ", ".join(sorted(caller.scopes))
-    told = f"this needs a key with the scope {' or '.join(wanted)}; the key {caller.key_name!r} has {has}"
+    message = f"this needs a key with the scope {' or '.join(wanted)}; the key {caller.key_name!r} has {has}"
     challenge = f'Bearer realm="planq", error="insufficient_scope", scope="{" ".join(wanted)}"'
-    return HttpRefusal(403, "insufficient_scope", told, headers={"WWW-Authenticate": challenge})
+    return HttpRefusal(403, "insufficient_scope", message, headers={"WWW-Authenticate": challenge})

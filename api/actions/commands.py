@@ -86,11 +86,11 @@ def act(
         }
         with connect(url, api_key) as client:
             counted = client.ask("POST", "job-actions", body={**body, "dry_run": True})
-            told = f"{counted['count']}{' or more' if counted['or_more'] else ''}"
+            selected = f"{counted['count']}{' or more' if counted['or_more'] else ''}"
             if dry_run:
-                print_json(counted) if as_json else out.print(f"{told} to {what.value}")
+                print_json(counted) if as_json else out.print(f"{selected} to {what.value}")
                 return
-            if not yes and not typer.confirm(f"{what.value} {told} jobs?", err=True):
+            if not yes and not typer.confirm(f"{what.value} {selected} jobs?", err=True):
                 end(NOT_OK)
             action = client.ask("POST", "job-actions", body=body)
             err.print(f"job action {action['id']}", style="dim")

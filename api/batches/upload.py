@@ -70,16 +70,16 @@ async def _room(services: Services, tenant_id: str) -> tuple[int, int]:
     config = (await services.tenants.of(tenant_id)).config
     stored, waiting = await services.batches.intake(tenant_id)
     if stored + services.uploads[tenant_id] >= config.max_uploads:
-        told = f"expected at most {config.max_uploads} uploads of this tenant at once; send this one again later"
-        raise _refused("too_many_uploads", told)
+        message = f"expected at most {config.max_uploads} uploads of this tenant at once; send this one again later"
+        raise _refused("too_many_uploads", message)
     if waiting >= config.max_waiting_lines:
         raise _too_many_lines(waiting, config.max_waiting_lines)
     return waiting, config.max_waiting_lines
 
 
 def _too_many_lines(waiting: int, most: int) -> HttpRefusal:
-    told = f"expected at most {most} lines of this tenant that have not ended, found {waiting}; try later"
-    return _refused("too_many_lines", told)
+    message = f"expected at most {most} lines of this tenant that have not ended, found {waiting}; try later"
+    return _refused("too_many_lines", message)
 
 
 def _refused(code: str, told: str) -> HttpRefusal:

@@ -131,8 +131,8 @@ def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
     """Return what is wrong with fields of a document that stands at `place`, at most `MAX_DEFECTS` of them."""
     defects = defects_of_fields(error, *place)[:MAX_DEFECTS]
     found = [{"field": capped(one.pointer, 200), "message": one.message} for one in defects]
-    told = "; ".join(f"{one['field'] or 'the line'}: {one['message']}" for one in found)
-    return ErrorRecord(InvalidRequest.code, capped(told), details={"errors": found})
+    message = "; ".join(f"{one['field'] or 'the line'}: {one['message']}" for one in found)
+    return ErrorRecord(InvalidRequest.code, capped(message), details={"errors": found})
 
 
 async def _checked(

@@ -81,8 +81,8 @@ async def _proved(services: Services, tenant: str, token: str) -> tuple[Post, Bo
     digest = hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
     is_right = hmac.compare_digest(digest, expected.ljust(len(digest), "-"))
     if found is None or not is_right or found.kind is not ChannelKind.TELEGRAM:
-        told = f"expected the header {PROOF_HEADER} with the secret token of the tenant's webhook"
-        raise HttpRefusal(403, "not_proved", told)
+        message = f"expected the header {PROOF_HEADER} with the secret token of the tenant's webhook"
+        raise HttpRefusal(403, "not_proved", message)
     config = found.config
     bot = Bot(config["bot_id"], config["username"], config.get("groups") == "all")
     return await post_of(services, tenant, TELEGRAM), bot

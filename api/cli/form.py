@@ -30,13 +30,13 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         wanted = described if isinstance(described, Mapping) else {}
         hint = wanted.get("enum") or wanted.get("type") or "JSON"
         shown = " | ".join(map(str, hint)) if isinstance(hint, list) else str(hint)
-        told = f"{as_line(wanted.get('title') or name, 80)} ({as_line(shown, 200)})"
+        label = f"{as_line(wanted.get('title') or name, 80)} ({as_line(shown, 200)})"
         if text := wanted.get("description"):
             err.print(as_line(text, 500), style="dim")
         default = wanted.get("default", "" if name not in required else None)
         while True:
             # What is taken by Enter is shown to the last character, and never by click, which prints it as it is.
-            typed = typer.prompt(f"{told}{_shown_default(default)}", default=default, show_default=False, err=True)
+            typed = typer.prompt(f"{label}{_shown_default(default)}", default=default, show_default=False, err=True)
             if typed == "" and name not in required:
                 break
             try:

@@ -46,8 +46,8 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
     if found is None:
         return None
     if not isinstance(found, str) or not found:
-        told = f"expected the name of an agent, found {excerpt(found)}"
-        raise body_refused([Defect("metadata.agent", "", told)])
+        message = f"expected the name of an agent, found {excerpt(found)}"
+        raise body_refused([Defect("metadata.agent", "", message)])
     return read_named_agent(found)
 
 

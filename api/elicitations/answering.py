@@ -57,8 +57,8 @@ def _content(schema: Any, given: Any) -> Any:
             actual=size,
         )
     if defects := content_defects(schema, content):
-        told = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
-        raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
+        message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
+        raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
     return content
 
 
@@ -71,8 +71,8 @@ async def _settle(
     if status is ElicitationStatus.ACCEPTED:
         given = {} if request.content is None else request.content
         if defects := content_defects(OUTCOME_SCHEMA, given):
-            told = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
-            raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
+            message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
+            raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
         job, steps = await services.requests.planned(tenant_id, row["job_id"], row["step_index"])
         settle = SettleRequest.model_validate(given)
         tools = await services.catalogue.renewed(tenant_id)

@@ -173,8 +173,8 @@ def decode_body(body: bytes, *, is_unique: bool = True, name: str = "the body") 
     try:
         return decode_bounded(body, MAX_BODY_PARTS, is_unique=is_unique)
     except TooManyParts as error:
-        told = f"{name}: expected at most {MAX_BODY_PARTS} values and keys, found more; send less at once"
-        raise HttpRefusal(413, TooLarge.code, told, limit=MAX_BODY_PARTS) from error
+        message = f"{name}: expected at most {MAX_BODY_PARTS} values and keys, found more; send less at once"
+        raise HttpRefusal(413, TooLarge.code, message, limit=MAX_BODY_PARTS) from error
     except json.JSONDecodeError as error:
         # The message of the decoder ends with its own rendering of the place.
         reason = error.msg.partition(": line ")[0]
@@ -188,13 +188,13 @@ def decode_body(body: bytes, *, is_unique: bool = True, name: str = "the body") 
     except RecursionError as error:
         raise HttpRefusal(400, "malformed_json", "the body is nested too deeply") from error
     except LongInteger as error:
-        told = f"expected integers of at most 64 bits, found {error.text}; send it as a string"
-        raise HttpRefusal(422, "invalid_request", told) from error
+        message = f"expected integers of at most 64 bits, found {error.text}; send it as a string"
+        raise HttpRefusal(422, "invalid_request", message) from error
     except RepeatedKey as error:
         field = error.pointer.removeprefix("/")
-        told = "the key stands there more than once, and which value counts is open; send it once"
-        defect = Defect(field, "", told).of_body()
-        raise HttpRefusal(422, "invalid_request", f"{capped(field, 200)}: {told}", errors=[defect]) from error
+        message = "the key stands there more than once, and which value counts is open; send it once"
+        defect = Defect(field, "", message).of_body()
+        raise HttpRefusal(422, "invalid_request", f"{capped(field, 200)}: {message}", errors=[defect]) from error
 
 
 def body_digest(value: Any) -> str:

@@ -80,8 +80,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self._bounds.connections:
             self._tell_of_too_many()
-            told = f"this process serves {self._bounds.connections} connections already; try again in a moment"
-            self._refuse(503, "too_many_connections", told, linger=0.0)
+            message = f"this process serves {self._bounds.connections} connections already; try again in a moment"
+            self._refuse(503, "too_many_connections", message, linger=0.0)
             return
         self._await(_Phase.NEXT)
 
@@ -171,8 +171,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         most = self._bounds.head_bytes
-        told = f"expected at most {most} bytes of request line, header fields and framing, found more"
-        self._refuse(431, "header_too_large", told)
+        message = f"expected at most {most} bytes of request line, header fields and framing, found more"
+        self._refuse(431, "header_too_large", message)
 
     def _await(self, phase: _Phase) -> None:
         """Let the time run for what the client has to send now, unless it runs already."""

@@ -288,6 +288,6 @@ def _checked_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinit
     defects = violations(schema or {}, output)
     if defects:
         errors = [{"pointer": f"/output{defect.pointer}", "message": defect.message} for defect in defects]
-        told = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors)
-        raise InvalidRequest(f"the output breaks the output schema of {tool_name!r}: {told}", errors=errors)
+        message = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors)
+        raise InvalidRequest(f"the output breaks the output schema of {tool_name!r}: {message}", errors=errors)
     return body

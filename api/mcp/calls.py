@@ -149,8 +149,8 @@ async def _result(services: Services, tenant_id: str, view: JobView) -> CallTool
         why = f"a person has to answer first ({'; '.join(asked)})" if asked else "it has not ended"
         return _failed(f"{job['status']}: {why}; {_LATER} GET /jobs/{job_id}", job_id)
     error = next((one["error"] for one in job["steps"] if one["error"]), None) or job["error"]
-    told = "the job was cancelled" if error is None else f"{error['code']}: {error['message']}"
-    return _failed(told, job_id)
+    message = "the job was cancelled" if error is None else f"{error['code']}: {error['message']}"
+    return _failed(message, job_id)
 
 
 _LATER = f"call again with the same _meta/{IDEMPOTENCY_KEY}, if there was one, or look at"

@@ -175,7 +175,7 @@ def _endpoint_row(endpoint: dict[str, Any]) -> list[str]:
 
 def _delivery_row(delivery: dict[str, Any]) -> list[str]:
     error = delivery["error"]
-    told = "" if error is None else f"{error['code']}: {error['message']}"
+    message = "" if error is None else f"{error['code']}: {error['message']}"
     attempts = f"attempt {delivery['attempt']}"
     target = as_line(delivery["url"] or f"channel {delivery['channel']}", 60)
-    return [delivery["id"], delivery["status"], delivery["event"], attempts, target, as_line(told, 100)]
+    return [delivery["id"], delivery["status"], delivery["event"], attempts, target, as_line(message, 100)]

@@ -139,8 +139,8 @@ async def post_endpoint(body: EndpointRequest, services: Use, who: Who) -> Respo
     left = 0 if row is None else most - row["others"] - 1
     headers = {"X-RateLimit-Endpoints-Limit": str(most), "X-RateLimit-Endpoints-Remaining": str(left)}
     if row is None:
-        told = f"expected at most {most} endpoints of this tenant; remove one that is not used any more"
-        raise HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, "too_many_endpoints", told, headers=headers)
+        message = f"expected at most {most} endpoints of this tenant; remove one that is not used any more"
+        raise HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, "too_many_endpoints", message, headers=headers)
     (secret,) = await services.signing.of(who.tenant_id, row["id"])
     return JsonResponse({**_endpoint(row), "secret": secret}, status_code=201, headers=headers)
 

@@ -49,8 +49,8 @@ def prepare(paths: Iterable[Path]) -> tuple[Sequence[PreparedDocument], Sequence
         kind = _kind(found.path, is_named=is_named)
         if kind is None:
             if is_named:
-                told = "expected .yaml, .yml or .json (an agent) or .md (a skill)"
-                defects.append(_file_defect(found.source, told))
+                message = "expected .yaml, .yml or .json (an agent) or .md (a skill)"
+                defects.append(_file_defect(found.source, message))
             continue
         one = _read(found, kind, defects)
         if one is None:

@@ -169,8 +169,8 @@ class _Turn:
         if question["status"] != "open":
             return
         if question["kind"] == "outcome":
-            told = f"planq settle {question['job_id']} {question['step_index']}"
-            err.print(f"{as_line(question['message'], 500)}\n  {told} happened --output JSON | did-not-happen")
+            command = f"planq settle {question['job_id']} {question['step_index']}"
+            err.print(f"{as_line(question['message'], 500)}\n  {command} happened --output JSON | did-not-happen")
             return
         if question["asked_of"] == "operator":
             err.print(f"this waits for others: {as_line(question['message'], 500)}", style="yellow")

@@ -172,8 +172,8 @@ async def _check_agent(services: Services, who: Who, agent: NamedAgent | None, f
         return
     await pin_agent(services.agents, services.skills, who.tenant_id, agent.name, agent.version)
     if follows and agent.version is not None:
-        told = f"the newest version is followed; expected an agent without a version, found {agent}"
-        raise body_refused([Defect("follow_agent", "", told)])
+        message = f"the newest version is followed; expected an agent without a version, found {agent}"
+        raise body_refused([Defect("follow_agent", "", message)])
 
 
 @conversation_routes.get("/conversations", response_model=ConversationPage)

@@ -191,8 +191,8 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
 
 def _require_one_input(*places: str | None) -> None:
     if places.count("-") > 1:
-        told = "two of the text, the plan, the loop, --with and --context cannot both come from standard input"
-        raise typer.BadParameter(told)
+        message = "two of the text, the plan, the loop, --with and --context cannot both come from standard input"
+        raise typer.BadParameter(message)
 
 
 def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:

@@ -164,8 +164,8 @@ async def resume_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     await check_job_is_open_to(who, services, found, is_task=True)
     row = (await services.requests.view(who.tenant_id, found, only_ended=True)).row
     if row["status"] == JobStatus.INPUT_REQUIRED and row["paused_at"] is None:
-        told = f"task {found} waits for a person; answer its question: GET /jobs/{found}/elicitations names it"
-        raise Conflict(told, task_status=TaskStatus.PAUSED)
+        message = f"task {found} waits for a person; answer its question: GET /jobs/{found}/elicitations names it"
+        raise Conflict(message, task_status=TaskStatus.PAUSED)
     status = task_status(row)
     if status not in (TaskStatus.PAUSED, TaskStatus.FAILED):
         raise Conflict(f"task {found} is {status}; only a paused or a failed task can be resumed", task_status=status)

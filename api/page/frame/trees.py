@@ -132,8 +132,8 @@ class _Tree:
             shown = Markup('<span class="plain">{}</span>').format(_plain(value))
         if not marks:
             return shown
-        told = ", ".join(dict.fromkeys(str(one) for one in marks))
-        return self._origin(marks[0], shown, f"from {told}")
+        listed = ", ".join(dict.fromkeys(str(one) for one in marks))
+        return self._origin(marks[0], shown, f"from {listed}")
 
     def _origin(self, reference: Reference, shown: Any, told: str | None = None) -> Markup:
         """Return a link to the step that a value came from; what it says when it is pointed at is read out, too."""

@@ -74,8 +74,8 @@ async def _look(request: Request, job_id: str, services: Services, who: Caller, 
     try:
         plan = json.loads(text)
     except json.JSONDecodeError as error:
-        told = f"expected JSON, found something else: {error.msg}"
-        return Look([{"line": error.lineno, "place": "", "told": told}])
+        message = f"expected JSON, found something else: {error.msg}"
+        return Look([{"line": error.lineno, "place": "", "told": message}])
     except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
         return Look([{"line": None, "place": "", "told": f"expected JSON that can be read: {error}"}])
     checked = values_of(await post_validation(body_of(ValidationRequest, {"plan": plan}), services, who))
