@@ -89,11 +89,12 @@ async def connected(publisher: CeleryPublisher) -> None:
             publisher._connected_at = -math.inf  # without the pause between two connections
 
 
-def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str) -> None:
+def test_a_loop_writes_what_the_thread_would_have_written(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte for byte, but for the tag of the delivery."""
     links = TaskLinks(f"{JOB}.plan.1", f"{JOB}.plan.1", f"{JOB}.group").at(2)
     wake = StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 2, Priority.BULK, links, "acme")
     celery = create_celery(valkey_url)
+    monkeypatch.setattr("planq.shared.broker.publisher._SILENT_SECONDS", 600.0)
 
     async def scenario() -> None:
         publisher = CeleryPublisher(celery, from_loop=True)
