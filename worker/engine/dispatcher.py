@@ -161,8 +161,9 @@ class Dispatcher:
         `steps` of the outcome is 0 where there was nothing to do. Raises and is cancelled as `run`.
         """
         work, chain = Work(), self._chain(lambda: False)
-        claims = await self._store.claim_suspects(group, self._settings.lane)
-        self.in_flight.hold(claims)
+        with self.in_flight.claiming_any():
+            claims = await self._store.claim_suspects(group, self._settings.lane)
+            self.in_flight.hold(claims)
         chain.held = self.slots.reserve(len(claims))
         running = [self._branch(work, chain, claim) for claim in claims]
         try:

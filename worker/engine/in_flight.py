@@ -133,6 +133,7 @@ class InFlightWork:
         self.ends_in: Callable[[float], None] = lambda _: None
         self._clock = clock
         self._asked: dict[object, float] = {}
+        self._unknown_claims = 0
         self._claiming: dict[Place, list[PendingClaim]] = {}
         self._taking: dict[UUID, list[RunningAttempt]] = {}
         self._running: dict[Attempt, RunningAttempt] = {}
@@ -160,7 +161,8 @@ class InFlightWork:
         """Return whether the attempt runs here, a call left behind too, or may be the answer to a claim or a take."""
         # In this order: an answer puts the attempt among the running ones before it ends the waiting for it.
         return (
-            attempt.job_id in self._taking
+            self._unknown_claims > 0
+            or attempt.job_id in self._taking
             or attempt.place in self._claiming
             or attempt in self._running
             or self.writes.is_acting(attempt)
@@ -189,6 +191,15 @@ class InFlightWork:
             for claiming in asked:
                 if self._end_claim(claiming):
                     self._on_change("unclaimed", claiming.place, 0)
+
+    @contextmanager
+    def claiming_any(self) -> Iterator[None]:
+        """Mark that a claim which names no places is asked for: until it ends, whatever is held may be its answer."""
+        self._unknown_claims += 1
+        try:
+            yield
+        finally:
+            self._unknown_claims -= 1
 
     def hold(self, claims: Sequence[Claim], asked: Sequence[PendingClaim] = ()) -> None:
         """Count the attempts that a claim has brought as in flight; `begin` is next for each, or `drop`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +16,7 @@ from planq.shared.ports import StageClaim, StepClaim
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.worker.tools import tool
+from tests.integration.engine.test_takes import Answer, reconciler
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -213,3 +216,23 @@ def test_the_engine_carries_out_a_group_and_nothing_that_follows(play: Play) -> 
     assert (steps, nothing) == (1, 0)
     assert job["status"] == "responding"
     assert len(published) == 1
+
+
+def test_what_a_claim_of_suspects_has_brought_is_not_handed_back_while_its_answer_is_read(play: Play) -> None:
+    """A comparison found the step held and not here: another worker repeated what was just about to begin."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness, 1)
+        await lost(harness, job_id, 1)
+        answer = Answer(harness, "claim_suspects")
+        running = asyncio.create_task(harness.dispatcher.run_suspects(None))
+        await asyncio.wait_for(answer.applied.wait(), 60)
+        compare = reconciler(harness)
+        for _ in range(3):
+            await compare.beat(timedelta(0))
+        answer.go.set()
+        await asyncio.wait_for(running, 60)
+        _, steps = await harness.requests.job("default", job_id)
+        return [(step["status"], step["attempt"], step["releases"]) for step in steps]
+
+    assert play(scenario, ScriptedModel(), TOOLS) == [("succeeded", 2, 0)]
