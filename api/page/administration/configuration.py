@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from planq.api.page.frame.fields import FormField, content_of, fields_in
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.domain.values.decoding import decode
 
 _GROUPS = {
     "Models": ("model", "planner_model", "fallback_models", "models"),
@@ -101,6 +102,6 @@ def _value(described: Mapping[str, Any], value: Any) -> Any:
     if "x-mixed" not in described or not value.lstrip().startswith("["):
         return value
     try:
-        return json.loads(value)
+        return decode(value, is_unique=True)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"expected a list as JSON, found something else: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,6 +41,7 @@ from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router
 from planq.api.page.frame.words import line
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
+from planq.shared.domain.values.decoding import decode
 
 batch_page_routes = page_router()
 
@@ -169,7 +169,7 @@ async def post_resume_of_batch(request: Request, batch_id: str, services: Use, w
 def _number(text: str) -> Any:
     """Return what a field says; what is no number the model of the body refuses."""
     try:
-        return json.loads(text)
+        return decode(text)
     except (ValueError, RecursionError):
         return text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +17,7 @@ from planq.api.page.frame.route import body_of, fields_of, page_router, seen, va
 from planq.api.page.jobs.listing import submitted
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.values.decoding import decode
 
 act_routes = page_router()
 
@@ -101,6 +101,6 @@ def _place_of_form(given: str) -> str | None:
 def json_in(text: str, name: str) -> Any:
     """Return the value of JSON that stands in a field; raises `InvalidRequest` with the place of what is wrong."""
     try:
-        return json.loads(text)
+        return decode(text, is_unique=True)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{name}: expected JSON, found something else: {error}") from None

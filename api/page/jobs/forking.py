@@ -22,6 +22,7 @@ from planq.api.page.frame.route import body_of, fields_of, page_router, seen, va
 from planq.api.schemas import ForkRequest, ValidationRequest
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.plan.errors import PlanError
+from planq.shared.domain.values.decoding import decode
 
 fork_routes = page_router()
 
@@ -61,7 +62,7 @@ async def post_fork(request: Request, job_id: str, services: Use, who: Who) -> R
         return _page(request, "fork.html", job, text, found)
     if found.defects:
         return _page(request, "fork.html", job, text, found, status=400)
-    sent = {"plan": json.loads(text), "repeat_unsafe": "repeat_unsafe" in fields}
+    sent = {"plan": decode(text, is_unique=True), "repeat_unsafe": "repeat_unsafe" in fields}
     try:
         made = await _forked(request, job_id, services, who, sent)
     except PlanqError as error:
@@ -72,7 +73,7 @@ async def post_fork(request: Request, job_id: str, services: Use, who: Who) -> R
 
 async def _look(request: Request, job_id: str, services: Services, who: Caller, text: str) -> Look:
     try:
-        plan = json.loads(text)
+        plan = decode(text, is_unique=True)
     except json.JSONDecodeError as error:
         message = f"expected JSON, found something else: {error.msg}"
         return Look([{"line": error.lineno, "place": "", "told": message}])

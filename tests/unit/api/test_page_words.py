@@ -62,10 +62,21 @@ def test_a_form_gives_what_the_schema_wants() -> None:
     assert content_of(SCHEMA, {"field.name": "Ann", "field.age": ""}) == {"name": "Ann", "sure": False}
 
 
-@pytest.mark.parametrize("name", ["age", "share", "more"])
-def test_a_field_that_cannot_be_read_says_so(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("age", "x"),
+        ("share", "x"),
+        ("share", "nan"),
+        ("share", "1e999"),
+        ("more", "x"),
+        ("more", "[NaN]"),
+        ("more", '{"a": 1, "a": 2}'),
+    ],
+)
+def test_a_field_that_cannot_be_read_says_so(name: str, text: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{name}: expected"):
-        content_of(SCHEMA, {f"field.{name}": "x"})
+        content_of(SCHEMA, {f"field.{name}": text})
 
 
 @pytest.mark.parametrize("schema", [True, {}, {"type": "string"}, {"properties": 3}, {"properties": {}}])
