@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 # What is installed: enough to run planq, or enough to test it too. The second includes the first.
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+# An environment is that of one Python: another one, of another shell say, makes its own instead of half of this one.
+WHICH := 'import sys; print(sys.base_prefix, sys.version)'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: up test check bench chaos docs clean
@@ -61,6 +63,7 @@ $(STAMP): requirements.lock pyproject.toml
 $(DEV_STAMP): requirements-dev.lock pyproject.toml
 $(STAMP) $(DEV_STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planq needs Python 3.11 or newer; name one with PYTHON=...")'
+	@[ "$$($(BIN)/python -c $(WHICH) 2>/dev/null)" = "$$($(PYTHON) -c $(WHICH))" ] || rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python deploy/install.py $<
 	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --no-index -e .
