@@ -97,6 +97,10 @@ def parse(text: str) -> Reference | None:
     Nothing is trimmed: surrounding blanks make it plain text. Leading zeros of the step are allowed. None does not
     tell plain text from a malformed reference; `is_malformed` does.
     """
+    return _parse_known(text) if len(text) <= _KNOWN_CHARS else _parse(text)
+
+
+def _parse(text: str) -> Reference | None:
     match = _WHOLE.fullmatch(text)
     if match is None or "{{" in text or "}}" in text:
         return None
@@ -159,7 +163,7 @@ def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
     """
     if "{{" not in text and not text.lstrip().startswith("\\"):
         return None
-    return _cut_known(text) if len(text) <= KNOWN_CHARS else _cut(text)
+    return _cut_known(text) if len(text) <= _KNOWN_CHARS else _cut(text)
 
 
 def _cut(text: str) -> tuple[Literal | Insertion, ...] | None:
@@ -190,14 +194,13 @@ def _claims(text: str) -> bool:
     return parse(text) is not None or is_malformed(text)
 
 
-KNOWN_CHARS = 200
+_KNOWN_CHARS = 200
 """A template is cut, and a reference parsed, when its plan is checked and compiled, and at each step. Long ones are
 not kept for that."""
 
 _cut_known = lru_cache(maxsize=2048)(_cut)
 
-parse_known = lru_cache(maxsize=2048)(parse)
-"""Does what `parse` does, for texts of at most `KNOWN_CHARS`."""
+_parse_known = lru_cache(maxsize=2048)(_parse)
 
 
 def find_references(value: Any) -> list[Occurrence]:
@@ -268,7 +271,7 @@ def _literal(parts: list[str]) -> list[Literal | Insertion]:
 
 def _occurrences(tokens: Tokens, text: str) -> Iterator[Occurrence]:
     if text.startswith("$") or text.lstrip().startswith("$"):
-        reference = parse_known(text) if len(text) <= KNOWN_CHARS else parse(text)
+        reference = parse(text)
         if reference is not None or is_malformed(text):
             yield Occurrence(to_pointer(tokens), text, reference)
             return

@@ -15,11 +15,9 @@ from typing import Any
 from planq.shared.domain.errors import InvalidArguments, capped
 from planq.shared.domain.references.excerpts import Excerpts, MissingField, descend
 from planq.shared.domain.references.grammar import (
-    KNOWN_CHARS,
     Insertion,
     Reference,
     parse,
-    parse_known,
     pieces,
     walk_strings,
 )
@@ -182,9 +180,7 @@ def _too_large(max_size: int) -> InvalidArguments:
 
 
 def _whole(text: str) -> Reference | None:
-    if not text.startswith("$"):
-        return None
-    return parse_known(text) if len(text) <= KNOWN_CHARS else parse(text)
+    return parse(text) if text.startswith("$") else None
 
 
 def _references(text: str) -> Iterator[Reference]:
