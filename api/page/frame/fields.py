@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.decoding import decode
+from planq.shared.domain.values.decoding import decode, finite
 
 _PREFIX = "field."
 _MOST_OPTIONS = 100
@@ -93,14 +92,9 @@ def _read(field: FormField, text: str) -> Any:
     try:
         if field.kind == "integer":
             return int(text)
-        if field.kind == "json":
-            return decode(text, is_unique=True)
-        number = float(text)
-        if not math.isfinite(number):  # which JSON has no word for
-            raise ValueError(f"{text} is no number of JSON")
+        return finite(text) if field.kind == "number" else decode(text, is_unique=True)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{field.label}: expected {_NAMES[field.kind]}, found something else: {error}") from None
-    return number
 
 
 _NAMES = {"integer": "a whole number", "number": "a number", "json": "JSON"}

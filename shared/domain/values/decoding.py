@@ -47,7 +47,7 @@ def decode(text: str, *, is_unique: bool = False) -> Any:
     """
     if is_unique:
         _check_unique(text)
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    return json.loads(text, parse_constant=_refuse, parse_float=finite)
 
 
 def decode_bounded(body: bytes, most_parts: int, *, is_unique: bool = True) -> Any:
@@ -128,7 +128,8 @@ def _first(value: Any) -> str:
     raise ValueError("no key stands there twice")
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """Return the number of a text; raises ValueError for none, and for what JSON has no word for: NaN, infinities."""
     value = float(text)
     return value if math.isfinite(value) else _refuse(text)
 
