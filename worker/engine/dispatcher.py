@@ -373,8 +373,7 @@ class Dispatcher:
         """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
         chain.is_asking = False
         try:
-            job_id = wakes[0].ref.job_id if isinstance(wakes[0], StepWake) else wakes[0].job_id
-            chain.asked = chain.held = await self.slots.wait(len(wakes), chain.party, job_id)
+            chain.asked = chain.held = await self.slots.wait(len(wakes), chain.party, wakes[0].job_id)
         except asyncio.CancelledError:
             await asyncio.shield(self._publish(wakes))
             raise

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -55,7 +56,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
     SweepStore,
 )
-from planq.shared.ports.jobs.wakes import AnyWake, Publisher, Queues, StepWake, Wake, stage_again
+from planq.shared.ports.jobs.wakes import AnyWake, Publisher, Queues, Wake, stage_again
 from planq.worker.engine.chain import after_end, after_step, in_messages
 
 _log = logging.getLogger("planq.sweep")
@@ -194,8 +195,7 @@ class Sweeper:
         messages: list[AnyWake] = []
         for wakes in several:
             # A queue is served in its own order: of what was lost together, older jobs go first.
-            age = lambda one: one.ref.job_id if isinstance(one, StepWake) else one.job_id  # noqa: E731
-            messages += sorted(in_messages(wakes, workers), key=age)
+            messages += sorted(in_messages(wakes, workers), key=attrgetter("job_id"))
         return await self._publisher.publish(messages)
 
     async def _take_due_wakes(self, found: Due, acted: int) -> Sequence[Wake]:

@@ -62,6 +62,11 @@ class StepWake:
     links: TaskLinks | None = field(default=None, compare=False)
     tenant: str = field(default="", compare=False)
 
+    @property
+    def job_id(self) -> UUID:
+        """The job of the step."""
+        return self.ref.job_id
+
 
 @dataclass(frozen=True, slots=True)
 class RespondWake:

@@ -302,10 +302,10 @@ class WorkerRegistry:
         return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, queues)]
 
     async def with_jobs(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
-        asked = [_woken(wake) for wake in wakes]
+        asked = [wake.job_id for wake in wakes]
         rows = await self._database.fetch_all("woken_jobs", ids=asked) if asked else ()
         jobs = {row["id"]: row for row in rows}
-        return [_of_job(wake, jobs[_woken(wake)]) if _woken(wake) in jobs else wake for wake in wakes]
+        return [_of_job(wake, jobs[wake.job_id]) if wake.job_id in jobs else wake for wake in wakes]
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:
         stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
@@ -479,10 +479,6 @@ _FORGETTING = (
 
 def _ref(row: Row) -> StepRef:
     return StepRef(row["job_id"], row["round"], row["index"])
-
-
-def _woken(wake: Wake) -> UUID:
-    return wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id
 
 
 def _of_job(wake: Wake, row: Row) -> Wake:
