@@ -11,6 +11,7 @@
 --   delivery  what is to be told outside the house
 --   load      how much may be out at once, of a job and of batches
 --   offers    which worker can run which step
+--   states    which statuses of a job are ends
 --   progress  what running steps say of themselves
 --   intake        a batch comes in, and its lines are validated
 --   batch     lines of a file become jobs, as many as the workers keep up with

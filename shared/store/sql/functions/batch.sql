@@ -130,7 +130,6 @@ END $$;
 CREATE FUNCTION planq_settle_lines(p_jobs uuid[]) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_mergejoin = off AS $$
 DECLARE
-    v_ended CONSTANT text[] := '{completed,failed,cancelled}';
     v_jobs uuid[];
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.settle')) THEN
@@ -139,7 +138,7 @@ BEGIN
     PERFORM FROM batches WHERE id IN (SELECT batch_id FROM jobs WHERE id = ANY (p_jobs)) ORDER BY id FOR NO KEY UPDATE;
     WITH joined AS (
         UPDATE jobs SET is_joined = true
-        WHERE id = ANY (p_jobs) AND batch_id IS NOT NULL AND NOT is_joined AND status = ANY (v_ended)
+        WHERE id = ANY (p_jobs) AND batch_id IS NOT NULL AND NOT is_joined AND planq_is_ended(status)
         RETURNING id
     )
     SELECT array_agg(id) INTO v_jobs FROM joined;

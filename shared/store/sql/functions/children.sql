@@ -177,13 +177,13 @@ DECLARE
 BEGIN
     SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
     WHERE id = p_child AND parent_job_id IS NOT NULL AND NOT is_joined
-      AND status IN ('completed', 'failed', 'cancelled');
+      AND planq_is_ended(status);
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
     END IF;
     SELECT * INTO j FROM jobs WHERE id = c.parent_job_id FOR NO KEY UPDATE;
     UPDATE jobs SET is_joined = true
-    WHERE id = p_child AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
+    WHERE id = p_child AND NOT is_joined AND planq_is_ended(status)
     RETURNING status, run_at = planq_never() AS was_held INTO e;
     IF NOT FOUND OR j.id IS NULL THEN
         RETURN json_build_object('applied', false);

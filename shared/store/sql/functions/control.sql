@@ -17,7 +17,7 @@ BEGIN
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF j.status IN ('completed', 'failed', 'cancelled') THEN
+    IF planq_is_ended(j.status) THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
     RETURN json_build_object('found', true, 'applied', true, 'status', 'cancelled',
@@ -55,7 +55,7 @@ END $$;
 CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    v_unfinished CONSTANT text[] := '{queued,planning,executing,input_required,responding}';
+    v_unfinished CONSTANT text[] := planq_unfinished();
     v_above uuid[] := p_above;
     v_ids uuid[];
     v_ended uuid[] := '{}';
@@ -103,7 +103,7 @@ BEGIN
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF j.status IN ('completed', 'failed', 'cancelled') OR j.paused_at IS NOT NULL THEN
+    IF planq_is_ended(j.status) OR j.paused_at IS NOT NULL THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
     UPDATE jobs SET paused_at = planq_now() WHERE id = p_job;
@@ -122,7 +122,7 @@ END $$;
 CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    v_unfinished CONSTANT text[] := '{queued,planning,executing,input_required,responding}';
+    v_unfinished CONSTANT text[] := planq_unfinished();
 BEGIN
     RETURN (
         WITH RECURSIVE tree (id) AS (

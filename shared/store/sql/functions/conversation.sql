@@ -52,7 +52,7 @@ BEGIN
         ORDER BY c.id FOR NO KEY UPDATE
     ) l;
     PERFORM FROM jobs WHERE conversation_id = ANY (v_ids) AND parent_job_id IS NULL
-      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+      AND planq_is_unfinished(status)
     ORDER BY id FOR NO KEY UPDATE;
 END $$;
 
@@ -473,7 +473,7 @@ BEGIN
     FROM (
         SELECT id, status, run_at FROM jobs
         WHERE conversation_id = p_conversation AND parent_job_id IS NULL
-          AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding') OFFSET 0
+          AND planq_is_unfinished(status) OFFSET 0
     ) j
     CROSS JOIN LATERAL (
         SELECT o.sequence, o.turn FROM conversation_messages o
@@ -506,7 +506,6 @@ END $$;
 CREATE FUNCTION planq_settle_turn(p_job uuid) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    v_ended CONSTANT text[] := '{completed,failed,cancelled}';
     c conversations;
     j jobs;
     u record;
@@ -517,12 +516,12 @@ DECLARE
     v_next uuid;
 BEGIN
     SELECT conversation_id INTO v_conversation FROM jobs
-    WHERE id = p_job AND parent_job_id IS NULL AND NOT is_joined AND status = ANY (v_ended);
+    WHERE id = p_job AND parent_job_id IS NULL AND NOT is_joined AND planq_is_ended(status);
     IF v_conversation IS NULL THEN
         RETURN json_build_object('applied', false);
     END IF;
     SELECT * INTO c FROM conversations WHERE id = v_conversation FOR NO KEY UPDATE;
-    UPDATE jobs SET is_joined = true WHERE id = p_job AND NOT is_joined AND status = ANY (v_ended) RETURNING * INTO j;
+    UPDATE jobs SET is_joined = true WHERE id = p_job AND NOT is_joined AND planq_is_ended(status) RETURNING * INTO j;
     IF NOT FOUND OR c.id IS NULL THEN
         RETURN json_build_object('applied', false);
     END IF;
@@ -744,7 +743,7 @@ BEGIN
     v_jobs := ARRAY(
         SELECT j.id FROM jobs j
         WHERE j.conversation_id = c.id AND j.tenant_id = p_tenant AND j.parent_job_id IS NULL
-          AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND planq_is_unfinished(j.status)
           AND EXISTS (SELECT FROM conversation_messages m
                       WHERE m.job_id = j.id AND m.conversation_id = c.id AND m.sequence <= v_until)
         ORDER BY j.run_at DESC, j.id LIMIT p_turns);

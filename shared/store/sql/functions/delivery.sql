@@ -93,7 +93,7 @@ CREATE FUNCTION planq_tell_again(p_job uuid) RETURNS boolean LANGUAGE plpgsql AS
 DECLARE
     j jobs;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job AND is_untold AND status IN ('completed', 'failed', 'cancelled') FOR NO KEY UPDATE;
+    SELECT * INTO j FROM jobs WHERE id = p_job AND is_untold AND planq_is_ended(status) FOR NO KEY UPDATE;
     IF j.id IS NULL OR NOT planq_add_end(j) THEN
         RETURN false;
     END IF;

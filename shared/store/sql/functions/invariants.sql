@@ -29,7 +29,7 @@ BEGIN
             ASSERT NEW.stage_worker IS NULL, 'stage_held_in_vain';
             ASSERT NEW.paused_at IS NULL, 'paused_after_its_end';
     END CASE;
-    ASSERT (NEW.finished_at IS NOT NULL) = (NEW.status IN ('completed', 'failed', 'cancelled')), 'end_without_time';
+    ASSERT (NEW.finished_at IS NOT NULL) = planq_is_ended(NEW.status), 'end_without_time';
     RETURN NULL;
 END $$;
 

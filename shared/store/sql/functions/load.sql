@@ -146,7 +146,7 @@ CREATE FUNCTION planq_interactive_waits() RETURNS boolean LANGUAGE sql STABLE AS
     SELECT EXISTS (
         SELECT FROM jobs
         WHERE planq_is_unclaimed(wake_at, wakes)
-          AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND planq_is_unfinished(status)
           AND status IN ('queued', 'planning', 'responding')
           AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL AND priority = 'interactive'
     ) OR EXISTS (

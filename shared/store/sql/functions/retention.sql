@@ -18,10 +18,10 @@ CREATE FUNCTION planq_purgeable_jobs(
       AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
       AND NOT EXISTS (
           SELECT FROM jobs c WHERE c.parent_job_id = d.id
-            AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+            AND planq_is_unfinished(c.status))
       AND NOT EXISTS (
           SELECT FROM jobs f WHERE f.forked_from = d.id
-            AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+            AND planq_is_unfinished(f.status))
     ORDER BY d.id LIMIT p_limit
 $$;
 

@@ -31,7 +31,7 @@ BEGIN
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN j.wake_at <= planq_now() THEN j.wakes + 1 ELSE 2 END AS wakes
         FROM jobs j
         WHERE j.wake_at <= v_horizon AND j.run_at <= planq_now() AND j.stage_worker IS NULL
-          AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND planq_is_unfinished(j.status)
           AND j.status IN ('queued', 'planning', 'responding')
           AND (j.wake_at <= planq_now()
                OR (planq_wake_queue('io', j.priority) = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
@@ -95,7 +95,7 @@ DECLARE
 BEGIN
     PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status IN ('completed', 'failed', 'cancelled') OR (j.status = 'queued') <> p_queued
+    IF j.id IS NULL OR planq_is_ended(j.status) OR (j.status = 'queued') <> p_queued
        OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > planq_now() OR planq_is_held_below(p_job) THEN
         RETURN NULL;
     END IF;
@@ -184,5 +184,5 @@ END $$;
 -- Whether a job runs no more: it has ended, or is there no more; true for none.
 CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (
-        SELECT FROM jobs j WHERE j.id = p_job AND j.status NOT IN ('completed', 'failed', 'cancelled'))
+        SELECT FROM jobs j WHERE j.id = p_job AND NOT planq_is_ended(j.status))
 $$;

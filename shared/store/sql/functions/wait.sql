@@ -275,7 +275,7 @@ BEGIN
         UPDATE jobs SET deadline = deadline + greatest(coalesce(paused_at, planq_now()) - v_paused, interval '0'),
             expires_at = expires_at + greatest(coalesce(paused_at, planq_now()) - v_paused, interval '0')
         WHERE id = ANY (planq_lineage(p_job)) AND id <> p_job
-          AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+          AND planq_is_unfinished(status);
     END IF;
 END $$;
 
@@ -283,10 +283,10 @@ END $$;
 CREATE FUNCTION planq_is_held_below(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
     WITH RECURSIVE tree (id, paused_at) AS (
         SELECT c.id, c.paused_at FROM jobs c
-        WHERE c.parent_job_id = p_job AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        WHERE c.parent_job_id = p_job AND planq_is_unfinished(c.status)
         UNION ALL
         SELECT c.id, c.paused_at FROM tree t JOIN jobs c ON c.parent_job_id = t.id
-        WHERE c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        WHERE planq_is_unfinished(c.status)
     )
     SELECT EXISTS (SELECT FROM tree WHERE paused_at IS NOT NULL)
 $$;
@@ -329,5 +329,5 @@ CREATE FUNCTION planq_shift_lineage(p_job uuid, p_by interval) RETURNS void LANG
 BEGIN
     UPDATE jobs SET deadline = deadline + p_by, expires_at = expires_at + p_by
     WHERE id = ANY (planq_lineage(p_job))
-      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+      AND planq_is_unfinished(status);
 END $$;

@@ -2,7 +2,7 @@
 -- What must never be, as far as several rows or the time show it: one row for each job (and step) that breaks an
 -- invariant; none in a healthy database. What one row must hold, functions/invariants.sql asserts.
 WITH unfinished AS (
-    SELECT * FROM jobs WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    SELECT * FROM jobs WHERE planq_is_unfinished(status)
 ), counted AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
@@ -34,17 +34,17 @@ UNION ALL
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
 WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND NOT EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children)
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
+      AND (NOT planq_is_ended(c.status) OR NOT c.is_joined))
 UNION ALL
 SELECT 'open_children_differ', s.job_id, s.index FROM steps s
 WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND s.open_children <> (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children)
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
+      AND (NOT planq_is_ended(c.status) OR NOT c.is_joined))
 UNION ALL
 SELECT 'too_many_children', s.job_id, s.index FROM steps s
 WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
-      AND c.status NOT IN ('completed', 'failed', 'cancelled'))
+      AND NOT planq_is_ended(c.status))
 UNION ALL
 -- Where children wait in vain: fewer have been begun than may be, no parent is to be notified of an end, and some are held back.
 SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
@@ -52,12 +52,12 @@ WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXIS
     SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
 ) AND s.max_parallel > (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
+      AND (NOT planq_is_ended(c.status) OR NOT c.is_joined))
 UNION ALL
 -- Whoever an end concerns is served with it, by a sweep at the latest.
 SELECT 'end_not_served', id, NULL FROM jobs
 WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
-  AND status IN ('completed', 'failed', 'cancelled') AND finished_at < planq_now() - interval '1 minute'
+  AND planq_is_ended(status) AND finished_at < planq_now() - interval '1 minute'
 UNION ALL
 SELECT 'child_without_parent', c.id, NULL FROM unfinished c
 WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (

@@ -144,19 +144,19 @@ WITH RECURSIVE tree (id, status) AS (
     SELECT c.id, c.status FROM tree t
     CROSS JOIN LATERAL (SELECT j.id, j.status FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
 )
-SELECT id FROM tree WHERE id <> %(job_id)s AND status NOT IN ('completed', 'failed', 'cancelled')
+SELECT id FROM tree WHERE id <> %(job_id)s AND NOT planq_is_ended(status)
 
 -- name: unfinished_jobs_of_conversation
 -- The turns of a tenant's conversation that have not ended, and the jobs below them that have not; read as those above.
 WITH RECURSIVE tree (id, status) AS (
     SELECT id, status FROM jobs
     WHERE conversation_id = %(conversation_id)s AND tenant_id = %(tenant_id)s AND parent_job_id IS NULL
-        AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        AND planq_is_unfinished(status)
     UNION ALL
     SELECT c.id, c.status FROM tree t
     CROSS JOIN LATERAL (SELECT j.id, j.status FROM jobs j WHERE j.parent_job_id = t.id OFFSET 0) c
 )
-SELECT id FROM tree WHERE status NOT IN ('completed', 'failed', 'cancelled')
+SELECT id FROM tree WHERE NOT planq_is_ended(status)
 
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.

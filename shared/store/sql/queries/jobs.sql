@@ -52,7 +52,7 @@ ORDER BY j.id DESC
 -- than `most` no more are counted.
 SELECT count(*)::int AS n FROM (
     SELECT FROM jobs
-    WHERE tenant_id = %(tenant_id)s AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    WHERE tenant_id = %(tenant_id)s AND planq_is_unfinished(status)
       AND parent_job_id IS NULL AND NOT in_message_flow AND batch_id IS NULL
     LIMIT %(most)s
 ) j
@@ -200,7 +200,7 @@ SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.pau
     CASE WHEN j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL THEN (
         SELECT t.id FROM jobs t
         WHERE t.tenant_id = %(tenant_id)s AND t.conversation_id = j.conversation_id AND t.parent_job_id IS NULL AND t.id < j.id
-          AND t.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND planq_is_unfinished(t.status)
         ORDER BY t.id DESC LIMIT 1
     ) END AS turn_before, q.questions AS questions,
     o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.lanes
@@ -222,7 +222,7 @@ CROSS JOIN LATERAL (
                CASE WHEN s.status = 'running' THEN (SELECT w.name FROM workers w WHERE w.id = s.worker_id) END AS worker,
                CASE WHEN s.open_children > 0 THEN (
                    SELECT json_build_object('id', c.id, 'status', c.status) FROM jobs c
-                   WHERE c.id = ANY (s.children) AND c.tenant_id = %(tenant_id)s AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+                   WHERE c.id = ANY (s.children) AND c.tenant_id = %(tenant_id)s AND planq_is_unfinished(c.status)
                    ORDER BY c.id LIMIT 1
                ) END AS child
         FROM steps s WHERE s.job_id = j.id AND s.tenant_id = %(tenant_id)s AND s.round = j.round
@@ -299,7 +299,7 @@ WITH waiting AS (
      LIMIT %(most)s)
     UNION ALL
     (SELECT 'io', priority, run_at FROM jobs
-     WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+     WHERE planq_is_unfinished(status)
        AND status IN ('queued', 'planning', 'responding') AND tenant_id = %(tenant_id)s AND stage_worker IS NULL
        AND wake_at < planq_now() + planq_wake_pause(100) AND run_at <= planq_now() AND paused_at IS NULL
      LIMIT %(most)s)

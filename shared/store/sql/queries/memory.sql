@@ -79,7 +79,7 @@ SELECT %(id)s, j.tenant_id, j.user_id, %(name)s, %(agent)s, %(input)s, %(cron)s,
        j.model, r.limits, %(budget)s::json, j.tools, j.priority, r.conversation_id, %(next_at)s
 FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
-  AND (r.conversation_id IS NULL OR r.status NOT IN ('completed', 'failed', 'cancelled'))
+  AND (r.conversation_id IS NULL OR NOT planq_is_ended(r.status))
 FOR SHARE OF r
 ON CONFLICT (id) DO NOTHING
 RETURNING id

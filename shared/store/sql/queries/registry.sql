@@ -142,7 +142,7 @@ SELECT 'cancelled', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_end
 -- bulk, beside how many of those there may be. Counted from the indexes of what is unfinished, by what these keep.
 WITH unfinished AS MATERIALIZED (
     SELECT status, priority, count(*)::int AS n FROM jobs
-    WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status, priority
+    WHERE planq_is_unfinished(status) GROUP BY status, priority
 )
 SELECT 'job' AS kind, status, sum(n)::int AS n FROM unfinished GROUP BY status
 UNION ALL

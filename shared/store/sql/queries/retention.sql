@@ -140,10 +140,10 @@ WITH holders AS (
     DELETE FROM jobs j WHERE j.id = ANY (%(ids)s)
       AND NOT EXISTS (
           SELECT FROM jobs c WHERE c.parent_job_id = j.id
-            AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+            AND planq_is_unfinished(c.status))
       AND NOT EXISTS (
           SELECT FROM jobs f WHERE f.forked_from = j.id
-            AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+            AND planq_is_unfinished(f.status))
       AND NOT EXISTS (
           SELECT FROM holders o WHERE o.job_id = j.id
             AND (o.tenant_id, o.id, o.version) NOT IN (SELECT tenant_id, id, version FROM heirs))

@@ -12,7 +12,7 @@ WITH waiting AS (
       AND s.wakes >= 2 AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
     UNION ALL
     SELECT wake_at, wakes FROM jobs
-    WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    WHERE planq_is_unfinished(status)
       AND status IN ('queued', 'planning', 'responding') AND %(lane)s = 'io' AND stage_worker IS NULL
       AND wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
       AND run_at <= planq_now() AND wakes >= 2 AND paused_at IS NULL
@@ -133,7 +133,7 @@ SELECT id AS job_id, status = 'queued' AS is_queued,
        CASE status WHEN 'queued' THEN least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
             ELSE (limits->>'job_timeout_seconds')::float8 END AS limit_seconds, coalesce(parent_job_id, conversation_id) IS NOT NULL AS is_awaited
 FROM jobs
-WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+WHERE planq_is_unfinished(status)
   AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 ORDER BY expires_at LIMIT %(limit)s
 
@@ -169,7 +169,7 @@ ORDER BY s.wake_at LIMIT %(limit)s
 SELECT array_agg(u.id) AS jobs FROM (
     SELECT id, finished_at, parent_job_id IS NULL AND conversation_id IS NULL AND NOT is_untold AS is_line FROM jobs
     WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
-      AND status IN ('completed', 'failed', 'cancelled')
+      AND planq_is_ended(status)
       AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
       AND NOT id = ANY (%(besides)s::uuid[])
     ORDER BY finished_at LIMIT %(limit)s

@@ -41,14 +41,14 @@ SELECT 'plans', NULL, NULL WHERE EXISTS (
 UNION ALL
 SELECT 'jobs', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
-    WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    WHERE planq_is_unfinished(status)
       AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 )
 UNION ALL
 SELECT 'ends', NULL, NULL WHERE (
     SELECT true FROM jobs
     WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL)
-      AND status IN ('completed', 'failed', 'cancelled')
+      AND planq_is_ended(status)
       AND (coalesce(parent_job_id, conversation_id) IS NULL OR finished_at <= planq_now() - planq_claim_grace())
     ORDER BY finished_at LIMIT 1
 )
@@ -69,7 +69,7 @@ UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= planq_now() AND run_at <= planq_now() AND stage_worker IS NULL
-      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+      AND planq_is_unfinished(status)
       AND status IN ('queued', 'planning', 'responding')
 ) OR EXISTS (
     SELECT FROM steps WHERE status IN ('ready', 'waiting') AND status = 'ready' AND wake_at <= planq_now()
@@ -80,7 +80,7 @@ SELECT 'unclaimed', planq_wake_queue('io', p.priority), NULL
 FROM (VALUES ('interactive'), ('bulk')) AS p (priority) WHERE EXISTS (
     SELECT FROM jobs
     WHERE planq_is_unclaimed(wake_at, wakes) AND priority = p.priority
-      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+      AND planq_is_unfinished(status)
       AND status IN ('queued', 'planning', 'responding')
       AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL
 )
@@ -95,7 +95,7 @@ UNION ALL
 SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
     SELECT least((
         SELECT min(expires_at) FROM jobs
-        WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        WHERE planq_is_unfinished(status)
           AND expires_at > planq_now() AND expires_at < planq_now() + make_interval(secs => %(ahead_seconds)s)
           AND paused_at IS NULL
     ), (
