@@ -11,8 +11,9 @@ from datetime import timedelta
 from functools import partial
 
 from planq.shared.ports import JobStore, StepClaim, Wake
-from planq.shared.ports.jobs.wakes import Publisher
-from planq.worker.engine.chain import after_step, in_messages, links_after, wake_of
+from planq.shared.ports.jobs.follow_ups import after_step
+from planq.shared.ports.jobs.wakes import Publisher, links_after
+from planq.worker.engine.chain import in_messages, wake_of
 from planq.worker.engine.in_flight import Claim
 
 SetTimer = Callable[[float, Callable[[], Awaitable[object]]], None]

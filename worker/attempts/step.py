@@ -53,6 +53,7 @@ from planq.shared.ports import (
     TransitionResult,
     UnitStep,
 )
+from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.wakes import StepWake
 from planq.shared.ports.tenants import Tenants
 from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Reports
@@ -62,7 +63,7 @@ from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.calling import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values
-from planq.worker.engine.chain import Chain, WakeOutcome, after_end, after_release
+from planq.worker.engine.chain import Chain, WakeOutcome, after_release
 from planq.worker.engine.fence import Owner, is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
-from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, JobStatus, Lane, Priority
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, Lane
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ClaimRequest, Consequence, TransitionResult, UnitStep
+from planq.shared.ports.jobs.follow_ups import after_step
+from planq.shared.ports.jobs.store import ClaimRequest, TransitionResult, UnitStep
 from planq.shared.ports.jobs.sweep import Place
-from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, links_after, stage_again
 from planq.worker.engine.in_flight import Claim, RunningAttempt
 from planq.worker.engine.slots import ANYBODY, Party, Slots
 
@@ -98,52 +98,6 @@ class WakeOutcome:
         links = links_after(end, len(result.taken) + len(wakes)) if result.taken else None
         has_ended = result.job_status in TERMINAL_JOB
         return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links, has_ended=has_ended)
-
-
-def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None) -> list[Wake]:
-    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over.
-
-    `end` is the attempt whose end it was, in a job of the same tree; None where nobody knows that any more.
-    """
-    priority = Priority.INTERACTIVE
-    agent: str | None = None
-    if end is not None:
-        priority, agent = end.priority, end.agent if isinstance(end, StepClaim) else end.agent_name
-    tenant = "" if end is None else end.tenant_id
-    is_stage = result.job_status in STAGES and not any(isinstance(claim, StageClaim) for claim in result.taken)
-    links: Iterator[TaskLinks | None] = itertools.repeat(None)
-    if end is not None and (count := len(result.children) + is_stage + len(result.ready)):
-        taken = len(result.taken)
-        links = map(links_after(end, taken + count).at, itertools.count(taken))
-    wakes: list[Wake] = [
-        replace(child, priority=priority, links=next(links), tenant=tenant) for child in result.children
-    ]
-    if is_stage and result.job_status is not None:
-        stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links), tenant)
-        wakes.append(stage)
-    # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
-    for step in sorted(result.ready, key=lambda step: step.lane == Lane.IO):
-        place = StepRef(ref.job_id, ref.round, step.index)
-        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
-    return wakes
-
-
-def after_end(followed: Consequence, end: Claim | None = None) -> list[Wake]:
-    """Return the wake-ups that the end of a job asks for where somebody waited for it; `end` as in `after_step`."""
-    parent = followed.parent
-    return [*followed.wakes, *(after_step(parent.step, parent.result, end) if parent is not None else ())]
-
-
-def links_after(end: Claim, count: int) -> TaskLinks:
-    """Return the links of the `count` tasks that the end of an attempt made ready; `at` gives each its place."""
-    if isinstance(end, StepClaim):
-        job_id, parent_id = end.ref.job_id, step_attempt_id(end.ref, end.attempt)
-    elif end.status is JobStatus.RESPONDING:
-        job_id, parent_id = end.job_id, respond_attempt_id(end.job_id, end.attempt)
-    else:
-        job_id, parent_id = end.job_id, plan_attempt_id(end.job_id, end.attempt)
-    root_id = plan_attempt_id(end.root_job_id or job_id, 1)
-    return TaskLinks(root_id, parent_id, group_id(parent_id) if count > 1 else None)
 
 
 def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:

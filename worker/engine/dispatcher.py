@@ -21,6 +21,7 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
 from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.store import JobStore
 from planq.shared.ports.jobs.wakes import (
     AnyWake,
@@ -32,6 +33,7 @@ from planq.shared.ports.jobs.wakes import (
     TaskLinks,
     Tracker,
     Wake,
+    links_after,
     stage_again,
 )
 from planq.shared.telemetry.logs import attempt_fields
@@ -39,10 +41,8 @@ from planq.worker.engine.chain import (
     Chain,
     WakeOutcome,
     Work,
-    after_end,
     after_release,
     in_messages,
-    links_after,
     own_share,
     place_of,
     wake_of,

@@ -44,6 +44,7 @@ from planq.shared.domain.jobs.retry import (
 )
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
 from planq.shared.domain.values.backoff import pause_after
+from planq.shared.ports.jobs.follow_ups import after_end, after_step
 from planq.shared.ports.jobs.store import TransitionResult
 from planq.shared.ports.jobs.sweep import (
     Due,
@@ -57,7 +58,7 @@ from planq.shared.ports.jobs.sweep import (
     SweepStore,
 )
 from planq.shared.ports.jobs.wakes import AnyWake, Publisher, Queues, Wake, stage_again
-from planq.worker.engine.chain import after_end, after_step, in_messages
+from planq.worker.engine.chain import in_messages
 
 _log = logging.getLogger("planq.sweep")
 

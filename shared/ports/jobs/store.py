@@ -15,7 +15,16 @@ from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequ
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import AfterSteps, AskedOf, JobStatus, Lane, OnFailure, StepStatus, StopReason
+from planq.shared.domain.jobs.states import (
+    AfterSteps,
+    AskedOf,
+    JobStatus,
+    Lane,
+    OnFailure,
+    Priority,
+    StepStatus,
+    StopReason,
+)
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.values.encoding import JsonText
@@ -114,10 +123,15 @@ class TransitionResult:
 
 @dataclass(frozen=True, slots=True)
 class ParentTransition:
-    """What the end of a child job did to its parent: `result` is of the parent, whose step `step` waits for it."""
+    """What the end of a child job did to its parent, a job of this priority and tenant.
+
+    `result` is of the parent, whose step `step` waits for the child.
+    """
 
     step: StepRef
     result: TransitionResult
+    priority: Priority
+    tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from typing import Protocol
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef, plan_attempt_id
+from planq.shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
 from planq.shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,18 @@ class TaskLinks:
     def at(self, index: int) -> TaskLinks:
         """Return the links of one task of the group; where there is no group, these."""
         return self if self.group is None else TaskLinks(self.root_id, self.parent_id, self.group, index)
+
+
+def links_after(end: StageClaim | StepClaim, count: int) -> TaskLinks:
+    """Return the links of the `count` tasks that the end of an attempt made ready; `at` gives each its place."""
+    if isinstance(end, StepClaim):
+        job_id, parent_id = end.ref.job_id, step_attempt_id(end.ref, end.attempt)
+    elif end.status is JobStatus.RESPONDING:
+        job_id, parent_id = end.job_id, respond_attempt_id(end.job_id, end.attempt)
+    else:
+        job_id, parent_id = end.job_id, plan_attempt_id(end.job_id, end.attempt)
+    root_id = plan_attempt_id(end.root_job_id or job_id, 1)
+    return TaskLinks(root_id, parent_id, group_id(parent_id) if count > 1 else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
 from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.domain.questions.answering import answer_of_message
+from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher
 from planq.shared.store.conversations.turns import plan_wake
@@ -25,7 +26,7 @@ from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import after_answer_fields
-from planq.shared.store.jobs.ends import serve_ends, wakes_after
+from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.requests import AnsweredBy, Submission, control_result, submission_values
 
 
@@ -326,7 +327,7 @@ class ConversationStore:
 
         A child job's parent goes on instead. May be repeated, also for a job that has not ended: nothing happens.
         """
-        return wakes_after(await serve_ends(self._database, [job_id]))
+        return after_end(await serve_ends(self._database, [job_id]))
 
     async def job_of(self, tenant_id: str, message_id: UUID) -> UUID | None:
         """Return the job that answers a message, None where there is no such message any more.

@@ -24,7 +24,9 @@ from planq.shared.ports import (
     TransitionResult,
     UnitStep,
 )
-from planq.worker.engine.chain import WakeOutcome, after_step, in_messages
+from planq.shared.ports.jobs.follow_ups import after_end, after_step
+from planq.shared.ports.jobs.store import Consequence, ParentTransition
+from planq.worker.engine.chain import WakeOutcome, in_messages
 
 JOB, ROOT, CHILD = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -134,3 +136,13 @@ def test_a_stage_is_shown_with_the_agent_of_its_job(status: JobStatus) -> None:
 def test_who_does_not_know_the_parent_names_none() -> None:
     [wake] = after_step(STEP.ref, TransitionResult(True, ready(Lane.IO), JobStatus.EXECUTING))
     assert wake.links is None
+
+
+@pytest.mark.parametrize("end", [None, replace(STEP, priority=Priority.BULK)], ids=["requested", "attempted"])
+def test_what_follows_from_an_end_is_woken_in_the_share_of_the_parent(end: StepClaim | None) -> None:
+    """Also where a request has ended the child, which carries out no attempt."""
+    result = TransitionResult(True, ready(Lane.IO), JobStatus.EXECUTING, children=(PlanWake(CHILD, agent="ada"),))
+    wakes = after_end(Consequence(True, ParentTransition(STEP.ref, result, Priority.BULK, "acme")), end)
+    step = StepWake(StepRef(JOB, 0, 0), Lane.IO, "tool_0", priority=Priority.BULK)
+    assert list(wakes) == [PlanWake(CHILD, priority=Priority.BULK), step]
+    assert [wake.tenant for wake in wakes] == ["acme", "acme"]

@@ -163,7 +163,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- ChildEnded: notifies the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
--- else the next child that is held back begins in its place. Returns {applied, job_id, round, index, ...} with what
+-- else the next child that is held back begins in its place. Returns {applied, job_id, round, index, priority, tenant, ...} with what
 -- planq_finish_step returns of the parent, and `children` as planq_delegate_step does; not applied where there was nothing
 -- to be notified, or nobody waits for it any more.
 CREATE FUNCTION planq_child_ended(p_child uuid) RETURNS json LANGUAGE plpgsql AS $$
@@ -201,6 +201,7 @@ BEGIN
         v_next := planq_begin_next(j, s);
     END IF;
     RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
+        'priority', j.priority, 'tenant', j.tenant_id,
         'status', CASE WHEN v_result IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', coalesce(v_result->'ready', '[]'::json),
         'children', (SELECT json_build_array(json_build_object('job_id', o.id, 'agent', o.agent_name)) FROM jobs o

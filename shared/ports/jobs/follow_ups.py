@@ -1,0 +1,49 @@
+"""Whom to wake after a transition: what it has made ready, and what nobody has claimed with it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import STAGES, Lane, Priority
+from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.ports.jobs.store import Consequence, TransitionResult
+from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, links_after, stage_again
+
+
+def after_step(ref: StepRef, result: TransitionResult, end: StageClaim | StepClaim | None = None) -> list[Wake]:
+    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over.
+
+    `end` is the attempt whose end it was, in a job of the same tree; None where nobody knows that any more.
+    """
+    priority = Priority.INTERACTIVE
+    agent: str | None = None
+    if end is not None:
+        priority, agent = end.priority, end.agent if isinstance(end, StepClaim) else end.agent_name
+    tenant = "" if end is None else end.tenant_id
+    is_stage = result.job_status in STAGES and not any(isinstance(claim, StageClaim) for claim in result.taken)
+    links: Iterator[TaskLinks | None] = itertools.repeat(None)
+    if end is not None and (count := len(result.children) + is_stage + len(result.ready)):
+        taken = len(result.taken)
+        links = map(links_after(end, taken + count).at, itertools.count(taken))
+    wakes: list[Wake] = [
+        replace(child, priority=priority, links=next(links), tenant=tenant) for child in result.children
+    ]
+    if is_stage and result.job_status is not None:
+        stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links), tenant)
+        wakes.append(stage)
+    # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
+    for step in sorted(result.ready, key=lambda step: step.lane == Lane.IO):
+        place = StepRef(ref.job_id, ref.round, step.index)
+        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links), tenant=tenant))
+    return wakes
+
+
+def after_end(followed: Consequence, end: StageClaim | StepClaim | None = None) -> Sequence[Wake]:
+    """Return the wake-ups that the end of a job asks for where somebody waited for it; `end` as in `after_step`."""
+    if (parent := followed.parent) is None:
+        return followed.wakes
+    wakes = after_step(parent.step, parent.result, end)
+    return [replace(wake, priority=parent.priority, tenant=parent.tenant_id) for wake in wakes]
