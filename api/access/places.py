@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class _Held:
+class _KeyPlaces:
     """Places of one key: `granted` to this process, of which `used` are; the others held `elsewhere` a second ago."""
 
     granted: int = 0
@@ -55,7 +55,7 @@ class _Held:
     refused_until: float = 0.0
 
 
-class _Want(NamedTuple):
+class _PlaceRequest(NamedTuple):
     key: PlaceKey
     most: int
 
@@ -65,7 +65,7 @@ class Places:
 
     def __init__(self, store: PlaceStore) -> None:
         self._store = store
-        self._held: dict[PlaceKey, _Held] = {}
+        self._held: dict[PlaceKey, _KeyPlaces] = {}
         self._asking = Batcher(self._ask, max_weight=_ASKING_AT_ONCE)
         self._turn = asyncio.Lock()
         self._is_known_there = False
@@ -79,11 +79,11 @@ class Places:
         """
         key = PlaceKey(tenant_id, kind)
         while True:
-            held = self._held.setdefault(key, _Held())
+            held = self._held.setdefault(key, _KeyPlaces())
             if held.used < held.granted:
                 held.used += 1
                 return _headers(kind, most, most - held.elsewhere - held.used)
-            if monotonic() < held.refused_until or not await self._asking.do(_Want(key, most)):
+            if monotonic() < held.refused_until or not await self._asking.do(_PlaceRequest(key, most)):
                 raise _refused(kind, most)
 
     def give(self, kind: Kind, tenant_id: str) -> None:
@@ -125,14 +125,14 @@ class Places:
             elsewhere = await self._store.keep({key: held.used for key, held in self._held.items() if held.used})
             self._is_known_there = bool(elsewhere)
             for key, number in elsewhere.items():
-                self._held.setdefault(key, _Held()).elsewhere = number
+                self._held.setdefault(key, _KeyPlaces()).elsewhere = number
 
     async def close(self) -> None:
         """Give all places back: the process stops, and nobody who holds one goes on."""
         with contextlib.suppress(DatabaseUnavailable):
             await self._store.keep({})
 
-    async def _ask(self, wants: Sequence[_Want]) -> Sequence[bool]:
+    async def _ask(self, wants: Sequence[_PlaceRequest]) -> Sequence[bool]:
         """Return for each whether there is a place for it here now; who is told so takes it, unless it has gone."""
         async with self._turn:
             told = {want: await self._granted(want, number) for want, number in Counter(wants).items()}
@@ -142,9 +142,9 @@ class Places:
             answers.append(told[want] >= 0)
         return answers
 
-    async def _granted(self, want: _Want, number: int) -> int:
+    async def _granted(self, want: _PlaceRequest, number: int) -> int:
         """Return how many places there are for so many who want one."""
-        held = self._held.setdefault(want.key, _Held())
+        held = self._held.setdefault(want.key, _KeyPlaces())
         # Again where a place to spare went to somebody else while the database was asked: that is no refusal.
         while (missing := number - (held.granted - held.used)) > 0:
             wanted = held.granted + missing

@@ -16,7 +16,7 @@ from planq.shared.client.blocking import Client
 from planq.shared.client.exchanges import Page
 from planq.shared.client.following import StreamEvent
 from planq.shared.client.requests import UPLOAD_SECONDS, MessageFields, at, job_request, message_request
-from planq.shared.client.wire import ApiRequest, Broken, Json, object_of, refused, unreached
+from planq.shared.client.wire import ApiRequest, ConnectionFailure, Json, object_of, refused, unreached
 
 
 class CommandClient:
@@ -111,7 +111,7 @@ class CommandClient:
     def readiness(self) -> Json:
         """Return `{status, checks}` of `/readyz`, whether planq is ready or not."""
         reply = self.api.exchange(ApiRequest("GET", "/readyz"))
-        if isinstance(reply, Broken):
+        if isinstance(reply, ConnectionFailure):
             raise unreached(reply, self.api.url)
         if isinstance(found := reply.decoded, dict) and "checks" in found:
             return found

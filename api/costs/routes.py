@@ -15,7 +15,7 @@ from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import Answer
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.overview.costs import CostBy, CostsWanted
+from planq.shared.domain.overview.costs import CostBy, CostQuery
 from planq.shared.domain.tenants.config import read_tenant_id
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.costs import SUMS
@@ -95,7 +95,7 @@ async def get_costs(
             f"from, to: expected at most {MOST_DAYS} days, the first before the last; found {first} to {last}"
         )
     whose = _whose(who, by, tenant)
-    wanted = CostsWanted(by, first, last, agent, model)
+    wanted = CostQuery(by, first, last, agent, model)
     rows, total = await services.costs.sums(whose, wanted, MOST_ROWS)
     items = [{"name": row["name"] or None, **_sums(row)} for row in rows]
     if by is CostBy.DAY:

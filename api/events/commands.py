@@ -39,7 +39,7 @@ def watch(
 
     Goes on where it was when a connection breaks. Exit code 1 when the job failed or was cancelled.
     """
-    teller = _Lines() if as_json else _Teller(str(job_id))
+    teller = _Lines() if as_json else _EventPrinter(str(job_id))
     job: dict[str, Any] = {}
     code = OK
     try:
@@ -68,7 +68,7 @@ def logs(
     as_json: AsLines = False,
 ) -> None:
     """Print the events of a job, oldest first."""
-    teller = _Lines() if as_json else _Teller(str(job_id))
+    teller = _Lines() if as_json else _EventPrinter(str(job_id))
     try:
         with reported(as_json=as_json), connect(url, api_key) as client:
             events = client.api.stream if follow else client.log
@@ -92,7 +92,7 @@ class _Lines:
         print_json_line({"id": event.id, "event": event.kind, "data": event.data})
 
 
-class _Teller:
+class _EventPrinter:
     """Prints events as lines; on a terminal the text that is being said stands below them."""
 
     def __init__(self, job_id: str) -> None:
@@ -102,7 +102,7 @@ class _Teller:
         self._live: Any = None
         self._open = ExitStack()
 
-    def __enter__(self) -> _Teller:
+    def __enter__(self) -> _EventPrinter:
         if out.is_terminal:
             from rich.live import Live
 

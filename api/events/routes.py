@@ -29,7 +29,7 @@ from planq.api.conversations.routes.conversations import ConversationPath
 from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
 from planq.api.http.protocol import ABORT_CONNECTION
-from planq.api.streams.followers import Followed, Stream, Topic
+from planq.api.streams.followers import Stream, StreamSubject, Topic
 from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from planq.api.streams.waiting import WAITED
 from planq.shared.domain.errors import DatabaseUnavailable, capped
@@ -141,7 +141,7 @@ async def get_job_events(
         and not await more(who.tenant_id, found, position, with_children=children)
     ):
         return Response(status_code=204)
-    topic = Topic(Followed.TREE if children else Followed.JOB, found)
+    topic = Topic(StreamSubject.TREE if children else StreamSubject.JOB, found)
     return await _opened(
         request,
         services,
@@ -179,7 +179,7 @@ async def get_conversation_events(
     found = conversation_id_of(conversation_id)
     position = await _position(request, services, after, last_event_id)
     await services.conversations.get(who.tenant_id, found)
-    topic = Topic(Followed.TALK if children else Followed.CONVERSATION, found)
+    topic = Topic(StreamSubject.TALK if children else StreamSubject.CONVERSATION, found)
     return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 
 
@@ -201,7 +201,7 @@ async def get_events(
     position = await _position(request, services, after, last_event_id)
     if _wants_page(request):
         return await _page_of_tenant(services, who, position, limit, order)
-    return await _opened(request, services, who, Topic(Followed.TENANT, who.tenant_id), position, follow=follow)
+    return await _opened(request, services, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow)
 
 
 def _wants_page(request: Request) -> bool:
@@ -366,19 +366,19 @@ class EventStream(Response):
         log, stream, after = self._services.event_log, self._stream, self._after
         # The pages of single jobs are read many at a time anyway.
         reading = (
-            contextlib.nullcontext() if stream.topic.followed is Followed.JOB else self._services.streams.reading
+            contextlib.nullcontext() if stream.topic.followed is StreamSubject.JOB else self._services.streams.reading
         )
         while after < stream.joined and not stream.is_cut:
             async with reading:
-                if stream.topic.followed is Followed.TENANT:
+                if stream.topic.followed is StreamSubject.TENANT:
                     events = await log.of_tenant(stream.tenant_id, after, _PAGE, to=stream.joined)
                 else:
                     assert isinstance(stream.topic.of, UUID)
                     page = (stream.tenant_id, stream.topic.of, after, _PAGE)
-                    if stream.topic.followed in (Followed.CONVERSATION, Followed.TALK):
+                    if stream.topic.followed in (StreamSubject.CONVERSATION, StreamSubject.TALK):
                         events = await log.of_conversation(*page, to=stream.joined)
                     else:
-                        with_children = stream.topic.followed is Followed.TREE
+                        with_children = stream.topic.followed is StreamSubject.TREE
                         events = await log.of_job(*page, to=stream.joined, with_children=with_children)
             if events:
                 yield list(events)
@@ -388,11 +388,11 @@ class EventStream(Response):
         """Yield what models have said before the stream: of the job, of the turns, and of those below that run."""
         stream, log = self._stream, self._services.event_log
         followed, of = stream.topic
-        if self._has_ended or not isinstance(of, UUID) or followed is Followed.CONVERSATION:
+        if self._has_ended or not isinstance(of, UUID) or followed is StreamSubject.CONVERSATION:
             return
-        told = [] if followed is Followed.TALK else [(of, stream.texts_below)]
-        if followed is not Followed.JOB:
-            asked = log.unfinished_below if followed is Followed.TREE else log.unfinished_in
+        told = [] if followed is StreamSubject.TALK else [(of, stream.texts_below)]
+        if followed is not StreamSubject.JOB:
+            asked = log.unfinished_below if followed is StreamSubject.TREE else log.unfinished_in
             new, below = self._services.streams.show_below(stream, await asked(stream.tenant_id, of))
             told += [(job_id, below) for job_id in new]
         for job_id, below in told:

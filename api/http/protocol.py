@@ -52,7 +52,7 @@ class _Phase(Enum):
     BODY = "the body"
 
 
-class _TooMuch(Exception):
+class _HeadTooLarge(Exception):
     """A head has more bytes than it may have."""
 
 
@@ -160,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _add(self, count: int) -> None:
         self._head_bytes += count
         if self._head_bytes > self._bounds.head_bytes:
-            raise _TooMuch
+            raise _HeadTooLarge
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not read, or had to give up."""

@@ -15,11 +15,11 @@ from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import storable
-from planq.shared.domain.insights.offering import InsightMode, Side, confidence
+from planq.shared.domain.insights.offering import InsightGroup, InsightMode, confidence
 from planq.shared.domain.insights.report import Usefulness, compare, compare_rates
 from planq.shared.domain.insights.rules import InsightKind
 from planq.shared.store.database import Row, shown_time
-from planq.shared.store.insights.store import Measured
+from planq.shared.store.insights.store import InsightMeasures
 
 insight_routes = strict_router("insights")
 
@@ -86,7 +86,7 @@ class ChosenInsight(Answer):
 class JobInsights(Answer):
     """What was chosen for a job of what earlier ones have taught; what was removed since is left out."""
 
-    side: Side | None = Field(description="Null: nothing was chosen. Only `offered` was shown to its planner.")
+    side: InsightGroup | None = Field(description="Null: nothing was chosen. Its planner saw only `offered`.")
     tokens: int
     insights: list[ChosenInsight]
 
@@ -232,9 +232,9 @@ async def get_job_insights(job_id: JobPath, services: Use, who: Who) -> Response
     return JsonResponse({"side": row["side"], "tokens": row["tokens"] or 0, "insights": row["insights"] or []})
 
 
-def _report(measured: Measured) -> dict[str, Any]:
+def _report(measured: InsightMeasures) -> dict[str, Any]:
     """Return what an `InsightReport` says of what was measured; takes some 0.1 s."""
-    verdict, contrasts = compare(measured.blocks[Side.OFFERED], measured.blocks[Side.HELD_OUT])
+    verdict, contrasts = compare(measured.blocks[InsightGroup.OFFERED], measured.blocks[InsightGroup.HELD_OUT])
     return {
         "jobs": {side: sum(block.jobs for block in blocks) for side, blocks in measured.blocks.items()},
         "verdict": verdict,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from planq.shared.domain.insights.offering import Side
+from planq.shared.domain.insights.offering import InsightGroup
 from planq.shared.domain.jobs.states import Outcome
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
 from planq.shared.store.database import Row
@@ -54,7 +54,7 @@ COUNTERS: Mapping[str, CountedName] = {
         "planq_insights_chosen",
         "Jobs that have ended for which insights were chosen: offered to the planner, held out, or in shadow.",
         ("side",),
-        tuple(map(str, Side)),
+        tuple(map(str, InsightGroup)),
     ),
     "steps_ended": CountedName(
         "planq_steps_ended",

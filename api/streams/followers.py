@@ -56,7 +56,7 @@ _BEGINNINGS = ("job_submitted", "job_resumed")
 _ENDINGS = frozenset(f"job_{status}" for status in TERMINAL_JOB)
 
 
-class Followed(Enum):
+class StreamSubject(Enum):
     """What a stream is about."""
 
     JOB = "a job"
@@ -66,14 +66,14 @@ class Followed(Enum):
     TENANT = "all jobs of a tenant"
 
 
-_WITH_TEXTS_BELOW = (Followed.TREE, Followed.TALK)
-_OF_CONVERSATIONS = (Followed.CONVERSATION, Followed.TALK)
+_WITH_TEXTS_BELOW = (StreamSubject.TREE, StreamSubject.TALK)
+_OF_CONVERSATIONS = (StreamSubject.CONVERSATION, StreamSubject.TALK)
 
 
 class Topic(NamedTuple):
     """What a stream follows: a job, a job with those below it, a conversation, or a tenant."""
 
-    followed: Followed
+    followed: StreamSubject
     of: UUID | str
 
 
@@ -331,15 +331,16 @@ class Streams:
         await self._watch()
         before, after = self._reached
         of = {
-            followed: [topic.of for topic in self._following if topic.followed is followed] for followed in Followed
+            followed: [topic.of for topic in self._following if topic.followed is followed]
+            for followed in StreamSubject
         }
         fresh = await self._log.fresh(
             after,
             texts_from=before.below,
-            jobs=_ids(of[Followed.JOB]),
+            jobs=_ids(of[StreamSubject.JOB]),
             roots={stream.root for stream in self._all() if stream.root},
             conversations=_ids(one for followed in _OF_CONVERSATIONS for one in of[followed]),
-            tenants=[str(one) for one in of[Followed.TENANT]],
+            tenants=[str(one) for one in of[StreamSubject.TENANT]],
             texts=self._watched,
             limit=_MOST_EVENTS,
         )
@@ -368,18 +369,18 @@ class Streams:
             streams = [*self._streams_of(one.epoch.job_id), *self._trees_above(one.epoch.job_id)]
             frame = text_frame(one) if streams else b""
         else:
-            trees = [of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())]
+            trees = [of for above in one.lineage for of in self._following.get(Topic(StreamSubject.TREE, above), ())]
             if one.conversation_id is not None:
-                trees += self._following.get(Topic(Followed.TALK, one.conversation_id), ())
+                trees += self._following.get(Topic(StreamSubject.TALK, one.conversation_id), ())
             for tree in trees:
                 _note_below(tree, one)
             streams = [
-                *self._following.get(Topic(Followed.JOB, one.job_id), ()),
-                *self._following.get(Topic(Followed.TENANT, one.tenant_id), ()),
+                *self._following.get(Topic(StreamSubject.JOB, one.job_id), ()),
+                *self._following.get(Topic(StreamSubject.TENANT, one.tenant_id), ()),
                 *trees,
             ]
             if one.conversation_id is not None:
-                streams += self._following.get(Topic(Followed.CONVERSATION, one.conversation_id), ())
+                streams += self._following.get(Topic(StreamSubject.CONVERSATION, one.conversation_id), ())
             frame = event_frame(one) if streams else b""
             if one.kind in _ENDINGS:
                 self._ending[one.job_id] = None
@@ -459,7 +460,7 @@ class Streams:
         """Return the streams that are about a job itself."""
         return [
             stream
-            for followed in (Followed.JOB, Followed.TREE)
+            for followed in (StreamSubject.JOB, StreamSubject.TREE)
             for stream in self._following.get(Topic(followed, job_id), ())
         ]
 

@@ -31,7 +31,7 @@ ALL = ""
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadReport:
     """What became of the files of one call; `passages` counts those of the documents that were loaded now."""
 
     loaded: list[dict[str, Any]] = field(default_factory=list)
@@ -120,10 +120,10 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
     return with_database(run)
 
 
-async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, tenant_id: str) -> Loaded:
+async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, tenant_id: str) -> LoadReport:
     from planq.api.cli.reading import UnreadableFile, find_files
 
-    result = Loaded()
+    result = LoadReport()
     for found in find_files(paths, prefix):
         try:
             await _load_file(knowledge, tenant_id, found, result)
@@ -132,7 +132,7 @@ async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, te
     return result
 
 
-async def _load_file(knowledge: PostgresKnowledge, tenant_id: str, found: FoundFile, result: Loaded) -> None:
+async def _load_file(knowledge: PostgresKnowledge, tenant_id: str, found: FoundFile, result: LoadReport) -> None:
     from planq.api.cli.reading import UnreadableFile, read_file
     from planq.deploy.cli import passages
 

@@ -146,7 +146,7 @@ class _Handle:
             self.send(number)
 
 
-class Watched:
+class WatchedLoop:
     """One loop of one process: for how long it has owed a beat."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class LoopGuard:
         self._table = mmap.mmap(self._file, beats.TABLE_BYTES)
         self._stacks, self._stacks_end = os.pipe()
         os.set_blocking(self._stacks, False)
-        self._watched: dict[tuple[int, int, int], Watched] = {}
+        self._watched: dict[tuple[int, int, int], WatchedLoop] = {}
         self._tick = _LONGEST_TICK_SECONDS
         self._recorders: dict[tuple[int, int, int], FreezeRecorder] = {}
         self._child = 0
@@ -322,7 +322,9 @@ class LoopGuard:
     def _look(self, seconds: float) -> None:
         taken = list(beats.slots(self._table))
         self._watched = {
-            self._key(slot): self._watched.get(self._key(slot), Watched()) for slot in taken if self._is_there(slot)
+            self._key(slot): self._watched.get(self._key(slot), WatchedLoop())
+            for slot in taken
+            if self._is_there(slot)
         }
         limits = [slot.limit_seconds for slot in taken]
         self._tick = min([_LONGEST_TICK_SECONDS, *(limit / _TICKS_IN_LIMIT for limit in limits)])
@@ -355,7 +357,7 @@ class LoopGuard:
             beats.clear(self._table, slot.number)
         return is_there
 
-    def _end(self, slot: Slot, watched: Watched) -> None:
+    def _end(self, slot: Slot, watched: WatchedLoop) -> None:
         """Note the freeze, end the process, and start it again where it is the child.
 
         Somebody else may end it meanwhile, as a worker does with a process for suspects: then nothing is noted, and
@@ -385,7 +387,7 @@ class LoopGuard:
             else:
                 self._start()
 
-    def _note(self, slot: Slot, watched: Watched, stack: str) -> None:
+    def _note(self, slot: Slot, watched: WatchedLoop, stack: str) -> None:
         kind = self._kind if slot.pid == self._child else f"{self._kind}-suspects"
         recorder = self._recorders.pop(self._key(slot), None) or FreezeRecorder(slot.worker)
         recorder.note(

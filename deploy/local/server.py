@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from planq.deploy.local.child import RunAs, spawn, stop
 from planq.deploy.local.folder import FolderLock, make_private, size_of
-from planq.deploy.local.supervisor import Supervised
+from planq.deploy.local.supervisor import SupervisedProcess
 from planq.shared.data_folder import usable
 from planq.shared.domain.errors import Unavailable
 
 
-class EmbeddedServer(Supervised):
+class EmbeddedServer(SupervisedProcess):
     """One server on a data folder.
 
     Not for use by two threads at once. `launch` must be called from a thread that outlives the server (see `child`).

@@ -38,7 +38,7 @@ _HASTY_PATIENCE_SECONDS = 1.0
 """What a part is given after a second Ctrl-C."""
 
 
-class Supervised(ABC):
+class SupervisedProcess(ABC):
     """Something that runs in a process, may die, can be started again, and can be stopped."""
 
     def __init__(self, name: str, log: Path, *, patience: float) -> None:
@@ -80,7 +80,7 @@ class Supervised(ABC):
             self._process = None
 
 
-class PlanqProcess(Supervised):
+class PlanqProcess(SupervisedProcess):
     """A planq process with a log file."""
 
     def __init__(
@@ -105,14 +105,14 @@ class PlanqProcess(Supervised):
 class _Watch:
     """What the supervisor knows about one part."""
 
-    part: Supervised
+    part: SupervisedProcess
     started_at: float = 0.0
     deaths: int = 0
     restart_at: float | None = None
 
 
 @dataclass(slots=True)
-class Interrupts:
+class StopRequests:
     """How often the person asked to stop: the first time orderly, the second time in haste."""
 
     count: int = 0
@@ -137,17 +137,17 @@ class Interrupts:
 class Supervisor:
     """Watches parts and starts the dead ones again. `say` gets one line for people."""
 
-    def __init__(self, say: Callable[[str], None], interrupts: Interrupts) -> None:
+    def __init__(self, say: Callable[[str], None], interrupts: StopRequests) -> None:
         self._say = say
         self._interrupts = interrupts
         self._watches: list[_Watch] = []
 
-    def start(self, part: Supervised) -> None:
+    def start(self, part: SupervisedProcess) -> None:
         """Start a part and watch it from now on; raises what the part raises, and then does not watch it."""
         part.launch()
         self._watches.append(_Watch(part, started_at=monotonic()))
 
-    def hopeless(self, deaths: int) -> list[Supervised]:
+    def hopeless(self, deaths: int) -> list[SupervisedProcess]:
         """Return the parts that have died so often in a row, or have said that they are misconfigured."""
         return [watch.part for watch in self._watches if watch.deaths >= deaths or watch.part.is_misconfigured()]
 
@@ -181,7 +181,7 @@ class Supervisor:
             self._stop_together([watch.part for watch in group])
         self._watches.clear()
 
-    def _stop_together(self, parts: Sequence[Supervised]) -> None:
+    def _stop_together(self, parts: Sequence[SupervisedProcess]) -> None:
         for part in parts:
             part.ask_to_stop()
         begun = monotonic()

@@ -25,7 +25,7 @@ from planq.deploy.local.folder import FolderLock, last_lines
 from planq.deploy.local.parts import PLANQ, UpOptions, child_environment, environment_of, given_url, planq_parts
 from planq.deploy.local.postgres import EmbeddedPostgres
 from planq.deploy.local.server import EmbeddedServer
-from planq.deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
+from planq.deploy.local.supervisor import PlanqProcess, StopRequests, Supervisor
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.data_folder import make_own, usable
 from planq.shared.domain.database_url import SCHEMA, in_schema
@@ -53,7 +53,7 @@ _STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), (
 """Workers first, while the API still shows how their jobs end; servers last, because all the others write to them."""
 
 
-class Stopped(Exception):
+class StartInterrupted(Exception):
     """Ctrl-C or SIGTERM arrived before everything was up."""
 
 
@@ -83,7 +83,7 @@ def up(
     changed before you agree.
     """
     options = UpOptions(host, port, flower_port if flower else None, data.absolute(), may_migrate=migrate)
-    interrupts = Interrupts()
+    interrupts = StopRequests()
     interrupts.listen()
     make_own(options.data)
     with usable(options.data):
@@ -120,7 +120,7 @@ def check_ports(options: UpOptions) -> None:
 class Session:
     """One run of `planq up`."""
 
-    def __init__(self, options: UpOptions, interrupts: Interrupts) -> None:
+    def __init__(self, options: UpOptions, interrupts: StopRequests) -> None:
         self._options = options
         self._interrupts = interrupts
         self._supervisor = Supervisor(self._say, interrupts)
@@ -144,7 +144,7 @@ class Session:
                 self._run_sample(env)
             self._say("planq is up; Ctrl-C stops everything.")
             self._supervisor.tend_until(lambda: False)
-        except Stopped:
+        except StartInterrupted:
             pass
         finally:
             runtime.withdraw(self._options.data)
@@ -278,7 +278,7 @@ class Session:
 
     def _check_interrupts(self) -> None:
         if self._interrupts.count:
-            raise Stopped
+            raise StartInterrupted
 
 
 def has_schema(env: Mapping[str, str]) -> bool:

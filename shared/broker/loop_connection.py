@@ -24,7 +24,7 @@ _READ_BYTES = 65_536
 
 
 @dataclass(slots=True)
-class _Sent(Generic[Written]):
+class _PendingReply(Generic[Written]):
     """What was written and is not answered: `left` replies are to come, the last one by `until`."""
 
     item: Written
@@ -53,7 +53,7 @@ class LoopConnection(Generic[Written]):
         self._socket = connected
         self._taken, self._lost = taken, lost
         self._silent_seconds = silent_seconds
-        self._sent: deque[_Sent[Written]] = deque()
+        self._sent: deque[_PendingReply[Written]] = deque()
         self._rest = b""
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = True
@@ -62,7 +62,7 @@ class LoopConnection(Generic[Written]):
 
     def write(self, item: Written, commands: Sequence[bytes]) -> None:
         """Write commands, at least one; returns at once."""
-        self._sent.append(_Sent(item, len(commands), self.loop.time() + self._silent_seconds))
+        self._sent.append(_PendingReply(item, len(commands), self.loop.time() + self._silent_seconds))
         data = b"".join(commands)
         try:
             written = self._socket.send(data)

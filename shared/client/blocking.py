@@ -11,20 +11,20 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from planq.shared.client import requests
-from planq.shared.client.exchanges import Exchange, Exchanges, Page, Rest
+from planq.shared.client.exchanges import Exchange, Exchanges, Page, PauseRequest
 from planq.shared.client.facts import BatchFacts, JobFacts, api_url, is_unsent
 from planq.shared.client.following import (
     PAUSE_SECONDS,
     SILENT_SECONDS,
     Download,
-    Following,
+    EventFollower,
     StreamEvent,
     StreamPatience,
 )
 from planq.shared.client.outcome import result_of
 from planq.shared.client.requests import BatchFields, JobFields, MessageFields
 from planq.shared.client.verifying import verified
-from planq.shared.client.wire import ApiReply, ApiRequest, Broken, Json, refused, unreached
+from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, refused, unreached
 from planq.shared.domain.errors import Unavailable
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class Client:
 
         When nothing answers any more, it raises only after two minutes.
         """
-        following = Following(job_id, self.patience(), with_children=children)
+        following = EventFollower(job_id, self.patience(), with_children=children)
         while not following.is_over:
             try:
                 with self.opened(following.request(), silence=SILENT_SECONDS) as response:
@@ -200,20 +200,20 @@ class Client:
 
     def run(self, exchange: Exchange[T]) -> T:
         """Carry an exchange out to its end."""
-        came: ApiReply | Broken | None = None
+        came: ApiReply | ConnectionFailure | None = None
         while True:
             try:
                 wish = exchange.send(came)
             except StopIteration as ended:
                 found: T = ended.value
                 return found
-            if isinstance(wish, Rest):
+            if isinstance(wish, PauseRequest):
                 self._pause(wish.seconds)
                 came = None
             else:
                 came = self.exchange(wish)
 
-    def exchange(self, request: ApiRequest) -> ApiReply | Broken:
+    def exchange(self, request: ApiRequest) -> ApiReply | ConnectionFailure:
         """Send a request once, and return its reply, whatever it says."""
         options: dict[str, Any] = {} if request.body is None else {"json": request.body}
         if request.content is not None or request.pieces is not None:
@@ -228,7 +228,7 @@ class Client:
                 **options,
             )
         except httpx.HTTPError as failure:
-            return Broken(failure, was_sent=not is_unsent(failure))
+            return ConnectionFailure(failure, was_sent=not is_unsent(failure))
         return ApiReply(response.status_code, response.headers, response.content)
 
     @contextmanager
@@ -244,7 +244,7 @@ class Client:
                     raise refused(ApiReply(response.status_code, response.headers, body), self.url)
                 yield response
         except httpx.HTTPError as failure:
-            raise unreached(Broken(failure, was_sent=True), self.url) from failure
+            raise unreached(ConnectionFailure(failure, was_sent=True), self.url) from failure
 
 
 class JobHandle(JobFacts):

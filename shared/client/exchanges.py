@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from planq.shared.client import requests
 from planq.shared.client.outcome import has_ended
-from planq.shared.client.wire import ApiReply, ApiRequest, Broken, Json, object_of, refused, unreached
+from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, object_of, refused, unreached
 from planq.shared.domain.errors import Unavailable
 from planq.shared.domain.jobs.states import ElicitationStatus, JobStatus
 
@@ -23,14 +23,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class PauseRequest:
     """A wish to wait before the next request."""
 
     seconds: float
 
 
-Exchange = Generator[ApiRequest | Rest, Any, T]
-"""Yields what is to be sent, and is sent an `ApiReply` or `Broken`; yields a `Rest`, and is sent anything."""
+Exchange = Generator[ApiRequest | PauseRequest, Any, T]
+"""Yields what is to be sent, and is sent an `ApiReply` or `ConnectionFailure`; yields a `PauseRequest`, and is sent
+anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +61,15 @@ class Exchanges:
         since: float | None = None
         pause = _SHORTEST_PAUSE
         while True:
-            came: ApiReply | Broken = yield request
+            came: ApiReply | ConnectionFailure = yield request
             if isinstance(came, ApiReply) and came.is_good:
                 return came
             now = self.clock()
             since = now if since is None else since
             wanted = _wanted_pause(request, came, pause * (0.5 + self.draw() / 2))
             if wanted is None or now - since + wanted > self.patience:
-                raise unreached(came, self.url) if isinstance(came, Broken) else refused(came, self.url)
-            yield Rest(wanted)
+                raise unreached(came, self.url) if isinstance(came, ConnectionFailure) else refused(came, self.url)
+            yield PauseRequest(wanted)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def document(self, request: ApiRequest) -> Exchange[Json]:
@@ -112,7 +113,7 @@ class Exchanges:
                 return batch
             if until is not None and self.clock() >= until:
                 raise TimeoutError(f"batch {batch_id} is {batch['status']} after {timeout:g} seconds")
-            yield Rest(_BATCH_POLL_SECONDS)
+            yield PauseRequest(_BATCH_POLL_SECONDS)
 
     def answered(self, question_id: str, body: Json) -> Exchange[Json]:
         """Answer a question and return it. An answer of which nobody knows whether it came is given again if not."""
@@ -144,9 +145,9 @@ class Exchanges:
             wait = min(left, _LONG_POLL_SECONDS)
 
 
-def _wanted_pause(request: ApiRequest, came: ApiReply | Broken, pause: float) -> float | None:
+def _wanted_pause(request: ApiRequest, came: ApiReply | ConnectionFailure, pause: float) -> float | None:
     """Return how long to wait before a request is sent again, None where it is not."""
-    if isinstance(came, Broken):
+    if isinstance(came, ConnectionFailure):
         return pause if request.is_repeatable or not came.was_sent else None
     after = came.headers.get("retry-after", "")
     named = max(pause, float(after)) if after.isdecimal() else None

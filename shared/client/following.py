@@ -49,7 +49,7 @@ class StreamPatience:
         return PAUSE_SECONDS
 
 
-class Following:
+class EventFollower:
     """The events of a job, each once, and at last the job; `is_over` then."""
 
     def __init__(self, job_id: str, patience: StreamPatience, *, with_children: bool) -> None:

@@ -72,7 +72,7 @@ class ApiReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class ConnectionFailure:
     """No reply: the connection failed, `was_sent` where the API may have the request all the same."""
 
     failure: Exception
@@ -86,7 +86,7 @@ def object_of(reply: ApiReply, url: str) -> Json:
     raise refused(reply, url)
 
 
-def unreached(broken: Broken, url: str) -> Unavailable:
+def unreached(broken: ConnectionFailure, url: str) -> Unavailable:
     """Return the error of a request that had no reply."""
     return Unavailable(
         f"no planq API answers at {url} ({broken.failure}). Start one with `planq up`, or name another with "

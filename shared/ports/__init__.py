@@ -52,7 +52,7 @@ from planq.shared.ports.jobs.wakes import (
     Tracker,
     Wake,
 )
-from planq.shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
+from planq.shared.ports.memory import Memory, Moment, MomentQuery, MomentRecord, Reminder
 from planq.shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
 from planq.shared.ports.payloads import Payloads
 from planq.shared.ports.planners import OwnPlanner, PlanningRequest
@@ -96,7 +96,6 @@ __all__ = [
     "HeldAttempt",
     "JobEnd",
     "JobStore",
-    "KeptMoment",
     "Knowledge",
     "LocalPeers",
     "LossKind",
@@ -107,6 +106,7 @@ __all__ = [
     "MissedTool",
     "Moment",
     "MomentQuery",
+    "MomentRecord",
     "NotHappened",
     "OwnPlanner",
     "Ownership",

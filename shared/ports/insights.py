@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from planq.shared.domain.insights.offering import Candidate, Side
+from planq.shared.domain.insights.offering import Candidate, InsightGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class FoundInsights:
     """
 
     origin: UUID
-    side: Side | None
+    side: InsightGroup | None
     found: Sequence[Candidate]
 
 
@@ -35,7 +35,7 @@ class InsightOffers(Protocol):
         job_id: UUID,
         origin: UUID,
         conversation_id: UUID | None,
-        side: Side,
+        side: InsightGroup,
         chosen: Sequence[UUID],
         tokens: int,
     ) -> bool:

@@ -31,7 +31,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMoment:
+class MomentRecord:
     """A moment that was found; `score` grows with relevance, and is 0 where no words were asked for."""
 
     id: UUID
@@ -82,7 +82,7 @@ class Memory(Protocol):
         """Save moments in one commit; returns how many were not there yet: an id that is known stays as it is."""
         ...
 
-    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[KeptMoment]:
+    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[MomentRecord]:
         """Return the moments of one user that `wanted` describes, at most its limit."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planq.shared.domain.overview.costs import CostsWanted
+from planq.shared.domain.overview.costs import CostQuery
 from planq.shared.store.database import Database, Row
 
 SUMS = ("calls", "unpriced_calls", "input_tokens", "output_tokens", "cost_usd")
@@ -19,7 +19,7 @@ class CostStore:
         self._database = database
 
     async def sums(
-        self, tenant_id: str | None, wanted: CostsWanted, limit: int
+        self, tenant_id: str | None, wanted: CostQuery, limit: int
     ) -> tuple[Sequence[Row], Mapping[str, int]]:
         """Return at most `limit` rows of a tenant's costs, the dearest first, and the sums over all there are.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, ElicitationAnswer
+from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.store.database import Database, Row, stored_text
 from planq.shared.store.jobs.codec import after_answer_fields
@@ -62,5 +62,5 @@ class ElicitationStore:
         """
         content = stored_text(answer.content)
         said = {**by.fields(), "status": str(answer.status), "content": content}
-        again, item = isinstance(after, Continues), after_answer_fields(after)
+        again, item = isinstance(after, ContinueStep), after_answer_fields(after)
         return await close_question(self._database, tenant_id, id, said, again=again, item=item)

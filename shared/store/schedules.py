@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
 from planq.shared.domain.jobs.schedule import next_time, read_zone
-from planq.shared.ports.jobs.sweep import Swept
+from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.agents.documents import DocumentStore, pin_agent, with_prompt
 from planq.shared.store.conversations.turns import plan_wake
@@ -84,7 +84,7 @@ class ScheduleSweep:
         """Return schedules whose time has come, longest overdue first."""
         return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
 
-    async def carry_out(self, limit: int) -> Swept:
+    async def carry_out(self, limit: int) -> SweepResult:
         wakes: list[Wake] = []
         count = 0
         for due in await self.due(min(limit, _AT_ONCE)):
@@ -100,7 +100,7 @@ class ScheduleSweep:
                 _log.info("schedule_fired", extra={"schedule": str(due.id), "job": str(fired.job_id)})
                 count += 1
                 wakes += fired.wakes
-        return Swept(count, wakes=wakes)
+        return SweepResult(count, wakes=wakes)
 
     async def fire(self, due: DueSchedule) -> FiredSchedule | None:
         """Make the job that is due and move the schedule on; None when another sweeper did, or it is switched off."""

@@ -91,7 +91,7 @@ class JsonLines(logging.Formatter):
         return redaction(_encode(line))
 
 
-class _ForPeople(structlog.stdlib.ProcessorFormatter):
+class _PlainFormatter(structlog.stdlib.ProcessorFormatter):
     """Short lines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -133,7 +133,7 @@ def _for_people() -> logging.Formatter:
         structlog.processors.format_exc_info,
     ]
     renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    return _ForPeople(
+    return _PlainFormatter(
         foreign_pre_chain=chain,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )

@@ -9,7 +9,7 @@ from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.plan.compile import bind
 from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret
+from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, MalformedPlan, interpret
 from planq.shared.domain.plan.validation import PlanError, Producer, reference_error, validate_plan
 from planq.shared.domain.references import grammar as references
 from planq.shared.domain.references.resolution import resolve
@@ -98,7 +98,7 @@ def classify_plan(given: Mapping[str, Any]) -> Answer:
     outcome = interpret(given.get("provider_text") or "", requests)
     if isinstance(outcome, Direct):
         return {"type": "direct_response", "content": outcome.content}
-    if isinstance(outcome, Malformed):
+    if isinstance(outcome, MalformedPlan):
         return {"error": True, "errors": list(outcome.errors)}
     calls = [{"tool_name": call.tool_name, "arguments": call.arguments} for call in outcome.plan.calls]
     return {"type": "tool_calls", "reasoning": outcome.plan.reasoning, "calls": calls}
@@ -106,7 +106,7 @@ def classify_plan(given: Mapping[str, Any]) -> Answer:
 
 def parse_plan_json(given: Mapping[str, Any]) -> Answer:
     outcome = interpret("", [ToolCallRequest(PLANNING_TOOL_NAME, given["plan"])])
-    if isinstance(outcome, Malformed):
+    if isinstance(outcome, MalformedPlan):
         return {"error": True}
     count = len(outcome.plan.calls) if isinstance(outcome, Calls) else 0
     return {"kind": "tool_calls" if isinstance(outcome, Calls) else "direct_response", "tool_count": count}

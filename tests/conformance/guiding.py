@@ -20,10 +20,10 @@ from planq.shared.domain.errors import ExecutionFailed, InternalFault, ModelRefu
 from planq.shared.domain.models.circuit import Circuit
 from planq.shared.domain.models.exchange import Ask, Findings
 from planq.shared.domain.models.failure import error_class
-from planq.shared.domain.plan.interpret import Malformed
+from planq.shared.domain.plan.interpret import MalformedPlan
 from planq.shared.domain.rounds.guide import guide_text, read_guide
 from planq.shared.vocabulary import count_tokens
-from planq.worker.llm.gateway import Patience
+from planq.worker.llm.gateway import TryLimits
 from planq.worker.llm.prompts import render_prompt
 from planq.worker.llm.provider_errors import translated
 from planq.worker.llm.request import respond_request
@@ -37,7 +37,7 @@ Adapter = Callable[[Any], Answer]
 
 def parse_plan(given: Mapping[str, Any]) -> Answer:
     found = read_guide(given["text"], given["tools"])
-    if isinstance(found, Malformed):
+    if isinstance(found, MalformedPlan):
         return {"ok": False, "error": found.errors[0]["error"]["message"]}
     steps = [{**step.to_json(), "tool_name": step.tool, "status": "pending"} for step in found.steps]
     for step in steps:
@@ -100,7 +100,7 @@ def retry_delays(given: Mapping[str, Any]) -> Answer:
         delays.append(seconds)
 
     try:
-        asyncio.run(Patience(settings, sleep, lambda: 1.0).insist(attempt))
+        asyncio.run(TryLimits(settings, sleep, lambda: 1.0).insist(attempt))
     except ExecutionFailed:
         return {"delays": delays, "raises": True}
     return {"delays": delays, "raises": False}

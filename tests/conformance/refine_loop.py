@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, Transient
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer, Fails, Succeeds, after_answer
+from planq.shared.domain.jobs.elicitations import ElicitationAnswer, FailStep, SucceedStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
@@ -18,7 +18,7 @@ from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
 from planq.shared.domain.plan.document import Call, Plan
 from planq.shared.domain.plan.forms import ReadPlan, is_without_steps, read_any_form
-from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.plan.interpret import Direct, MalformedPlan
 from planq.shared.domain.questions.answering import action_of
 from planq.shared.domain.references.resolution import resolve
 from planq.shared.domain.rounds.block import parse_block
@@ -81,7 +81,7 @@ def plan_predicates(given: Mapping[str, Any]) -> Answer:
 def parse_answer(given: Mapping[str, Any]) -> Answer:
     native = [ToolCallRequest(call["name"], call["arguments"]) for call in given.get("native_tool_calls") or ()]
     turn = interpret_turn(given["text"], native, TurnForm.LOOP)
-    if isinstance(turn, Malformed):
+    if isinstance(turn, MalformedPlan):
         return {"error": True}
     if isinstance(turn, Direct):
         return {"steps": [], "elicitation": None, "answer": turn.content}
@@ -178,9 +178,9 @@ def resolve_elicitation(given: Mapping[str, Any]) -> Answer:
     after = after_answer(
         ElicitationAnswer(ElicitationKind.FORM, status, content, given.get("reason")), StepKind.ELICITATION
     )
-    assert isinstance(after, Succeeds | Fails)
+    assert isinstance(after, SucceedStep | FailStep)
     result = StepResult("elicitation", {"message": "?"})
-    if isinstance(after, Succeeds):
+    if isinstance(after, SucceedStep):
         result = replace(result, output=after.output)
     else:
         result = replace(result, error=after.error.message, code=after.error.code)

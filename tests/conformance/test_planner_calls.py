@@ -10,7 +10,7 @@ import pytest
 
 from planq.shared.domain.models.exchange import Ask, ModelFailed
 from planq.shared.domain.rounds.guide import Guide, read_guide
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.llm.calls import Waits, settings_for
@@ -32,7 +32,7 @@ def run_case(given: Mapping[str, Any], server: WireServer) -> dict[str, Any]:
     model = f"{dialect.provider}:{given['model']}"
 
     async def ask() -> Any:
-        gateway = ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5))
+        gateway = ModelGateway(settings, patience=TryLimits(settings, Waits(), lambda: 0.5))
         try:
             reply = await gateway.guide(Ask("job-1", "do it", model), [])
         except ModelFailed as failure:

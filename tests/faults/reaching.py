@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from uuid import UUID
 
-from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer
+from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
 from planq.shared.store.elicitations import ElicitationStore
@@ -358,7 +358,7 @@ def approved(scene: Scene, point: str) -> None:
     store = ElicitationStore(scene.caller.database)
     said = ElicitationAnswer(ElicitationKind.APPROVAL, ElicitationStatus.ACCEPTED, {})
     by = AnsweredBy(is_operator=True)
-    answer = scene.caller.do(store.answer("default", asked["id"], said, Continues(), by))
+    answer = scene.caller.do(store.answer("default", asked["id"], said, ContinueStep(), by))
     assert answer.applied
     scene.caller.publisher.publish_soon(answer.wakes)
     scene.completes(job_id, "<a>")

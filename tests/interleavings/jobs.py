@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from planq.shared.domain.jobs.budget import Holder, ReservationRequest
-from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.elicitations import FailStep
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
 from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
@@ -185,7 +185,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
             ExpiredQuestion(
                 j.question, j.ref(ASKS), j.tenant, "sim_unsafe", ElicitationKind.OUTCOME, StepKind.TOOL, 1.0
             ),
-            Fails(BOOM),
+            FailStep(BOOM),
         ),
         lambda s, j: unanswered(s, j.question),
     ),

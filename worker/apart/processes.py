@@ -38,7 +38,7 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME",
 _COMMAND = (*PYTHON, "-m", "planq.worker.apart")
 
 
-class Refused(Exception):
+class WorkRefused(Exception):
     """The work cannot be done, and says why; it would be the same the next time."""
 
 
@@ -72,12 +72,12 @@ class Apart:
     async def call(self, tenant_id: str, work: str, *arguments: Any, seconds: float) -> Any:
         """Return what the work comes to, as JSON has it, if a process computes it in `seconds`.
 
-        By the clock it has `_PATIENCE` times as long, from when a process begins with it. Raises `Refused` and
+        By the clock it has `_PATIENCE` times as long, from when a process begins with it. Raises `WorkRefused` and
         `Failed`. When the caller is cancelled, the process is killed.
         """
         await self._turn(tenant_id)
         try:
-            asked = _Asked(work, arguments, seconds)
+            asked = _WorkItem(work, arguments, seconds)
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._carry_out, asked)
             try:
                 said = await asyncio.shield(future)
@@ -88,7 +88,7 @@ class Apart:
         finally:
             self._give_back(tenant_id)
         if "refused" in said:
-            raise Refused(said["refused"])
+            raise WorkRefused(said["refused"])
         return said["value"]
 
     async def _turn(self, tenant_id: str) -> None:
@@ -133,7 +133,7 @@ class Apart:
         _, loop, turn = entry
         loop.call_soon_threadsafe(_give, turn)
 
-    def _carry_out(self, asked: _Asked) -> Any:
+    def _carry_out(self, asked: _WorkItem) -> Any:
         while True:
             with self._lock:
                 process, is_kept = (self._idle.pop(), True) if self._idle else (None, False)
@@ -143,7 +143,7 @@ class Apart:
                     self._all.add(process)
             try:
                 said = process.ask(asked)
-            except _Gone:
+            except _ProcessGone:
                 self._end(process)
                 if is_kept:
                     continue  # it may have ended because nobody asked it for anything
@@ -177,11 +177,11 @@ def _give(turn: asyncio.Future[None]) -> None:
         turn.set_result(None)
 
 
-class _Gone(Exception):
+class _ProcessGone(Exception):
     """The process has ended, or was killed from outside."""
 
 
-class _Asked:
+class _WorkItem:
     """One piece of work; given up, its process is killed."""
 
     def __init__(self, work: str, arguments: Sequence[Any], seconds: float) -> None:
@@ -221,8 +221,8 @@ class _Process:
         self.is_last = False
         """Whether it takes no more work after what it has now."""
 
-    def ask(self, asked: _Asked) -> Any:
-        """Return what the process says; raises `_Gone`, and `Failed` when the time is over."""
+    def ask(self, asked: _WorkItem) -> Any:
+        """Return what the process says; raises `_ProcessGone`, and `Failed` when the time is over."""
         asked.begin(self)
         self._begun = monotonic()
         self._computed = _computed_seconds(self._popen.pid)
@@ -232,7 +232,7 @@ class _Process:
             sink.write(len(asked.body).to_bytes(8, "big") + asked.body)
             sink.flush()
         except (OSError, ValueError):
-            raise _Gone from None
+            raise _ProcessGone from None
         length = int.from_bytes(self._read(8, asked.seconds), "big")
         return json.loads(self._read(length, asked.seconds))
 
@@ -249,9 +249,9 @@ class _Process:
                     continue
                 piece = os.read(source.fileno(), min(size - len(read), 1 << 20))
             except (OSError, ValueError):
-                raise _Gone from None
+                raise _ProcessGone from None
             if not piece:
-                raise _Gone
+                raise _ProcessGone
             read += piece
         return bytes(read)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planq.shared.computing import off_loop
 from planq.shared.domain.conversations.history import CountTokens
-from planq.shared.domain.insights.offering import InsightMode, Side, fitting, offered_text, side_of
+from planq.shared.domain.insights.offering import InsightGroup, InsightMode, fitting, offered_text, side_of
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.ports import StageClaim
@@ -46,7 +46,7 @@ class Insights:
         asked = (claim.tenant_id, claim.job_id, claim.input, tools)
         known = await persist(self._offers.find, *asked)
         if known.side is not None:
-            return offered_text(known.found) if known.side is Side.OFFERED else ""
+            return offered_text(known.found) if known.side is InsightGroup.OFFERED else ""
         chosen = await off_loop(fitting, known.found, self._count) if known.found else ()
         if not chosen:
             return ""
@@ -60,7 +60,7 @@ class Insights:
         if not is_first:  # an attempt that was taken for lost has chosen meanwhile: that counts
             known = await persist(self._offers.find, *asked)
             side, text = known.side or side, offered_text(known.found)
-        return text if side is Side.OFFERED else ""
+        return text if side is InsightGroup.OFFERED else ""
 
 
 def _has_planner(claim: StageClaim) -> bool:

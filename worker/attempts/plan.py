@@ -30,7 +30,7 @@ from planq.shared.domain.models.exchange import Findings, ModelFailed
 from planq.shared.domain.plan.compile import compile_outline, outline
 from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.errors import plan_refused
-from planq.shared.domain.plan.interpret import Direct, Malformed, interpret
+from planq.shared.domain.plan.interpret import Direct, MalformedPlan, interpret
 from planq.shared.domain.plan.validation import outline_errors
 from planq.shared.domain.rounds.compile import compile_single
 from planq.shared.domain.rounds.ending import abort_reason
@@ -44,7 +44,7 @@ from planq.worker.attempts.background import Backgrounds, config_of
 from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
 from planq.worker.attempts.insights import Insights
 from planq.worker.attempts.respond import AgentReply, Answering
-from planq.worker.attempts.rounds import Offered, RoundStage, further_round
+from planq.worker.attempts.rounds import RoundStage, ToolOffer, further_round
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
 
@@ -56,7 +56,7 @@ thread: four arguments of 11 kB may be 22 000 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _CheckedPlan:
     """A plan after validation: `steps` when it is valid, `errors` otherwise."""
 
     steps: Sequence[PlannedStep]
@@ -135,7 +135,7 @@ class PlanStage:
         job = None if job is None else job.knowing(tools)
         background, job = await self._advised(claim, background, job, tools)
         if claim.strategy is not Strategy.PLAN:
-            return await self._rounds.carry_out(claim, job, background, Offered(tools, known), chain)
+            return await self._rounds.carry_out(claim, job, background, ToolOffer(tools, known), chain)
         return await self._plan(_Planning(claim, chain, MODEL_SOURCE, job, background, guard), tools)
 
     async def _advised(
@@ -171,7 +171,7 @@ class PlanStage:
                 said = AgentReply(draft.content, Findings(is_direct=True))
                 return await self._answering.finish(claim, job, planning.chain, said)
             return await self._recorder.end(claim, storable(draft.content), None, calls)
-        if isinstance(draft, Malformed):
+        if isinstance(draft, MalformedPlan):
             return await self._refuse(planning, None, draft.errors)
         planning = replace(planning, ignored=draft.ignored)
         return await self._take(planning, draft.plan, tools, most_steps(claim, job))
@@ -239,17 +239,17 @@ def _check(
     max_steps: int,
     step_timeout_seconds: float,
     guard: GuardLimits | None,
-) -> _Checked:
+) -> _CheckedPlan:
     if guard is not None:
         try:
             compiled = compile_single(
                 plan, tools, max_steps=max_steps, guard=guard, step_timeout_seconds=step_timeout_seconds
             )
         except PlanInvalid as refused:
-            return _Checked((), refused.errors)
-        return _Checked(compiled.steps, ())
+            return _CheckedPlan((), refused.errors)
+        return _CheckedPlan(compiled.steps, ())
     known = outline(plan, tools)
     errors = outline_errors(known, max_steps=max_steps)
     if errors:
-        return _Checked((), [error.to_json() for error in errors])
-    return _Checked(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())
+        return _CheckedPlan((), [error.to_json() for error in errors])
+    return _CheckedPlan(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())

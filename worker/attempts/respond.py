@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid5
 
-from planq.shared.domain.agents.answers import Answered, Rejected, read_answer
+from planq.shared.domain.agents.answers import InvalidAnswer, ValidAnswer, read_answer
 from planq.shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
 from planq.shared.domain.errors import (
     BudgetExceeded,
@@ -166,7 +166,7 @@ class Answering:
 
     async def checked(
         self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply
-    ) -> Answered | str | WakeOutcome:
+    ) -> ValidAnswer | str | WakeOutcome:
         """Return what an agent said as its answer: a text, or with a schema an object, put right once if need be.
 
         Returns how the job has ended where nothing was left but that.
@@ -175,14 +175,14 @@ class Answering:
         if schema is None:
             return storable(said.text)
         found = read_answer(said.text, schema)
-        if isinstance(found, Rejected):
+        if isinstance(found, InvalidAnswer):
             _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
             unrepaired = partial(_unrepaired, found)
             try:
                 found = await self._repaired(claim, job, chain, said, found)
             except ModelFailed as failure:
                 return await self._recorder.end_or_retry(claim, failure, chain.calls, unrepaired)
-        if isinstance(found, Rejected):
+        if isinstance(found, InvalidAnswer):
             return await self._recorder.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
         return found
 
@@ -190,11 +190,11 @@ class Answering:
         """End the job after the calls that followed its last round: the answer stands, whatever came of them."""
         if job is None or job.ask.answer_schema is None:
             return await self._recorder.end(claim, claim.answer, None, [])
-        return await self._conclude(claim, job, chain, Answered(claim.output), None)
+        return await self._conclude(claim, job, chain, ValidAnswer(claim.output), None)
 
     async def _repaired(
-        self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply, rejected: Rejected
-    ) -> Answered | Rejected:
+        self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply, rejected: InvalidAnswer
+    ) -> ValidAnswer | InvalidAnswer:
         """Show the model what is wrong with its answer, once; raises `ModelFailed` where that may pass."""
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
         try:
@@ -216,7 +216,7 @@ class Answering:
         )
 
     async def _conclude(
-        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, stop: StopReason | None
+        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: ValidAnswer, stop: StopReason | None
     ) -> WakeOutcome:
         async with self._recorder.kept(claim.job_id, chain.calls):
             known = await persist(self._catalogue.tools, claim.tenant_id)
@@ -238,7 +238,7 @@ class Answering:
         self,
         claim: StageClaim,
         chain: Chain,
-        answered: Answered,
+        answered: ValidAnswer,
         call: ChainedCall,
         known: Mapping[str, ToolDefinition],
         stop: StopReason | None,
@@ -262,7 +262,7 @@ class Answering:
         return WakeOutcome.by(claim, result, round=claim.round + 1)
 
     async def _end_unchained(
-        self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord
+        self, claim: StageClaim, chain: Chain, answered: ValidAnswer, tool_name: str, error: ErrorRecord
     ) -> WakeOutcome:
         """End the job with its answer although its chained tool may not be called: its error does not touch it."""
         _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": tool_name, "code": error.code})
@@ -287,7 +287,7 @@ class Answering:
         return await self._recorder.end(claim, claim.answer, None, [], chained=chained, messages=messages)
 
 
-def _unrepaired(rejected: Rejected, error: ErrorRecord) -> ErrorRecord:
+def _unrepaired(rejected: InvalidAnswer, error: ErrorRecord) -> ErrorRecord:
     """Return the error of a job whose answer was rejected, when the model could not be asked to put it right."""
     shown = ErrorRecord.of(
         replace(rejected, errors=(*rejected.errors, f"and the repair failed: {error.message}")).failure()

@@ -42,7 +42,7 @@ from planq.shared.domain.models.exchange import (
 )
 from planq.shared.domain.plan.document import Call, Plan
 from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.plan.interpret import Direct, MalformedPlan
 from planq.shared.domain.results.texts import format_summary
 from planq.shared.domain.rounds.block import LoopBlock, parse_block
 from planq.shared.domain.rounds.compile import CompiledRound, asking_for, compile_round
@@ -62,7 +62,7 @@ from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
 from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
 from planq.shared.domain.rounds.reading import (
     Abort,
-    Nothing,
+    NothingLeft,
     Turn,
     TurnCalls,
     TurnQuestion,
@@ -97,7 +97,7 @@ _UNGUARDED = GuardLimits(1_000_000, 1_000_000, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class ToolOffer:
     """The tools that the model of a job may call, and all that are `known`, by registered name."""
 
     tools: Mapping[str, ToolDefinition]
@@ -133,7 +133,7 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _TurnReply:
     """A reply to a turn, as it is read; with its calls as they would be accepted where it holds calls."""
 
     reply: ModelReply
@@ -143,7 +143,7 @@ class _Said:
     @property
     def defects(self) -> Sequence[Mapping[str, Any]]:
         """Return what is worth one more question to the model."""
-        if isinstance(self.turn, Malformed):
+        if isinstance(self.turn, MalformedPlan):
             return self.turn.errors
         if self.compiled is None or not isinstance(self.turn, TurnCalls):
             return ()
@@ -183,7 +183,7 @@ class RoundStage:
         self._own = own_planners
 
     async def carry_out(
-        self, claim: StageClaim, job: AgentJob | None, background: Background, offered: Offered, chain: Chain
+        self, claim: StageClaim, job: AgentJob | None, background: Background, offered: ToolOffer, chain: Chain
     ) -> WakeOutcome:
         """Plan the next round, or end the job."""
         try:
@@ -228,14 +228,14 @@ class RoundStage:
     async def _guide(self, work: _Round) -> WakeOutcome:
         """Let the model write the job's guide; where it cannot, the turns go on without (docs/decisions.md, D8)."""
         found = await self._written(work)
-        body, errors = (None, found.errors) if isinstance(found, Malformed) else (found.to_json(), ())
+        body, errors = (None, found.errors) if isinstance(found, MalformedPlan) else (found.to_json(), ())
         if errors:
             _log.warning("guide_failed", extra={"job": str(work.claim.job_id), "errors": len(errors)})
             self._counts["planner_fallback", "unguided"] += 1
         follow = replace(further_round(work.claim), errors=errors)
         return await self.accept(work.claim, work.chain, GUIDE_SOURCE, body, (), follow)
 
-    async def _written(self, work: _Round) -> Guide | Malformed:
+    async def _written(self, work: _Round) -> Guide | MalformedPlan:
         """Return what the planning call says; the gateway has tried it as often as the settings allow."""
         claim, calls, offered = work.claim, work.chain.calls, _sorted(work.tools)
         ask = replace(work.ask, answer_schema=None, model=work.planner_model or work.ask.model)
@@ -246,23 +246,23 @@ class RoundStage:
             )
         except ModelFailed as failure:
             told = f"the planning call failed ({failure.error.code}): {failure.error.message}"
-            return Malformed((invalid_plan(told).to_json(),))
+            return MalformedPlan((invalid_plan(told).to_json(),))
         return read_guide(reply.text, work.tools)
 
     async def _next(self, work: _Round) -> WakeOutcome:
         said = await self._decided(work)
-        if isinstance(said.turn, Malformed) and work.form is TurnForm.LOOP and work.block.planner is None:
+        if isinstance(said.turn, MalformedPlan) and work.form is TurnForm.LOOP and work.block.planner is None:
             work = replace(work, form=TurnForm.REACT)
             await self._note_fallback(work, said.turn)
             said = await self._decided(work)
         match said.turn:
             case Direct(content):
                 return await self._finish(work, content, StopReason.ANSWERED)
-            case Nothing():
+            case NothingLeft():
                 return await self._answer(work, StopReason.NO_STEPS)
             case Abort(reason):
                 return await self.abort(work.claim, reason, work.chain)
-            case Malformed(errors):
+            case MalformedPlan(errors):
                 refused = PlanInvalid(_all_of(errors), list(errors))
                 return await self._recorder.end(work.claim, None, ErrorRecord.of(refused), work.chain.calls)
         if said.compiled is None:
@@ -271,7 +271,7 @@ class RoundStage:
         follow = replace(further_round(work.claim), reply=reply_to_json(said.reply), ignored=ignored)
         return await self._accept(work, MODEL_SOURCE, said.compiled, follow)
 
-    async def _decided(self, work: _Round) -> _Said:
+    async def _decided(self, work: _Round) -> _TurnReply:
         """Return what the model wants, put right by one further call where that is worth it."""
         told = self._told(work)
         said = _read(work, await self._asked(work, told))
@@ -410,7 +410,7 @@ class RoundStage:
         _log.info("plan_accepted", extra=shown)
         return WakeOutcome.by(claim, result)
 
-    async def _note_fallback(self, work: _Round, malformed: Malformed) -> None:
+    async def _note_fallback(self, work: _Round, malformed: MalformedPlan) -> None:
         claim = work.claim
         _log.warning("planner_fell_back", extra={"job": str(claim.job_id), "errors": len(malformed.errors)})
         self._counts["planner_fallback", "react"] += 1
@@ -419,21 +419,21 @@ class RoundStage:
             await persist(self._store.warn, claim, "planner_fell_back", data)
 
 
-def _read(work: _Round, reply: ModelReply) -> _Said:
+def _read(work: _Round, reply: ModelReply) -> _TurnReply:
     decided = reply.tool_calls
     if work.form is TurnForm.LOOP and work.ask.answer_schema is not None:
         decided = with_answers_as_text(decided)
     turn = interpret_turn(reply.text, decided, work.form)
     if isinstance(turn, TurnQuestion):
         call = Call(kind="elicitation", tool_name="elicitation", message=turn.message, requested_schema=turn.schema)
-        return _Said(reply, turn, _compiled(work, Plan(calls=[call])))
+        return _TurnReply(reply, turn, _compiled(work, Plan(calls=[call])))
     if not isinstance(turn, TurnCalls):
-        return _Said(reply, turn)
+        return _TurnReply(reply, turn)
     try:
         compiled = _compiled(work, turn.plan, turn.broken)
     except PlanInvalid as refused:
-        return _Said(reply, Malformed(tuple(dict(error) for error in refused.errors)))
-    return _Said(reply, turn, compiled)
+        return _TurnReply(reply, MalformedPlan(tuple(dict(error) for error in refused.errors)))
+    return _TurnReply(reply, turn, compiled)
 
 
 def _compiled(work: _Round, plan: Plan, broken: Mapping[int, str] | None = None) -> CompiledRound:
@@ -450,7 +450,7 @@ def _compiled(work: _Round, plan: Plan, broken: Mapping[int, str] | None = None)
     )
 
 
-def _asking(work: _Round, said: _Said) -> _Said:
+def _asking(work: _Round, said: _TurnReply) -> _TurnReply:
     """Return the round with a question to a person in the place of each call that still lacks arguments."""
     compiled = said.compiled
     assert compiled is not None
@@ -466,7 +466,7 @@ def _begun(
     claim: StageClaim,
     job: AgentJob | None,
     background: Background,
-    offered: Offered,
+    offered: ToolOffer,
     chain: Chain,
     guard: GuardLimits,
 ) -> _Round:

@@ -18,7 +18,7 @@ from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, Invali
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
-from planq.shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
+from planq.shared.domain.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
 from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
 from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import Steps, compile_schema
@@ -155,7 +155,7 @@ def _resolved(
     if definition.user_scoped:
         planned = unscoped(planned, definition.user_scoped)
     if claim.verbatim:
-        resolved = Resolved(copy.deepcopy(dict(planned)), ())
+        resolved = ResolvedArguments(copy.deepcopy(dict(planned)), ())
     else:
         resolved = resolve(planned, outputs, max_size=max_size, owned=owned)
     defects = compile_schema(definition.input_schema).violations(resolved.arguments, steps=steps)

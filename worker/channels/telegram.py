@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from planq.shared.domain.channels.formatted import Formatted, formatted, parts_of
+from planq.shared.domain.channels.formatted import FormattedText, formatted, parts_of
 from planq.shared.domain.channels.telegram import BOT_SECRET, MAX_UNITS, chat_of, choices_of, press_data
 from planq.shared.domain.errors import (
     AuthFailed,
@@ -187,7 +187,7 @@ class TelegramChannel:
         return replace(outcome, problem=error.message) if error.code == AuthFailed.code else outcome
 
 
-def _message(text: Formatted) -> dict[str, Any]:
+def _message(text: FormattedText) -> dict[str, Any]:
     entities = text.to_json()
     return {"text": text.text, **({"entities": entities} if entities else {})}
 

@@ -30,7 +30,7 @@ from planq.shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from planq.shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
+from planq.shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, FailStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import (
     MOST_FREEZES,
@@ -421,7 +421,7 @@ def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
         error = HumanWaitTimedOut(
             f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
         )
-        return Fails(ErrorRecord.of(error))
+        return FailStep(ErrorRecord.of(error))
     answer = ElicitationAnswer(question.kind, ElicitationStatus.EXPIRED, question.default)
     return after_answer(answer, question.step_kind, limit_seconds=question.limit_seconds)
 

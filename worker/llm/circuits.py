@@ -28,7 +28,7 @@ class UnreadableReply(Transient):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CircuitEntry:
     circuit: Circuit = field(default_factory=Circuit)
     cause: str = ""
 
@@ -39,7 +39,7 @@ class Circuits:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns seconds and never goes back."""
         self._clock = clock
-        self._circuits: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._circuits: OrderedDict[tuple[str, str], _CircuitEntry] = OrderedDict()
 
     @contextmanager
     def around(self, model: str, tenant_id: str, job_id: str) -> Iterator[None]:
@@ -64,9 +64,9 @@ class Circuits:
             raise
         kept.circuit.succeeded()
 
-    def _of(self, model: str, tenant_id: str) -> _Kept:
+    def _of(self, model: str, tenant_id: str) -> _CircuitEntry:
         key = model, tenant_id
-        kept = self._circuits.setdefault(key, _Kept())
+        kept = self._circuits.setdefault(key, _CircuitEntry())
         self._circuits.move_to_end(key)
         if len(self._circuits) > _KEPT:
             self._circuits.popitem(last=False)

@@ -92,7 +92,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class BrokenAttempts:
+class BrokenTryUsage:
     """Usage of the broken attempts of one logical call; filled in while the call is made.
 
     `reported` is what the provider counted, `probable` the same with estimates for what it had not reported yet.

@@ -43,7 +43,7 @@ _WORDS = (
 """Words in their answers then: OpenAI's, Anthropic's and Google's parameters, and their purpose."""
 
 
-class Unconstrained:
+class RefusedSchemas:
     """Which schemas which models have refused, so that they are not offered again."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ from planq.shared.ports.models import CutOff, MayName, ProviderKeys
 from planq.shared.prices import price_of
 from planq.worker.llm.cassette import Recorder, replay
 from planq.worker.llm.circuits import CircuitOpen, Circuits
-from planq.worker.llm.completion import BrokenAttempts, Completion, Usage
+from planq.worker.llm.completion import BrokenTryUsage, Completion, Usage
 from planq.worker.llm.live import LiveCall, LiveTexts
 from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
 from planq.worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
@@ -87,7 +87,7 @@ class ModelGateway:
         self,
         settings: ModelSettings,
         *,
-        patience: Patience | None = None,
+        patience: TryLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         keys: ProviderKeys | None = None,
         may_name: MayName | None = None,
@@ -100,7 +100,7 @@ class ModelGateway:
         say it.
         """
         self._settings = settings
-        self._patience = patience or Patience(settings)
+        self._patience = patience or TryLimits(settings)
         self._clock = clock
         self._keys = keys
         self._may_name = may_name
@@ -181,7 +181,7 @@ class ModelGateway:
         models = dict.fromkeys([name, *ask.fallback_models])
         call_id = ask.call_id or uuid4()
         started = self._clock()
-        spent = BrokenAttempts()
+        spent = BrokenTryUsage()
         completion: Completion | None = None
         failed: ExecutionFailed | None = None
 
@@ -217,7 +217,7 @@ class ModelGateway:
         name: str,
         question: _Question,
         latency_ms: int,
-        spent: BrokenAttempts,
+        spent: BrokenTryUsage,
         completion: Completion | None,
         error: ExecutionFailed | None,
     ) -> ModelCall:
@@ -240,7 +240,7 @@ class ModelGateway:
         )
 
     async def _answered(
-        self, ask: Ask, name: str, question: _Question, spent: BrokenAttempts, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None
     ) -> Completion:
         """Return what one model says, tried as often as the settings allow."""
         completion = await self._patience.insist(lambda: self._complete(ask, name, question, spent, live))
@@ -252,7 +252,7 @@ class ModelGateway:
         return completion
 
     async def _complete(
-        self, ask: Ask, name: str, question: _Question, spent: BrokenAttempts, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None
     ) -> Completion:
         parsed = self._parsed(name)
         if parsed.provider is None:
@@ -267,7 +267,7 @@ class ModelGateway:
             spent.attempts += 1
             return await (await self._loaded(parsed.provider)).complete(parsed, question.request, spent, key, live)
 
-    async def _without_provider(self, parsed: ModelName, question: _Question, spent: BrokenAttempts) -> Completion:
+    async def _without_provider(self, parsed: ModelName, question: _Question, spent: BrokenTryUsage) -> Completion:
         spent.attempts += 1
         if parsed.is_offline:
             return question.offline()
@@ -355,7 +355,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TryLimits:
     """How often and how long to try; `sleep` and `jitter` (a draw from [0, 1)) come in so that tests need no time."""
 
     settings: ModelSettings

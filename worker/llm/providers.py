@@ -46,8 +46,8 @@ from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.models.names import ModelName, Provider
 from planq.shared.domain.plan.interpret import decoded
 from planq.worker.llm.circuits import UnreadableReply
-from planq.worker.llm.completion import BrokenAttempts, Completion
-from planq.worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
+from planq.worker.llm.completion import BrokenTryUsage, Completion
+from planq.worker.llm.constrained import RefusedSchemas, constrained, opened, refuses_schema
 from planq.worker.llm.http_client import closing_replies, model_client
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.live import LiveCall
@@ -100,7 +100,7 @@ class _Wire:
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenClients:
     """What is open on one event loop: a client for each provider, with and without streams; makers for each key."""
 
     clients: dict[tuple[Provider, bool], httpx2.AsyncClient] = field(default_factory=dict)
@@ -112,9 +112,9 @@ class Providers:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
         self._cannot_stream: set[str] = set()
-        self._unconstrained = Unconstrained()
+        self._unconstrained = RefusedSchemas()
 
     def prepare(self, provider: Provider, default: ModelName) -> None:
         """Make what the first call to a provider needs, on the running loop; raises `AuthFailed` without a key.
@@ -129,7 +129,7 @@ class Providers:
         self,
         name: ModelName,
         request: ModelRequest,
-        spent: BrokenAttempts,
+        spent: BrokenTryUsage,
         key: str | None = None,
         live: LiveCall | None = None,
     ) -> Completion:
@@ -161,7 +161,7 @@ class Providers:
         provider: Provider,
         name: ModelName,
         request: ModelRequest,
-        spent: BrokenAttempts,
+        spent: BrokenTryUsage,
         key: str | None,
         live: LiveCall | None,
     ) -> Completion:
@@ -182,7 +182,7 @@ class Providers:
         provider: Provider,
         name: ModelName,
         request: ModelRequest,
-        spent: BrokenAttempts,
+        spent: BrokenTryUsage,
         key: str | None,
         live: LiveCall | None,
     ) -> Completion:
@@ -243,11 +243,11 @@ class Providers:
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
-        for client in self._open.pop(asyncio.get_running_loop(), _Opened()).clients.values():
+        for client in self._open.pop(asyncio.get_running_loop(), _OpenClients()).clients.values():
             await client.aclose()
 
     def _maker(self, provider: Provider, key: str | None, *, is_stream: bool) -> MakeModel:
-        opened = self._open.setdefault(asyncio.get_running_loop(), _Opened())
+        opened = self._open.setdefault(asyncio.get_running_loop(), _OpenClients())
         client = opened.clients.get((provider, is_stream))
         if client is None:
             timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
@@ -437,7 +437,7 @@ def _remembering(make: MakeModel) -> MakeModel:
 
 
 @dataclass
-class _Streamed(OpenAIStreamedResponse):
+class _StreamedReply(OpenAIStreamedResponse):
     def _add_usage(self, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
         # Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
         if reported:
@@ -449,7 +449,7 @@ class _ChatModel(OpenAIChatModel):
 
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
-        return _Streamed
+        return _StreamedReply
 
 
 _MOST_TOKENS = 2**31 - 1

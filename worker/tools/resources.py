@@ -148,7 +148,7 @@ class Resources:
             opened = self._open[kind] = _Open(task, value, close)
         try:
             return await asyncio.shield(opened.value)
-        except _NotOpened as error:
+        except _ResourceFailed as error:
             raise Unreached(f"the resource {_name(kind)} could not be opened ({error})") from None
 
     async def _hold(self, declared: Resource, value: asyncio.Future[Any], close: asyncio.Event) -> None:
@@ -166,7 +166,7 @@ class Resources:
             _log.error("resource_failed", exc_info=error, extra={"resource": declared.place})
             if not value.done():
                 self._open.pop(declared.kind, None)
-                value.set_exception(_NotOpened(quoted(error)))
+                value.set_exception(_ResourceFailed(quoted(error)))
                 value.exception()  # seen, where nobody waits any more
             if not isinstance(error, Exception):
                 raise
@@ -184,7 +184,7 @@ class Resources:
             one.task.cancel()
 
 
-class _NotOpened(Exception):
+class _ResourceFailed(Exception):
     """A resource raised while it was opened; the text says what."""
 
 

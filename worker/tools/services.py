@@ -13,7 +13,7 @@ from typing import Any
 
 from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
+from planq.shared.ports import Knowledge, Memory, Moment, MomentQuery, MomentRecord, Passage, Reminder, ToolContext
 from planq.worker.apart import Apart
 from planq.worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
 
@@ -32,7 +32,7 @@ class NoDatabase:
     async def save_moments(self, tenant_id: str, user_id: str, moments: Sequence[Moment]) -> int:
         raise self._refusal()
 
-    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[KeptMoment]:
+    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[MomentRecord]:
         raise self._refusal()
 
     async def change_user(

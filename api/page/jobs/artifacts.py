@@ -32,7 +32,7 @@ _TABLES = {"text/csv": ",", "text/tab-separated-values": "\t"}
 _JSON = "application/json"
 
 
-class Shown(NamedTuple):
+class Preview(NamedTuple):
     """What a page shows of an artifact: a `picture`, a `table`, `markdown`, `json` or a `text`; or nothing of it."""
 
     kind: str
@@ -59,22 +59,22 @@ async def shown_artifacts(services: Services, who: Caller, listed: list[dict[str
     """Return the artifacts of a job, each with the address of its whole and what is `shown` of it."""
     found = []
     for place, one in enumerate(listed):
-        shown = Shown("file") if place >= MOST_SHOWN else await _shown(services, who, one)
+        shown = Preview("file") if place >= MOST_SHOWN else await _shown(services, who, one)
         href = page_url(f"/artifacts/{quote(one['artifact_id'])}") + f"?version={one['version']}"
         found.append({**one, "number": place, "href": href, "shown": shown})
     return found
 
 
-async def _shown(services: Services, who: Caller, record: dict[str, Any]) -> Shown:
+async def _shown(services: Services, who: Caller, record: dict[str, Any]) -> Preview:
     kind = None if record["media_type"] is None else essence(record["media_type"])
     if kind in SHOWN_MEDIA_TYPES:
-        return Shown("picture")
+        return Preview("picture")
     if record["bytes"] > _MOST_BYTES or not (kind is None or kind == _JSON or kind.startswith("text/")):
-        return Shown("file")
+        return Preview("file")
     try:
         body = await _body(await get_artifact(record["artifact_id"], services, who, record["version"], None, None))
     except PlanqError:  # removed since, or its storage does not answer: the job's page is shown all the same
-        return Shown("file")
+        return Preview("file")
     return shown_body(kind, body)
 
 
@@ -84,28 +84,28 @@ async def _body(answer: Response) -> bytes:
     return b"".join([bytes(piece) async for piece in answer.body_iterator if not isinstance(piece, str)])
 
 
-def shown_body(kind: str | None, body: bytes) -> Shown:
+def shown_body(kind: str | None, body: bytes) -> Preview:
     """Return what is shown of an artifact of the media type `kind`, None for JSON that a tool produced."""
     text = body.decode("utf-8", "replace")
     if kind is None or kind == _JSON:
         try:
             return _shown_value(json.loads(text))
         except (ValueError, RecursionError):
-            return Shown("text", text)
+            return Preview("text", text)
     if kind in _MARKDOWN:
-        return Shown("markdown", text)
+        return Preview("markdown", text)
     if kind in _TABLES and (table := _table(text, _TABLES[kind])) is not None:
-        return Shown("table", table)
-    return Shown("text", text)
+        return Preview("table", table)
+    return Preview("text", text)
 
 
-def _shown_value(value: Any) -> Shown:
+def _shown_value(value: Any) -> Preview:
     made = value.get("artifact") if isinstance(value, dict) else None
     if isinstance(made, dict) and made.get("format") == "markdown" and isinstance(made.get("markdown"), str):
-        return Shown("markdown", made["markdown"])  # as `write_report` makes it
+        return Preview("markdown", made["markdown"])  # as `write_report` makes it
     if (table := table_of(value)) is not None:
-        return Shown("table", table)
-    return Shown("text", value) if isinstance(value, str) else Shown("json", value)
+        return Preview("table", table)
+    return Preview("text", value) if isinstance(value, str) else Preview("json", value)
 
 
 def _table(text: str, delimiter: str) -> Table | None:

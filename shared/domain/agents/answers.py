@@ -27,7 +27,7 @@ _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ValidAnswer:
     """An object that satisfies the schema."""
 
     value: dict[str, Any]
@@ -39,7 +39,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class InvalidAnswer:
     """A text that is no answer: every way in which it is none, and the text itself, capped."""
 
     errors: tuple[str, ...]
@@ -53,7 +53,7 @@ class Rejected:
         )
 
 
-def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
+def read_answer(text: str, schema: Mapping[str, Any]) -> ValidAnswer | InvalidAnswer:
     """Return the object that `text` holds when it satisfies `schema`, else why it does not.
 
     The whole text counts first, then what stands in fences, then its outermost `{…}`; of several objects the first
@@ -67,10 +67,10 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
             continue
         errors = _defects(value, schema)
         if not errors:
-            return Answered(value)
+            return ValidAnswer(value)
         rejected = rejected or errors
     found = "nothing" if not text.strip() else excerpt(text.strip())
-    return Rejected(rejected or (f"expected a JSON object, found {found}",), capped(text, MAX_RAW_CHARS))
+    return InvalidAnswer(rejected or (f"expected a JSON object, found {found}",), capped(text, MAX_RAW_CHARS))
 
 
 def with_answers_as_text(calls: Sequence[ToolCallRequest]) -> list[ToolCallRequest]:

@@ -36,7 +36,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class Formatted:
+class FormattedText:
     """A text and the formats in it, the outer before the inner."""
 
     text: str
@@ -47,7 +47,7 @@ class Formatted:
         """The length of the text in UTF-16 units."""
         return utf16_units(self.text)
 
-    def between(self, start: int, end: int) -> Formatted:
+    def between(self, start: int, end: int) -> FormattedText:
         """Return a piece of it, without white space around; a format that goes beyond is cut."""
         text = self.text[start:end].rstrip()
         start += len(text) - len(text.lstrip("\n"))
@@ -58,7 +58,7 @@ class Formatted:
             for one in self.entities
             if max(one.start, start) < min(one.end, end)
         ]
-        return Formatted(text, cut)
+        return FormattedText(text, cut)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the entities as the Bot API has them, counted in UTF-16 units."""
@@ -79,15 +79,15 @@ def utf16_units(text: str) -> int:
     return len(text) + sum(1 for character in text if character > "\uffff")
 
 
-def formatted(markdown: str) -> Formatted:
+def formatted(markdown: str) -> FormattedText:
     """Return what Markdown says; a text that cannot be read as such is taken as it is."""
     try:
         return _Builder().read(_MARKDOWN.parse(markdown))
     except (RecursionError, ValueError, IndexError):
-        return Formatted(markdown)
+        return FormattedText(markdown)
 
 
-def parts_of(whole: Formatted, most: int) -> Sequence[Formatted]:
+def parts_of(whole: FormattedText, most: int) -> Sequence[FormattedText]:
     """Return a text in parts of at most so many UTF-16 units, at least 4; none where it says nothing.
 
     It is cut at the end of a paragraph, else of a line, else of a word, and there where no format is open; a format
@@ -117,7 +117,7 @@ def _fitting(text: str, start: int, most: int) -> int:
 _CUTS = ("\n\n", "\n", " ")
 
 
-def _place_to_cut(whole: Formatted, start: int, end: int) -> int:
+def _place_to_cut(whole: FormattedText, start: int, end: int) -> int:
     """Return the best place after `start`, `end` at the latest."""
     for is_free in (True, False):
         for mark in _CUTS:
@@ -169,12 +169,12 @@ class _Builder:
     quotes: int = 0
     is_begun: bool = True
 
-    def read(self, tokens: Sequence[Token]) -> Formatted:
+    def read(self, tokens: Sequence[Token]) -> FormattedText:
         """Return the text of the tokens, the outer formats before the inner."""
         for token in tokens:
             self._block(token)
         found = [one for one in self.entities if one.start < one.end]
-        return Formatted(self.text, sorted(found, key=lambda one: (one.start, -one.end)))
+        return FormattedText(self.text, sorted(found, key=lambda one: (one.start, -one.end)))
 
     def _block(self, token: Token) -> None:
         if token.type == "inline":

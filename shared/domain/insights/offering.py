@@ -24,7 +24,7 @@ class InsightMode(StrEnum):
     ON = "on"
 
 
-class Side(StrEnum):
+class InsightGroup(StrEnum):
     """What became of the insights that were chosen for a job: its planner saw them, or not."""
 
     OFFERED = "offered"
@@ -57,11 +57,11 @@ def is_held_out(origin: UUID, share: float) -> bool:
     return number < share * 2**64
 
 
-def side_of(mode: InsightMode, origin: UUID, share: float) -> Side:
+def side_of(mode: InsightMode, origin: UUID, share: float) -> InsightGroup:
     """Return on which side a job stands for which insights were chosen; precondition: the mode is not `OFF`."""
     if mode is InsightMode.SHADOW:
-        return Side.SHADOW
-    return Side.HELD_OUT if is_held_out(origin, share) else Side.OFFERED
+        return InsightGroup.SHADOW
+    return InsightGroup.HELD_OUT if is_held_out(origin, share) else InsightGroup.OFFERED
 
 
 def fitting(found: Sequence[Candidate], count: Callable[[str], int]) -> Sequence[Candidate]:

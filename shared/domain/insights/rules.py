@@ -128,21 +128,21 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class JobLessons:
     """What a job teaches: `lessons`, and the digests of calls that `worked`, each once."""
 
     lessons: Sequence[Lesson]
     worked: Sequence[str]
 
 
-def learn(job: EndedJob) -> Learned:
+def learn(job: EndedJob) -> JobLessons:
     """Return what a job teaches; nothing that it holds raises."""
     shapes = [(call, shape) for call in job.calls[:MAX_CALLS] if (shape := shape_of(call.arguments)) is not None]
     worked = {call_digest(tool_name(call.tool), shape) for call, shape in shapes if call.code is None}
     lessons: dict[str, Lesson] = {}
     for lesson in [*_of_calls(shapes, worked), *_courses(job)]:
         lessons.setdefault(lesson.digest, lesson)
-    return Learned(list(lessons.values())[:MAX_LESSONS], sorted(worked))
+    return JobLessons(list(lessons.values())[:MAX_LESSONS], sorted(worked))
 
 
 def _of_calls(shapes: Sequence[tuple[EndedCall, Shape]], worked: set[str]) -> Iterator[Lesson]:

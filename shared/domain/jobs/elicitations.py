@@ -85,25 +85,25 @@ class ElicitationAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Continues:
+class ContinueStep:
     """The step is ready again, and its next claim brings the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeds:
+class SucceedStep:
     """The step has succeeded with the answer."""
 
     output: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Fails:
+class FailStep:
     """The step has failed for good."""
 
     error: ErrorRecord
 
 
-AfterAnswer = Continues | Succeeds | Fails
+AfterAnswer = ContinueStep | SucceedStep | FailStep
 
 OUTCOME_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -136,12 +136,12 @@ def after_answer(answer: ElicitationAnswer, step_kind: StepKind, *, limit_second
     itself, unless its call was not approved. Nobody's answer, after `limit_seconds`, is an error like any other.
     """
     if answer.status is ElicitationStatus.EXPIRED and not answer.is_accepted:
-        return Fails(ErrorRecord.of(HumanWaitTimedOut(f"nobody answered within {limit_seconds:g} s")))
+        return FailStep(ErrorRecord.of(HumanWaitTimedOut(f"nobody answered within {limit_seconds:g} s")))
     if answer.is_accepted:
-        return Succeeds(answer.content) if step_kind is StepKind.ELICITATION else Continues()
+        return SucceedStep(answer.content) if step_kind is StepKind.ELICITATION else ContinueStep()
     if step_kind is StepKind.ELICITATION or answer.kind is ElicitationKind.APPROVAL:
-        return Fails(ErrorRecord.of(declined_error(answer)))
-    return Continues()
+        return FailStep(ErrorRecord.of(declined_error(answer)))
+    return ContinueStep()
 
 
 def declined_error(answer: ElicitationAnswer) -> AnswerDeclined | Cancelled:

@@ -206,7 +206,7 @@ MOST_FREEZES = 2
 in flight in them begins again."""
 
 
-class Lost(StepAttempt, Protocol):
+class LostAttempt(StepAttempt, Protocol):
     """An attempt whose worker was lost; see `LostStep`."""
 
     @property
@@ -217,7 +217,7 @@ class Lost(StepAttempt, Protocol):
     def froze_at(self) -> str | None: ...
 
 
-def after_loss(step: Lost, max_losses: int) -> Next:
+def after_loss(step: LostAttempt, max_losses: int) -> Next:
     """Decide after the worker of an attempt was lost; `step.worker_losses` counts the losses charged before.
 
     Only an attempt that was alone in its worker is charged. What may be repeated is, until `max_losses` are charged:

@@ -22,7 +22,7 @@ from planq.shared.domain.orchestration.plan import (
     ParallelGroup,
 )
 from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value
+from planq.shared.domain.orchestration.templates import GuardedTexts, Scope, Target, render_text, render_value
 from planq.shared.domain.values.defects import Defect
 
 CALL_AGENT = "cp__call_agent"
@@ -126,7 +126,7 @@ def _collisions(path: str, bindings: Mapping[str, Any], results: Mapping[str, Ta
 
 
 def _call(call: AgentCall, scope: Scope, limits: OrchestrateLimits, place: str) -> dict[str, Any]:
-    guarded = Guarded()
+    guarded = GuardedTexts()
     arguments: dict[str, Any] = {"agent_id": call.agent_id}
     if call.action_id:
         arguments["action_id"] = call.action_id

@@ -8,7 +8,7 @@ literals, results become references `$N.output…` of the compiled plan, which t
 plan. A template that is a whole string keeps the JSON type, except where the target is a text (`prompt`).
 
 Inserted text is never read again. Text that the engine would take for a reference is written with its escape where
-the grammar has one; where it has none, it is set aside as a `Guarded` text, whose parts nothing can mistake for
+the grammar has one; where it has none, it is set aside as a `GuardedTexts` text, whose parts nothing can mistake for
 anything: each literal begins with a mark that `restored` takes off again.
 """
 
@@ -152,7 +152,7 @@ class Scope:
 
 
 @dataclass(slots=True)
-class Guarded:
+class GuardedTexts:
     """Texts set aside: JSON pointer of their place → their parts, in the form that stands in the arguments."""
 
     texts: dict[str, list[dict[str, str]]] = field(default_factory=dict)
@@ -167,12 +167,12 @@ class Guarded:
         return ""
 
 
-def render_text(text: str, scope: Scope, guarded: Guarded, tokens: Tokens, place: str) -> str:
+def render_text(text: str, scope: Scope, guarded: GuardedTexts, tokens: Tokens, place: str) -> str:
     """Compile a text that stays one: whatever is inserted becomes text."""
     return _written(_parts(text, scope, place), guarded, tokens)
 
 
-def render_value(value: Any, scope: Scope, guarded: Guarded, tokens: Tokens, place: str) -> Any:
+def render_value(value: Any, scope: Scope, guarded: GuardedTexts, tokens: Tokens, place: str) -> Any:
     """Compile a JSON value, its templates keeping their types where they are whole strings; keys are not read.
 
     Precondition: it is nested less deep than `schemas.MAX_DEPTH`.
@@ -197,7 +197,7 @@ def render_value(value: Any, scope: Scope, guarded: Guarded, tokens: Tokens, pla
     return str(found) if isinstance(found, Reference) else literal(found, guarded, tokens)
 
 
-def literal(value: Any, guarded: Guarded, tokens: Tokens) -> Any:
+def literal(value: Any, guarded: GuardedTexts, tokens: Tokens) -> Any:
     """Return `value` so written that the engine yields exactly it."""
     if isinstance(value, Mapping):
         return {name: literal(item, guarded, (tokens, str(name))) for name, item in value.items()}
@@ -271,7 +271,7 @@ def _joined(parts: Sequence[_Part]) -> Iterator[_Part]:
         yield "".join(literals)
 
 
-def _written(parts: Sequence[_Part], guarded: Guarded, tokens: Tokens) -> str:
+def _written(parts: Sequence[_Part], guarded: GuardedTexts, tokens: Tokens) -> str:
     """Return a text in planq's grammar that yields these parts; set aside where none does."""
     text = shielded("".join(_escaped(part) if isinstance(part, str) else f"{{{{ {part} }}}}" for part in parts))
     return text if _reads_as(text, parts) else guarded.set_aside(tokens, parts)

@@ -17,7 +17,7 @@ class CostBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CostsWanted:
+class CostQuery:
     """Which costs somebody asks for: of the days from `first` to `last`, by UTC, and of one agent or model alone."""
 
     by: CostBy

@@ -2,7 +2,7 @@
 
 The extractor is tolerant about where the decision stands (the forced tool, native calls of the tools, JSON in a
 text), the check of what it says is strict (docs/decisions.md, D5). Nothing a model says raises; it becomes
-`Malformed`.
+`MalformedPlan`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedPlan:
     """The model meant to plan and did it wrongly; `errors` in the shape of `PlanError.to_json`, never empty."""
 
     errors: tuple[dict[str, Any], ...]
@@ -95,7 +95,7 @@ def planning_tool(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
     return {"name": PLANNING_TOOL_NAME, "description": _description(tools), "parameters": parameters}
 
 
-def interpret(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Calls | Malformed:
+def interpret(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Calls | MalformedPlan:
     """Read a model's reply to the PLAN stage.
 
     In this order: a call of `__planning__`; native calls of other tools, the text being the reasoning; a plan as JSON
@@ -108,7 +108,7 @@ def interpret(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Call
     return Direct(text) if found is None else _from_json(found)
 
 
-def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Calls | Malformed:
+def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Calls | MalformedPlan:
     forced = [call for call in tool_calls if call.name == PLANNING_TOOL_NAME]
     if not forced:
         calls = [{"tool_name": call.name, "arguments": decoded(call.arguments)} for call in tool_calls]
@@ -125,7 +125,7 @@ def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct
     return _from_json(arguments)
 
 
-def _from_json(document: Any) -> Direct | Calls | Malformed:
+def _from_json(document: Any) -> Direct | Calls | MalformedPlan:
     if not isinstance(document, Mapping):
         return _malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
     if has_typed_steps(document) or is_question(document):
@@ -149,12 +149,12 @@ def _from_json(document: Any) -> Direct | Calls | Malformed:
     return _plan(given, errors)
 
 
-def _from_steps(document: Mapping[str, Any]) -> Calls | Malformed:
+def _from_steps(document: Mapping[str, Any]) -> Calls | MalformedPlan:
     read = read_any_form(document, from_model=True)
     return Calls(*cut_short(read.plan)) if isinstance(read, ReadPlan) else _malformed(*read)
 
 
-def _direct(given: Mapping[str, Any]) -> Direct | Malformed:
+def _direct(given: Mapping[str, Any]) -> Direct | MalformedPlan:
     errors: list[PlanError] = []
     content = given.get("content")
     if not isinstance(content, str) or not content.strip():
@@ -165,7 +165,7 @@ def _direct(given: Mapping[str, Any]) -> Direct | Malformed:
     return _malformed(*errors) if errors or not isinstance(content, str) else Direct(content)
 
 
-def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Calls | Malformed:
+def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Calls | MalformedPlan:
     known, ignored, meant = without_meaningless(document)
     plan = structural_errors(known, from_model=True)
     wrong = [*errors, *meant]
@@ -179,8 +179,8 @@ def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
     return sorted(errors, key=lambda error: -1 if error.tool_index is None else error.tool_index)
 
 
-def _malformed(*errors: PlanError) -> Malformed:
-    return Malformed(tuple(error.to_json() for error in errors))
+def _malformed(*errors: PlanError) -> MalformedPlan:
+    return MalformedPlan(tuple(error.to_json() for error in errors))
 
 
 def _with_decoded_arguments(call: Any) -> Any:

@@ -32,7 +32,7 @@ _MOST_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingReference:
     """A reference that found nothing at run time. Where it is the whole string null stands in its place, and inside a
     text (`embedded`) there is nothing to write.
 
@@ -59,11 +59,11 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedArguments:
     """The arguments to call with, what was missing, in document order, and their size in characters and values."""
 
     arguments: Any
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingReference, ...]
     size: int = 0
 
 
@@ -85,7 +85,7 @@ def uncovered(arguments: Any, outputs: Mapping[int, Any]) -> dict[int, tuple[Pat
 
 def resolve(
     arguments: Any, outputs: Mapping[int, Any], *, max_size: int = MAX_SIZE, owned: Collection[int] = ()
-) -> Resolved:
+) -> ResolvedArguments:
     """Replace every reference in `arguments` by the value it points at in `outputs` (step index → output).
 
     Of a large output its `Excerpts` do, given that `uncovered` finds nothing lacking; else it raises `KeyError`.
@@ -103,7 +103,7 @@ def resolve(
     """
     left = max_size
     given = _given_away(arguments, outputs, owned, max_size) if owned else {}
-    missing: list[Missing] = []
+    missing: list[MissingReference] = []
     root: list[Any] = [None]
     stack: list[tuple[Any, Any, Any, Tokens, bool]] = [(root, 0, arguments, None, False)]
     while stack:
@@ -135,7 +135,7 @@ def resolve(
     unwritten = [one.render() for one in missing if one.embedded]
     if unwritten:
         raise InvalidArguments("; ".join(unwritten[:_MOST_TOLD]))
-    return Resolved(root[0], tuple(missing), max_size - left)
+    return ResolvedArguments(root[0], tuple(missing), max_size - left)
 
 
 def _given_away(arguments: Any, outputs: Mapping[int, Any], owned: Collection[int], max_size: int) -> dict[str, int]:
@@ -147,7 +147,7 @@ def _given_away(arguments: Any, outputs: Mapping[int, Any], owned: Collection[in
 
 
 def _resolve_text(
-    text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing], max_size: int, left: int
+    text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[MissingReference], max_size: int, left: int
 ) -> Any:
     """Return what a text stands for; raises `InvalidArguments` where that has more than the `left` of `max_size`."""
     reference = _whole(text)
@@ -199,7 +199,7 @@ def _value(
     template: str,
     outputs: Mapping[int, Any],
     tokens: Tokens,
-    missing: list[Missing],
+    missing: list[MissingReference],
     *,
     embedded: bool = False,
 ) -> Any:
@@ -210,7 +210,9 @@ def _value(
         output = outputs[reference.step]
         found = output.at(reference.path) if isinstance(output, Excerpts) else descend(output, reference.path)
     if isinstance(found, MissingField):
-        missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available, embedded))
+        missing.append(
+            MissingReference(to_pointer(tokens), template, found.field, found.found, found.available, embedded)
+        )
         return None
     return found
 

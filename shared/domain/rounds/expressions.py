@@ -112,7 +112,7 @@ def expression_value(
     """
     tree = _parsed(text)
     try:
-        return _Bounded(max_steps, shared).visit(tree, value)
+        return _BoundedInterpreter(max_steps, shared).visit(tree, value)
     except ExpressionFailed:
         raise
     except RecursionError:
@@ -142,7 +142,7 @@ def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[Templ
             if left < 0:
                 yield path, f"there are more than {MAX_TEMPLATES} expressions; write fewer"
                 return
-            if isinstance(part, _Unclosed):
+            if isinstance(part, _OpenBraces):
                 yield path, f"{excerpt(part.text)} has no closing }}}}; write \\{{{{ for the braces alone"
             elif isinstance(part, _Expression) and (defect := expression_defect(part.text, names)) is not None:
                 yield path, defect
@@ -176,13 +176,13 @@ class _Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unclosed:
+class _OpenBraces:
     """The rest of a text that begins with braces which nothing closes."""
 
     text: str
 
 
-def _parts(text: str) -> Iterator[str | _Expression | _Unclosed]:
+def _parts(text: str) -> Iterator[str | _Expression | _OpenBraces]:
     """Yield the parts of a text in one pass: plain text (of `\\{{` the braces), expressions, and an unclosed end.
 
     Read by hand: with a pattern, each of many braces that nothing closes would be looked for up to the end.
@@ -197,7 +197,7 @@ def _parts(text: str) -> Iterator[str | _Expression | _Unclosed]:
             yield text[at:opened]
         closed = text.find("}}", opened + 2)
         if closed < 0:
-            yield _Unclosed(text[opened:])
+            yield _OpenBraces(text[opened:])
             return
         yield _Expression(text[opened + 2 : closed].strip())
         at = closed + 2
@@ -230,10 +230,10 @@ class _Rendering:
                 return found
         return "".join(map(self._inserted, _parts(text)))
 
-    def _inserted(self, part: str | _Expression | _Unclosed) -> str:
+    def _inserted(self, part: str | _Expression | _OpenBraces) -> str:
         if isinstance(part, str):
             return part
-        if isinstance(part, _Unclosed):
+        if isinstance(part, _OpenBraces):
             raise ExpressionFailed(f"{excerpt(part.text)} has no closing }}}}")
         return self._spend(expression_value(part.text, self._variables, shared=self._steps))
 
@@ -356,7 +356,7 @@ def _root_names(tree: Any) -> Iterator[str]:
                 yield from _root_names(child)
 
 
-class _Bounded(TreeInterpreter):
+class _BoundedInterpreter(TreeInterpreter):
     """The library's interpreter, which counts what it looks at and what it builds."""
 
     def __init__(self, max_steps: int, shared: StepsLeft | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from planq.shared.domain.errors import capped, storable
 from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.plan.interpret import Malformed, decoded, json_candidates
+from planq.shared.domain.plan.interpret import MalformedPlan, decoded, json_candidates
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.names import name_index
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
@@ -81,7 +81,7 @@ class Guide:
         return read if isinstance(read, cls) else None
 
 
-def read_guide(said: Any, tools: Collection[str] | None) -> Guide | Malformed:
+def read_guide(said: Any, tools: Collection[str] | None) -> Guide | MalformedPlan:
     """Return the guide that a planner's text, or a decoded object, holds; nothing that it says raises.
 
     A tool is None unless it means one of `tools`; with None for these, names stay as they are. Steps without a
@@ -183,5 +183,5 @@ def _line(text: str, limit: int) -> str:
     return capped(" ".join(text.split()), limit)
 
 
-def _refused(message: str, path: str = "") -> Malformed:
-    return Malformed((invalid_plan(f"Plan generation failed: {message}", path).to_json(),))
+def _refused(message: str, path: str = "") -> MalformedPlan:
+    return MalformedPlan((invalid_plan(f"Plan generation failed: {message}", path).to_json(),))

@@ -20,7 +20,7 @@ from planq.shared.domain.plan.interpret import (
     PLANNING_TOOL_NAME,
     TOOL_CALLS,
     Direct,
-    Malformed,
+    MalformedPlan,
     by_call,
     decision_in,
     decoded,
@@ -72,11 +72,11 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NothingLeft:
     """The model has nothing left to do and says nothing."""
 
 
-Turn = Direct | TurnCalls | TurnQuestion | Abort | Nothing | Malformed
+Turn = Direct | TurnCalls | TurnQuestion | Abort | NothingLeft | MalformedPlan
 
 
 def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnForm) -> Turn:
@@ -87,7 +87,7 @@ def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnF
     is nothing but the text.
     """
     if form is TurnForm.ANSWER:
-        return Direct(text) if text.strip() else Nothing()
+        return Direct(text) if text.strip() else NothingLeft()
     if any(call.name == PLANNING_TOOL_NAME for call in tool_calls):
         return _from_forced(tool_calls)
     if tool_calls:
@@ -96,7 +96,7 @@ def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnF
     found = decision_in(text, _KINDS) if form is TurnForm.LOOP else decision_in(text)
     if found is not None:
         return _from_decision(found)
-    return Direct(text) if text.strip() else Nothing()
+    return Direct(text) if text.strip() else NothingLeft()
 
 
 def number_errors(calls: TurnCalls, next_index: int) -> list[PlanError]:
@@ -207,11 +207,11 @@ def _from_decision(document: Any) -> Turn:
         case "abort":
             return Abort(_text(given, "reason", "content", "reasoning") or "the planner gave no reason")
         case "noop":
-            return Nothing()
+            return NothingLeft()
     # A question counts wherever there are no calls.
     if kind in QUESTION_TYPES or ELICITATION in given:
         return _question(given)
-    return Nothing() if kind == TOOL_CALLS else _malformed(invalid_plan("expected a type, found none", "/type"))
+    return NothingLeft() if kind == TOOL_CALLS else _malformed(invalid_plan("expected a type, found none", "/type"))
 
 
 def _from_steps(document: Mapping[str, Any]) -> Turn:
@@ -220,7 +220,7 @@ def _from_steps(document: Mapping[str, Any]) -> Turn:
         answer = document.get(ANSWER)
         if isinstance(answer, str) and answer.strip():
             return Direct(answer)
-        return Nothing() if is_without_steps(document) else _question(document)
+        return NothingLeft() if is_without_steps(document) else _question(document)
     read = read_any_form(document, from_model=True)
     if not isinstance(read, ReadPlan):
         return _malformed(*read)
@@ -267,7 +267,7 @@ def _calls(
     numbers: Sequence[int | None] = (),
     ids: tuple[str, ...] = (),
     broken: Mapping[int, str] | None = None,
-) -> TurnCalls | Malformed:
+) -> TurnCalls | MalformedPlan:
     known, ignored, meant = without_meaningless(document)
     plan = structural_errors(known, from_model=True)
     wrong = [*errors, *meant]
@@ -279,7 +279,7 @@ def _calls(
     return TurnCalls(plan, tuple(numbers) or (None,) * size, ids or ("",) * size, broken or {}, ignored)
 
 
-def _answered(given: Mapping[str, Any]) -> Direct | Malformed:
+def _answered(given: Mapping[str, Any]) -> Direct | MalformedPlan:
     content = given.get("content", given.get(ANSWER))
     if isinstance(content, str) and content.strip():
         return Direct(content)
@@ -287,7 +287,7 @@ def _answered(given: Mapping[str, Any]) -> Direct | Malformed:
     return _malformed(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
 
 
-def _question(given: Mapping[str, Any]) -> TurnQuestion | Malformed:
+def _question(given: Mapping[str, Any]) -> TurnQuestion | MalformedPlan:
     nested = decoded(given.get(ELICITATION, given))
     if not isinstance(nested, Mapping):
         found = excerpt(nested)
@@ -307,5 +307,5 @@ def _text(given: Mapping[str, Any], *names: str) -> str:
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
 
 
-def _malformed(*errors: PlanError) -> Malformed:
-    return Malformed(tuple(error.to_json() for error in errors))
+def _malformed(*errors: PlanError) -> MalformedPlan:
+    return MalformedPlan(tuple(error.to_json() for error in errors))

@@ -65,7 +65,7 @@ class QuickCheck:
             return False
 
 
-class _Beyond(Exception):
+class _NeedsBoundedCheck(Exception):
     """The schema says something that is left to the bounded check."""
 
 
@@ -74,7 +74,7 @@ def _compiled(schema: Mapping[str, Any], *, partial: bool) -> tuple[jsonschema_r
     try:
         written = writer.part(schema)
         return jsonschema_rs.Draft202012Validator(written, validate_formats=True, offline=True), writer.most
-    except (_Beyond, ValueError, RecursionError):
+    except (_NeedsBoundedCheck, ValueError, RecursionError):
         return None, 0
 
 
@@ -102,11 +102,11 @@ class _Writer:
         self._written += 1
         self._asked += 1
         if self._written > _MOST_WRITTEN:
-            raise _Beyond
+            raise _NeedsBoundedCheck
         if isinstance(schema, bool):
             return schema
         if schema.get("$schema", _DIALECT) != _DIALECT:
-            raise _Beyond
+            raise _NeedsBoundedCheck
         written: dict[str, Any] = {}
         for name, rule in schema.items():
             if name == "$ref":
@@ -133,13 +133,13 @@ class _Writer:
             return self.part(rule)
         if name in _SAME:
             return [self._same(inner) for inner in rule]
-        raise _Beyond
+        raise _NeedsBoundedCheck
 
     def _referred(self, rule: str) -> Any:
         name = rule.removeprefix("#/$defs/")
         found = self._root.get("$defs", {}).get(name) if rule != name else None
         if found is None or rule in self._entered:
-            raise _Beyond  # recursive, or not that simple
+            raise _NeedsBoundedCheck  # recursive, or not that simple
         self._entered.append(rule)
         written = self._same(found)
         self._entered.pop()

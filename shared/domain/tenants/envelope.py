@@ -35,19 +35,19 @@ _TAG_BYTES = 16
 _WRAPPED_BYTES = KEY_BYTES + _TAG_BYTES
 
 
-class Unopenable(ValueError):
+class UnsealError(ValueError):
     """A sealed secret that no known master key opens, or that is not what was sealed under this tenant and name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedSecret:
     """A secret as it is stored, and the id of the master key that has wrapped it."""
 
     key_id: str
     body: bytes
 
 
-def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes) -> Sealed:
+def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes) -> SealedSecret:
     """Seal a secret of a tenant under a name, with fresh random bytes (`ENVELOPE_ENTROPY_BYTES`)."""
     if len(entropy) != ENVELOPE_ENTROPY_BYTES:
         raise ValueError(f"expected {ENVELOPE_ENTROPY_BYTES} random bytes, found {len(entropy)}")
@@ -56,16 +56,16 @@ def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes
     whose = _whose(tenant_id, name)
     wrapped = AESGCM(master.secret).encrypt(wrap_nonce, data_key, whose + master.id.encode())
     body = AESGCM(data_key).encrypt(text_nonce, text.encode(), whose)
-    return Sealed(master.id, _VERSION + wrap_nonce + wrapped + text_nonce + body)
+    return SealedSecret(master.id, _VERSION + wrap_nonce + wrapped + text_nonce + body)
 
 
-def unseal(sealed: Sealed, tenant_id: str, name: str, masters: Sequence[MasterKey]) -> str:
-    """Return a secret of a tenant under a name; raises `Unopenable`."""
+def unseal(sealed: SealedSecret, tenant_id: str, name: str, masters: Sequence[MasterKey]) -> str:
+    """Return a secret of a tenant under a name; raises `UnsealError`."""
     master = next((key for key in masters if key.id == sealed.key_id), None)
     if master is None:
-        raise Unopenable(f"it was sealed under the key {sealed.key_id!r}, which is none of PLANQ_SECRET_KEYS")
+        raise UnsealError(f"it was sealed under the key {sealed.key_id!r}, which is none of PLANQ_SECRET_KEYS")
     if sealed.body[:1] != _VERSION:
-        raise Unopenable("it was sealed by another release")
+        raise UnsealError("it was sealed by another release")
     wrap_nonce, rest = sealed.body[1 : 1 + NONCE_BYTES], sealed.body[1 + NONCE_BYTES :]
     wrapped, rest = rest[:_WRAPPED_BYTES], rest[_WRAPPED_BYTES:]
     text_nonce, body = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
@@ -74,7 +74,7 @@ def unseal(sealed: Sealed, tenant_id: str, name: str, masters: Sequence[MasterKe
         data_key = AESGCM(master.secret).decrypt(wrap_nonce, wrapped, whose + master.id.encode())
         return AESGCM(data_key).decrypt(text_nonce, body, whose).decode()
     except (InvalidTag, ValueError):
-        raise Unopenable("it is not what was sealed for this tenant under this name") from None
+        raise UnsealError("it is not what was sealed for this tenant under this name") from None
 
 
 def checked_secret(name: str, text: str) -> str:

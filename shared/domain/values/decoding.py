@@ -82,24 +82,24 @@ def _check_unique(text: str | bytes) -> None:
 
     Costs about as much as decoding the text once more. Raises ValueError or RecursionError as `decode` does.
     """
-    repeating: list[_Repeating] = []
+    repeating: list[_RepeatedKeyObject] = []
     value = json.loads(text, object_pairs_hook=_noting(repeating))
     if repeating:
         raise RepeatedKey(_first(value))
 
 
-class _Repeating(dict[str, Any]):
+class _RepeatedKeyObject(dict[str, Any]):
     """An object that has the key `twice` more than once in its text."""
 
     twice: str = ""
 
 
-def _noting(repeating: list[_Repeating]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+def _noting(repeating: list[_RepeatedKeyObject]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     def made_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) == len(pairs):
             return made
-        noted = _Repeating(made)
+        noted = _RepeatedKeyObject(made)
         noted.twice = _twice([name for name, _ in pairs])
         repeating.append(noted)
         return noted
@@ -121,7 +121,7 @@ def _first(value: Any) -> str:
     stack: list[tuple[Tokens, Any]] = [(None, value)]
     while stack:
         tokens, item = stack.pop()
-        if isinstance(item, _Repeating):
+        if isinstance(item, _RepeatedKeyObject):
             return to_pointer((tokens, item.twice))
         inner = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
         stack.extend(reversed([((tokens, key), found) for key, found in inner]))

@@ -176,7 +176,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What one pass of a duty has led to: how many things it did, which jobs it ended, and whom to wake.
 
     `goes_on`: there may be more to do, so the next pass should not wait for its turn.
@@ -196,7 +196,7 @@ class SweepDuty(Protocol):
         """The part of a look that says whether there is something to do."""
         ...
 
-    async def carry_out(self, limit: int) -> Swept:
+    async def carry_out(self, limit: int) -> SweepResult:
         """Do a part of it, at most `limit` things; every write is guarded, for others may be at it too.
 
         Raises `DatabaseUnavailable`.

@@ -41,7 +41,7 @@ class NewAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Concerned:
+class AffectedJobs:
     """How many jobs an action would concern, and whether there may be more than were looked at."""
 
     count: int
@@ -105,11 +105,11 @@ class JobActions:
         """Let an action look at no further job; False where it is over."""
         return await self._database.fetch_one("stop_action", tenant_id=tenant_id, id=action_id) is not None
 
-    async def concerned(self, tenant_id: str, act: JobAct, wanted: JobFilter, now: datetime) -> Concerned:
+    async def concerned(self, tenant_id: str, act: JobAct, wanted: JobFilter, now: datetime) -> AffectedJobs:
         """Count the jobs that an action would concern; raises `InvalidRequest` where it can concern none."""
         rows = await selected_jobs(self._database, tenant_id, act, wanted, now, _BEFORE_ALL, COUNTED_AMONG)
         count = sum(is_meant(row, wanted) for row in rows)
-        return Concerned(count, or_more=len(rows) == COUNTED_AMONG)
+        return AffectedJobs(count, or_more=len(rows) == COUNTED_AMONG)
 
     async def left(self, tenant_id: str, action: Row) -> int:
         """Count the jobs that an action has still to look at and that fit by now, among the next ones."""

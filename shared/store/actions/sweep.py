@@ -16,7 +16,7 @@ from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, Pla
 from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
 from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
 from planq.shared.domain.overview.selection import JobAct, JobFilter
-from planq.shared.ports.jobs.sweep import Swept
+from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.store.actions.store import is_meant, selected_jobs
 from planq.shared.store.database import Database, Row, as_json
 from planq.shared.store.ids import new_id
@@ -43,16 +43,16 @@ class ActionSweep:
         self._database = database
         self._holder = new_id()
 
-    async def act(self, limit: int) -> Swept:
+    async def act(self, limit: int) -> SweepResult:
         """Do what one action asks for to at most `limit` of its jobs."""
         rows = await self._database.call_table("planq_take_action", self._holder, _HOLD_SECONDS)
-        return await _Acting(self._database, self._holder, rows[0]).go_on(limit) if rows else Swept()
+        return await _ActionRun(self._database, self._holder, rows[0]).go_on(limit) if rows else SweepResult()
 
-    async def carry_out(self, limit: int) -> Swept:
+    async def carry_out(self, limit: int) -> SweepResult:
         return await self.act(min(limit, _CHANGED_AT_ONCE))
 
 
-class _Acting:
+class _ActionRun:
     def __init__(self, database: Database, holder: UUID, action: Row) -> None:
         self._database = database
         self._holder = holder
@@ -60,9 +60,9 @@ class _Acting:
         self._act = JobAct(action["act"])
         self._filter = JobFilter.of_json(action["filter"])
         self._after: UUID = action["after_job"]
-        self._acted = Swept(goes_on=True)
+        self._acted = SweepResult(goes_on=True)
 
-    async def go_on(self, limit: int) -> Swept:
+    async def go_on(self, limit: int) -> SweepResult:
         tenant_id, made_until = self._action["tenant_id"], self._action["created_at"]
         rows = await selected_jobs(
             self._database, tenant_id, self._act, self._filter, made_until, self._after, _AT_ONCE

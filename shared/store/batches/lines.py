@@ -8,7 +8,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, JobDeleted
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.ports.jobs.sweep import Swept
+from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_ids
@@ -63,7 +63,7 @@ class LineSweep:
             for row in rows
         ]
 
-    async def carry_out(self, limit: int) -> Swept:
+    async def carry_out(self, limit: int) -> SweepResult:
         cancelled = await self.cancel(min(limit, _AT_ONCE))
         wakes = await self.admit(min(limit, _AT_ONCE))
-        return Swept(len(cancelled or ()), cancelled or (), wakes, goes_on=bool(wakes or cancelled is not None))
+        return SweepResult(len(cancelled or ()), cancelled or (), wakes, goes_on=bool(wakes or cancelled is not None))

@@ -15,7 +15,7 @@ from uuid import UUID
 from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
-from planq.shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
+from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.domain.questions.answering import answer_of_message
 from planq.shared.ports.jobs.follow_ups import after_end
@@ -202,7 +202,7 @@ class ConversationStore:
                 continue
             after = after_answer(answer, StepKind(row["step_kind"]))
             said = {**by.fields(), "status": str(answer.status), "content": stored_text(answer.content)}
-            given = json_text(said), isinstance(after, Continues), json_text(after_answer_fields(after))
+            given = json_text(said), isinstance(after, ContinueStep), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
             if value["outcome"] is not None:
                 return _received(value)

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import storable
-from planq.shared.domain.insights.offering import Candidate, InsightMode, Side
+from planq.shared.domain.insights.offering import Candidate, InsightGroup, InsightMode
 from planq.shared.domain.insights.reflection import reflected, reflection_of, reflection_question
-from planq.shared.domain.insights.rules import MAX_CALLS, EndedCall, EndedJob, Learned, learn
+from planq.shared.domain.insights.rules import MAX_CALLS, EndedCall, EndedJob, JobLessons, learn
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Strategy
 from planq.shared.domain.redact import redacted
@@ -104,7 +104,7 @@ class PostgresInsightOffers:
             for one in told["found"]
             if mine is not None or set(one["body"].get("tools", ())) <= set(tools)
         ]
-        return FoundInsights(UUID(told["origin"]), None if mine is None else Side(mine["side"]), found)
+        return FoundInsights(UUID(told["origin"]), None if mine is None else InsightGroup(mine["side"]), found)
 
     async def note(
         self,
@@ -112,7 +112,7 @@ class PostgresInsightOffers:
         job_id: UUID,
         origin: UUID,
         conversation_id: UUID | None,
-        side: Side,
+        side: InsightGroup,
         chosen: Sequence[UUID],
         tokens: int,
     ) -> bool:
@@ -132,9 +132,9 @@ def _ended(row: Row) -> EndedJob:
     )
 
 
-def _learned(row: Row, job: EndedJob) -> Learned:
+def _learned(row: Row, job: EndedJob) -> JobLessons:
     """Return what a job teaches: one that was asked for a lesson, none of its own."""
-    return Learned((), ()) if row["is_reflection"] else learn(job)
+    return JobLessons((), ()) if row["is_reflection"] else learn(job)
 
 
 def _call(step: Mapping[str, Any]) -> EndedCall:
@@ -154,7 +154,7 @@ def _code(error: Any) -> str | None:
     return None if error is None else str(error.get("code", "")) if isinstance(error, Mapping) else ""
 
 
-def _lessons(row: Row, learned: Learned) -> Sequence[Mapping[str, Any]]:
+def _lessons(row: Row, learned: JobLessons) -> Sequence[Mapping[str, Any]]:
     of_job = {
         "tenant": row["tenant_id"],
         "job": str(row["id"]),
@@ -183,7 +183,7 @@ def _lessons(row: Row, learned: Learned) -> Sequence[Mapping[str, Any]]:
     ]
 
 
-def _question(row: Row, learned: Learned) -> Mapping[str, Any]:
+def _question(row: Row, learned: JobLessons) -> Mapping[str, Any]:
     """Return the job, one without tools, that asks a model about what a job has taught."""
     tokens = row["insights_tokens"] or TenantConfig().insights_tokens
     return submission_values(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
-from planq.shared.domain.insights.offering import Side
+from planq.shared.domain.insights.offering import InsightGroup
 from planq.shared.domain.insights.report import Block
 from planq.shared.domain.insights.rules import InsightKind
 from planq.shared.store.database import Database, Row
@@ -17,10 +17,10 @@ _MOST_JOBS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class InsightMeasures:
     """What jobs came to for which insights were chosen: by side in blocks, and by insight."""
 
-    blocks: dict[Side, list[Block]]
+    blocks: dict[InsightGroup, list[Block]]
     insights: Sequence[Row]
 
 
@@ -72,11 +72,11 @@ class InsightStore:
             raise NotFound(f"there is no job {job_id}")
         return row
 
-    async def measured(self, tenant_id: str, days: float) -> Measured:
+    async def measured(self, tenant_id: str, days: float) -> InsightMeasures:
         """Return what jobs that were made in the last so many days came to."""
         given = {"tenant_id": tenant_id, "days": days, "limit": _MOST_JOBS}
-        blocks: dict[Side, list[Block]] = {side: [] for side in Side}
+        blocks: dict[InsightGroup, list[Block]] = {side: [] for side in InsightGroup}
         for row in await self._database.fetch_all("offers_by_side", **given):
             sums = {name: value for name, value in row.items() if name not in ("side", "block")}
-            blocks[Side(row["side"])].append(Block(**sums))
-        return Measured(blocks, await self._database.fetch_all("offers_by_insight", **given))
+            blocks[InsightGroup(row["side"])].append(Block(**sums))
+        return InsightMeasures(blocks, await self._database.fetch_all("offers_by_insight", **given))

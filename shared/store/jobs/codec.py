@@ -14,10 +14,10 @@ from planq.shared.domain.jobs.budget import Holder, ReservationRequest
 from planq.shared.domain.jobs.elicitations import (
     MAX_ELICITATION_CHARS,
     AfterAnswer,
-    Continues,
+    ContinueStep,
     Elicitation,
-    Fails,
-    Succeeds,
+    FailStep,
+    SucceedStep,
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
@@ -189,11 +189,11 @@ def elicitation_text(id: UUID, question: Elicitation, step: int | None = None) -
 def after_answer_fields(after: AfterAnswer) -> dict[str, Any]:
     """Return the fields of the `planq_outcome` that an answer is for its step; none where the step continues."""
     match after:
-        case Succeeds(output):
+        case SucceedStep(output):
             return outcome_fields(output, None, None)
-        case Fails(error):
+        case FailStep(error):
             return {"error": json_text(error.to_json())}
-        case Continues():
+        case ContinueStep():
             return {}
 
 

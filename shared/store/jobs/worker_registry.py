@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicitation
+from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import (
     STAGES,
@@ -441,7 +441,7 @@ class WorkerRegistry:
             question.id,
             json_text(answer),
             True,
-            isinstance(after, Continues),
+            isinstance(after, ContinueStep),
             json_text(after_answer_fields(after)),
         )
         return transition_result(value)

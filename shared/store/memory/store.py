@@ -9,7 +9,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
 from planq.shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
-from planq.shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
+from planq.shared.ports import Moment, MomentQuery, MomentRecord, Reminder, ToolContext
 from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.database import Database, Row, as_json, json_text, query
 
@@ -29,7 +29,7 @@ class PostgresMemory:
             moments=as_json([_moment_to_json(moment) for moment in moments]),
         )
 
-    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[KeptMoment]:
+    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[MomentRecord]:
         given: dict[str, Any] = {
             "tenant_id": tenant_id,
             "user_id": user_id,
@@ -168,5 +168,5 @@ def _moment_to_json(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _kept(row: Row) -> KeptMoment:
-    return KeptMoment(**{**row, "body": row["body"] or {}})
+def _kept(row: Row) -> MomentRecord:
+    return MomentRecord(**{**row, "body": row["body"] or {}})

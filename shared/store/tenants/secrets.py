@@ -11,8 +11,8 @@ from typing import Any
 from planq.shared.domain.errors import Misconfigured, NotFound
 from planq.shared.domain.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
-    Sealed,
-    Unopenable,
+    SealedSecret,
+    UnsealError,
     checked_secret,
     seal,
     unseal,
@@ -41,7 +41,7 @@ class StoredSecret:
 
 
 @dataclass(frozen=True, slots=True)
-class Rotated:
+class KeyRotation:
     """What became of secrets under older keys: how many were sealed anew, and which no key opens, with the reason."""
 
     resealed: int
@@ -60,7 +60,7 @@ class SecretStore:
         self._database = database
         self._masters = masters
         self._learned = learned
-        self._sealed: RefreshingCache[str, Mapping[str, Sealed]] = RefreshingCache(self._look, _FRESH_SECONDS)
+        self._sealed: RefreshingCache[str, Mapping[str, SealedSecret]] = RefreshingCache(self._look, _FRESH_SECONDS)
 
     async def put(self, tenant_id: str, name: str, text: str) -> None:
         """Store a secret in the place of the one that the tenant had; workers use it after a second at the latest.
@@ -96,7 +96,7 @@ class SecretStore:
             return None
         try:
             text = unseal(sealed, tenant_id, name, self._masters)
-        except Unopenable as error:
+        except UnsealError as error:
             raise Misconfigured(f"the secret {name} of the tenant {tenant_id!r} cannot be opened: {error}") from None
         self._learned(text)
         return text
@@ -106,7 +106,7 @@ class SecretStore:
         if not await self._database.execute("remove_secret", tenant_id=tenant_id, name=name):
             raise NotFound(f"the tenant {tenant_id!r} has no secret {name[:80]!r}")
 
-    async def rotate(self) -> Rotated:
+    async def rotate(self) -> KeyRotation:
         """Seal anew, under the newest master key, every secret that is under another one; idempotent.
 
         One that somebody replaces meanwhile is left as it is: it is under the newest key already. Raises
@@ -117,21 +117,21 @@ class SecretStore:
         for row in rows:
             tenant_id, name, seen = row["tenant_id"], row["name"], bytes(row["sealed"])
             try:
-                text = unseal(Sealed(row["key_id"], seen), tenant_id, name, self._masters)
-            except Unopenable as error:
+                text = unseal(SealedSecret(row["key_id"], seen), tenant_id, name, self._masters)
+            except UnsealError as error:
                 unopened.append(f"{tenant_id}/{name}: {error}")
                 continue
             sealed = self._seal(tenant_id, name, text)
             resealed += await self._database.execute(
                 "reseal_secret", tenant_id=tenant_id, name=name, seen=seen, key_id=sealed.key_id, sealed=sealed.body
             )
-        return Rotated(resealed, unopened)
+        return KeyRotation(resealed, unopened)
 
-    async def _look(self, tenant_id: str) -> Mapping[str, Sealed]:
+    async def _look(self, tenant_id: str) -> Mapping[str, SealedSecret]:
         rows = await self._database.fetch_all("sealed_secrets", tenant_id=tenant_id)
-        return {row["name"]: Sealed(row["key_id"], bytes(row["sealed"])) for row in rows}
+        return {row["name"]: SealedSecret(row["key_id"], bytes(row["sealed"])) for row in rows}
 
-    def _seal(self, tenant_id: str, name: str, text: str) -> Sealed:
+    def _seal(self, tenant_id: str, name: str, text: str) -> SealedSecret:
         return seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
 
 

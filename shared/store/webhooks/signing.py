@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, seal, unseal
+from planq.shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, SealedSecret, UnsealError, seal, unseal
 from planq.shared.domain.tenants.master_keys import MasterKey
 from planq.shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
 from planq.shared.store.database import Database, query
@@ -44,7 +44,9 @@ class SigningSecrets:
         if not rows:
             await self._add("add_signing_secret", tenant_id, f"{prefix}first", prefix)
             rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
-        return [self._opened(tenant_id, row["name"], Sealed(row["key_id"], bytes(row["sealed"]))) for row in rows]
+        return [
+            self._opened(tenant_id, row["name"], SealedSecret(row["key_id"], bytes(row["sealed"]))) for row in rows
+        ]
 
     async def rotate(self, tenant_id: str, endpoint_id: UUID | None) -> str:
         """Make another secret, and return it; the one before signs too for a day, older ones no more.
@@ -71,10 +73,10 @@ class SigningSecrets:
             await connection.execute(query(statement), given)
         return text
 
-    def _opened(self, tenant_id: str, name: str, sealed: Sealed) -> str:
+    def _opened(self, tenant_id: str, name: str, sealed: SealedSecret) -> str:
         try:
             text = unseal(sealed, tenant_id, name, self._masters)
-        except Unopenable as error:
+        except UnsealError as error:
             raise Misconfigured(f"the secret {name} of the tenant {tenant_id!r} cannot be opened: {error}") from None
         self._learned(text)
         return text

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.ports.jobs.sweep import Swept
+from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.database import Database
 from tests.integration.api.conftest import Api, a_key, problem_of
@@ -53,13 +53,13 @@ def mark(api: Api) -> Mark:
     return Mark(api)
 
 
-def swept(api: Api, limit: int) -> Swept:
+def swept(api: Api, limit: int) -> SweepResult:
     """Carry out a part of what was asked for, as a worker's process that has just started does."""
 
-    async def work(database: Database) -> Swept:
+    async def work(database: Database) -> SweepResult:
         return await ActionSweep(database).act(limit)
 
-    found: Swept = api.jobs.run(work)
+    found: SweepResult = api.jobs.run(work)
     return found
 
 
@@ -91,7 +91,7 @@ def test_all_jobs_of_a_filter_are_cancelled_in_parts_and_no_others(api: Api, mar
 
     first = swept(api, 2)
     assert [str(one) for one in first.ended] == ids[:2]
-    assert swept(api, 2) == Swept(), "another process leaves it to the one that holds it"
+    assert swept(api, 2) == SweepResult(), "another process leaves it to the one that holds it"
     assert (shown(api, action)["done"], shown(api, action)["left"]) == (2, 3)
     assert mark.statuses(ids) == ["cancelled"] * 2 + ["queued"] * 3
 

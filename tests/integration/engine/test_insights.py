@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.domain.errors import ModelRefused, NotFound, ToolFailed
-from planq.shared.domain.insights.offering import InsightMode, Side
+from planq.shared.domain.insights.offering import InsightGroup, InsightMode
 from planq.shared.domain.jobs.states import Effect, JobStatus, Priority, Strategy
 from planq.shared.ports import PlanWake, Tool
 from planq.shared.store.insights.learning import Learning, PostgresInsightOffers
@@ -104,13 +104,13 @@ def test_what_a_job_taught_is_offered_to_the_next_one_once(play: Callable[..., A
         assert "`convert` failed (tool_error)" in offered
         assert "Jane" not in str(await desk.store.get("default", found["failure"]["id"]))
         told = await desk.store.of_job("default", job["id"])
-        assert told["side"] == Side.OFFERED
+        assert told["side"] == InsightGroup.OFFERED
         assert {one["id"] for one in told["insights"]} <= {str(row["id"]) for row in found.values()}
         assert 0 < told["tokens"] <= 300
 
         again = {row["kind"]: row["seen"] for row in await desk.all()}
         assert again == {"failure": 2, "course": 2}
-        (measured,) = (await desk.store.measured("default", 1)).blocks[Side.OFFERED]
+        (measured,) = (await desk.store.measured("default", 1)).blocks[InsightGroup.OFFERED]
         assert (measured.jobs, measured.succeeded, measured.tool_failures) == (1, 0, 1.0)
 
     run(play, tools, planned(WRONG), scenario)
@@ -128,7 +128,7 @@ def test_off_learns_nothing_and_shadow_shows_nothing(play: Callable[..., Any], t
         assert len(await desk.all()) == 2
         job, _ = await desk.harness.run("convert money again")
         assert set(desk.shown()) == {""}
-        assert (await desk.store.of_job("default", job["id"]))["side"] == Side.SHADOW
+        assert (await desk.store.of_job("default", job["id"]))["side"] == InsightGroup.SHADOW
 
     run(play, tools, planned(WRONG), shadow, mode="shadow")
 
@@ -142,7 +142,7 @@ def test_a_job_that_is_held_out_plans_without(play: Callable[..., Any], tools: l
             job, _ = await desk.harness.run("convert money")
             sides.append((await desk.store.of_job("default", job["id"]))["side"])
         shown = [bool(text) for text in desk.shown()[1:]]
-        assert shown == [side == Side.OFFERED for side in sides]
+        assert shown == [side == InsightGroup.OFFERED for side in sides]
 
     run(play, tools, planned(WRONG), scenario, insights=InsightSettings(holdout=0.5))
 

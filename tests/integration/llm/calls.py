@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.wire import WireRequest, WireServer
@@ -69,7 +69,7 @@ def ask_for(dialect: Dialect) -> Ask:
 
 def plan(settings: ModelSettings, dialect: Dialect, waits: Waits | None = None) -> ModelReply:
     async def run() -> ModelReply:
-        gateway = ModelGateway(settings, patience=Patience(settings, waits or Waits(), lambda: 0.5))
+        gateway = ModelGateway(settings, patience=TryLimits(settings, waits or Waits(), lambda: 0.5))
         try:
             return await gateway.plan(ask_for(dialect), TOOLS)
         finally:
@@ -80,7 +80,7 @@ def plan(settings: ModelSettings, dialect: Dialect, waits: Waits | None = None) 
 
 def respond(settings: ModelSettings, dialect: Dialect, findings: Findings = RESULTS) -> ModelReply:
     async def run() -> ModelReply:
-        gateway = ModelGateway(settings, patience=Patience(settings, Waits()))
+        gateway = ModelGateway(settings, patience=TryLimits(settings, Waits()))
         try:
             return await gateway.respond(ask_for(dialect), findings)
         finally:

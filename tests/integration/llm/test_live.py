@@ -16,7 +16,7 @@ from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply, StageAttempt, TurnForm
 from planq.shared.ports.streams import Epoch, TextPiece
 from planq.shared.store.ids import new_id
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.live import LiveTexts
 from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, every_stream, settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT, Dialect
@@ -96,7 +96,7 @@ def shown(dialect: Dialect, server: WireServer, page: Page, asking: Asking, **as
 
     async def run() -> ModelReply:
         texts = LiveTexts(page, every_seconds=0.01)
-        gateway = ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5), texts=texts)
+        gateway = ModelGateway(settings, patience=TryLimits(settings, Waits(), lambda: 0.5), texts=texts)
         try:
             return await asking(gateway, replace(ask_for(dialect), **stage))
         finally:

@@ -12,7 +12,7 @@ import pytest
 from planq.shared.domain.errors import AuthFailed
 from planq.shared.domain.models.exchange import Ask, ModelFailed
 from planq.shared.domain.models.names import Provider
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from tests.integration.llm.calls import Waits, every_stream, settings_for
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer, wire_server
@@ -39,7 +39,7 @@ def gateway(
     server: WireServer, dialect: Dialect, clock: Clock | None = None, *, max_attempts: int = 1, **given: Any
 ) -> ModelGateway:
     settings = settings_for(dialect, server, max_attempts=max_attempts)
-    return ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5), clock=clock or Clock(), **given)
+    return ModelGateway(settings, patience=TryLimits(settings, Waits(), lambda: 0.5), clock=clock or Clock(), **given)
 
 
 def saying(dialect: Dialect, text: str) -> Reply:

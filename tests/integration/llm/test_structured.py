@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
@@ -26,7 +26,7 @@ FORM = "## Form of the answer"
 
 def answer(settings: ModelSettings, *asks: Ask, findings: Findings | None = None) -> list[ModelReply]:
     async def run() -> list[ModelReply]:
-        gateway = ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5))
+        gateway = ModelGateway(settings, patience=TryLimits(settings, Waits(), lambda: 0.5))
         try:
             return [await gateway.respond(ask, findings or Findings(is_direct=True)) for ask in asks]
         finally:

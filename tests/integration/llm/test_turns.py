@@ -12,11 +12,11 @@ import pytest
 
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
-from planq.shared.domain.rounds.reading import Nothing, TurnCalls, interpret_turn
+from planq.shared.domain.rounds.reading import NothingLeft, TurnCalls, interpret_turn
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway, Patience
+from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
 from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, Dialect
@@ -42,7 +42,7 @@ def turn(
     tools: Sequence[ToolDefinition] = ALL,
 ) -> ModelReply:
     async def run() -> ModelReply:
-        gateway = ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5))
+        gateway = ModelGateway(settings, patience=TryLimits(settings, Waits(), lambda: 0.5))
         try:
             return await gateway.turn(ask, tools, told, form)
         finally:
@@ -204,7 +204,7 @@ def test_a_turn_may_say_nothing_unless_it_was_cut_off(server: WireServer, dialec
 
     silent = turn(settings, ask_for(dialect), ())
 
-    assert interpret_turn(silent.text, silent.tool_calls, TurnForm.REACT) == Nothing()
+    assert interpret_turn(silent.text, silent.tool_calls, TurnForm.REACT) == NothingLeft()
     with pytest.raises(ModelFailed, match="answered with nothing"):
         turn(settings, ask_for(dialect), (), TurnForm.ANSWER)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Elicitation, Fails
+from planq.shared.domain.jobs.elicitations import Elicitation, FailStep
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
@@ -198,7 +198,7 @@ def test_what_a_question_holds_comes_back_as_it_was(play: Any) -> None:
         await family.run("UPDATE steps SET wake_at = now() WHERE elicitation_id IS NOT NULL")
         (late,) = await family.worker_registry.expired_questions(10)
         assert (late.id, late.default, late.kind) == (row["id"], odd, ElicitationKind.FORM)
-        error = Fails(ErrorRecord("human_wait_timeout", "late"))
+        error = FailStep(ErrorRecord("human_wait_timeout", "late"))
         assert (await family.worker_registry.expire_question(late, error)).applied
         assert not (await family.worker_registry.expire_question(late, error)).applied
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.elicitations import FailStep
 from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -197,7 +197,7 @@ def test_a_question_of_a_paused_job_does_not_expire(play: Any) -> None:  # noqa:
         await rows.run("UPDATE steps SET wake_at = planq_now() WHERE job_id = %s", job_id)
         (late,) = await rows.worker_registry.expired_questions(10)
         assert (await rows.requests.pause("default", job_id)).applied
-        assert not (await rows.worker_registry.expire_question(late, Fails(BOOM))).applied
+        assert not (await rows.worker_registry.expire_question(late, FailStep(BOOM))).applied
         assert [row["status"] for row in await rows.run("SELECT status FROM elicitations")] == ["open"]
 
     play(scenario)

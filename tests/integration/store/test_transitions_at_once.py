@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from planq.shared.domain.errors import ErrorRecord, InternalFault
-from planq.shared.domain.jobs.elicitations import Fails
+from planq.shared.domain.jobs.elicitations import FailStep
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
@@ -177,7 +177,7 @@ class Storm(Rows):
         for stage in await self.worker_registry.lost_stages(100):
             await self.worker_registry.take_back_stage(stage)
         for question in await self.worker_registry.expired_questions(100):
-            await self.worker_registry.expire_question(question, Fails(UNKNOWN))
+            await self.worker_registry.expire_question(question, FailStep(UNKNOWN))
         return list(await self.worker_registry.take_due_wakes(100))
 
     async def let_time_pass(self, *_: Any) -> None:

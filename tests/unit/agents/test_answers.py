@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.agents.answers import MAX_RAW_CHARS, Answered, Rejected, read_answer
+from planq.shared.domain.agents.answers import MAX_RAW_CHARS, InvalidAnswer, ValidAnswer, read_answer
 from planq.shared.domain.agents.chaining import (
     ChainedCall,
     NoSuchTool,
@@ -41,7 +41,7 @@ SCHEMA = {
     ],
 )
 def test_an_answer_is_found_wherever_it_stands(text: str) -> None:
-    assert read_answer(text, SCHEMA) == Answered({"title": "a", "count": 1})
+    assert read_answer(text, SCHEMA) == ValidAnswer({"title": "a", "count": 1})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_an_answer_is_found_wherever_it_stands(text: str) -> None:
 def test_what_is_no_answer_is_rejected_with_its_reason_and_its_text(text: str, told: str) -> None:
     rejected = read_answer(text, SCHEMA)
 
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, InvalidAnswer)
     assert told in rejected.errors[0]
     failure = rejected.failure()
     assert (failure.code, failure.details["errors"]) == ("invalid_output", list(rejected.errors))
@@ -70,7 +70,7 @@ def test_what_is_no_answer_is_rejected_with_its_reason_and_its_text(text: str, t
 def test_every_defect_is_told_and_a_long_text_is_cut() -> None:
     rejected = read_answer('{"count": "x", "pad": "' + "y" * 50_000 + '"}', SCHEMA)
 
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, InvalidAnswer)
     assert set(rejected.errors) == {
         "the object: required but missing: 'title'",
         '/count: expected integer, found "x"',
@@ -80,7 +80,7 @@ def test_every_defect_is_told_and_a_long_text_is_cut() -> None:
 
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
-    assert isinstance(read_answer(text, SCHEMA), Answered | Rejected)
+    assert isinstance(read_answer(text, SCHEMA), ValidAnswer | InvalidAnswer)
 
 
 AGENT = read_agent(

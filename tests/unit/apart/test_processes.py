@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from planq.worker.apart import Apart, Failed, Refused
+from planq.worker.apart import Apart, Failed, WorkRefused
 from tests.support.waiting import eventually
 
 ENDLESS = "while True: pass"
@@ -52,7 +52,7 @@ def test_work_is_answered_and_its_process_is_kept(apart: Apart) -> None:
 
 def test_what_cannot_be_done_says_why_and_keeps_the_process(apart: Apart) -> None:
     async def refused() -> None:
-        with pytest.raises(Refused, match="takes more than 10 steps"):
+        with pytest.raises(WorkRefused, match="takes more than 10 steps"):
             await apart.call("t", "query", "[].a", [1] * 100, 10, seconds=30)
         assert await apart.call("t", "query", "@", 1, 10, seconds=30) == 1
 
@@ -159,7 +159,7 @@ def test_a_process_gets_no_secret_of_the_worker(apart: Apart, monkeypatch: pytes
 def test_what_needs_more_memory_than_there_is_fails_there(apart: Apart) -> None:
     async def large() -> None:
         doubled = f"to_string({'|'.join(['[@,@]'] * 10)})"
-        with pytest.raises(Refused, match="MemoryError"):
+        with pytest.raises(WorkRefused, match="MemoryError"):
             await apart.call("t", "query", doubled, "x" * 1_000_000, 10**9, seconds=300)
         assert await apart.call("t", "query", "@", 1, 10, seconds=30) == 1
 

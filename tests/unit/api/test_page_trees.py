@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planq.api.page.frame.trees import Table, marks_of, table_of, tree
-from planq.api.page.jobs.artifacts import Shown, shown_body
+from planq.api.page.jobs.artifacts import Preview, shown_body
 
 
 def test_a_value_that_a_reference_brought_says_from_where() -> None:
@@ -63,16 +63,16 @@ def test_a_list_of_alike_objects_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "shown"),
     [
-        (None, json.dumps({"a": [1]}), Shown("json", {"a": [1]})),
-        (None, json.dumps({"artifact": {"format": "markdown", "markdown": "# Hi"}}), Shown("markdown", "# Hi")),
-        (None, json.dumps([{"a": 1}, {"a": 2}]), Shown("table", Table(["a"], [["1"], ["2"]], 0))),
-        ("application/json", "{", Shown("text", "{")),
-        ("application/json", "[" * 100_000, Shown("text", "[" * 100_000)),
-        ("text/markdown", "# Hi", Shown("markdown", "# Hi")),
-        ("text/csv", "a,b\n1,2\n3,4\n", Shown("table", Table(["a", "b"], [["1", "2"], ["3", "4"]], 0))),
-        ("text/csv", "", Shown("text", "")),
-        ("text/html", "<script>", Shown("text", "<script>")),
+        (None, json.dumps({"a": [1]}), Preview("json", {"a": [1]})),
+        (None, json.dumps({"artifact": {"format": "markdown", "markdown": "# Hi"}}), Preview("markdown", "# Hi")),
+        (None, json.dumps([{"a": 1}, {"a": 2}]), Preview("table", Table(["a"], [["1"], ["2"]], 0))),
+        ("application/json", "{", Preview("text", "{")),
+        ("application/json", "[" * 100_000, Preview("text", "[" * 100_000)),
+        ("text/markdown", "# Hi", Preview("markdown", "# Hi")),
+        ("text/csv", "a,b\n1,2\n3,4\n", Preview("table", Table(["a", "b"], [["1", "2"], ["3", "4"]], 0))),
+        ("text/csv", "", Preview("text", "")),
+        ("text/html", "<script>", Preview("text", "<script>")),
     ],
 )
-def test_an_artifact_is_shown_as_what_it_is(kind: str | None, text: str, shown: Shown) -> None:
+def test_an_artifact_is_shown_as_what_it_is(kind: str | None, text: str, shown: Preview) -> None:
     assert shown_body(kind, text.encode()) == shown

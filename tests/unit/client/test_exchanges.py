@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 from planq.shared.client import requests
-from planq.shared.client.exchanges import Exchange, Exchanges, Rest
-from planq.shared.client.following import Download, Following, StreamPatience
+from planq.shared.client.exchanges import Exchange, Exchanges, PauseRequest
+from planq.shared.client.following import Download, EventFollower, StreamPatience
 from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial, result_of
-from planq.shared.client.wire import ApiReply, ApiRequest, Broken
+from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
-UNSENT = Broken(httpx.ConnectError("refused"), was_sent=False)
-CUT = Broken(httpx.ReadError("reset"), was_sent=True)
+UNSENT = ConnectionFailure(httpx.ConnectError("refused"), was_sent=False)
+CUT = ConnectionFailure(httpx.ReadError("reset"), was_sent=True)
 LOOK = ApiRequest("GET", "/jobs/1", is_repeatable=True)
 RESUME = requests.job_action("1", "resume", {})
 
@@ -26,7 +26,7 @@ RESUME = requests.job_action("1", "resume", {})
 class Conversation:
     """Carries an exchange out against replies that were written before, on a clock that only rests move."""
 
-    def __init__(self, *replies: ApiReply | Broken, patience: float = 60.0) -> None:
+    def __init__(self, *replies: ApiReply | ConnectionFailure, patience: float = 60.0) -> None:
         self._replies = list(replies)
         self.now = 0.0
         self.sent: list[ApiRequest] = []
@@ -40,7 +40,7 @@ class Conversation:
                 wish = exchange.send(came)
             except StopIteration as ended:
                 return ended.value
-            if isinstance(wish, Rest):
+            if isinstance(wish, PauseRequest):
                 self.rests.append(wish.seconds)
                 self.now += wish.seconds
                 continue
@@ -61,7 +61,7 @@ def job(status: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("failure", [UNSENT, reply(429, {"title": "later"}, retry_after="2")], ids=["unsent", "429"])
 @pytest.mark.parametrize("request_", [LOOK, RESUME], ids=["look", "resume"])
-def test_what_was_not_done_is_sent_again(failure: ApiReply | Broken, request_: ApiRequest) -> None:
+def test_what_was_not_done_is_sent_again(failure: ApiReply | ConnectionFailure, request_: ApiRequest) -> None:
     talk = Conversation(failure, failure, reply(200, job("queued")))
 
     assert talk.run(talk.exchanges.document(request_))["status"] == "queued"
@@ -70,7 +70,9 @@ def test_what_was_not_done_is_sent_again(failure: ApiReply | Broken, request_: A
 
 
 @pytest.mark.parametrize("failure", [CUT, reply(503, {"title": "away"})], ids=["cut", "503"])
-def test_what_may_have_been_done_is_sent_again_only_where_a_repeat_is_harmless(failure: ApiReply | Broken) -> None:
+def test_what_may_have_been_done_is_sent_again_only_where_a_repeat_is_harmless(
+    failure: ApiReply | ConnectionFailure,
+) -> None:
     talk = Conversation(failure, reply(200, job("queued")))
     assert talk.run(talk.exchanges.document(LOOK))["id"] == "1"
 
@@ -189,7 +191,7 @@ def events(*frames: tuple[str | None, str]) -> bytes:
 
 
 def test_a_stream_goes_on_after_the_last_event_that_came_whole() -> None:
-    following = Following("1", StreamPatience(lambda: 0.0, 0.0), with_children=True)
+    following = EventFollower("1", StreamPatience(lambda: 0.0, 0.0), with_children=True)
     assert following.request().params == {"children": "true"}
     whole = events(("1-1", "job_submitted"), ("1-2", "step_started"))
 

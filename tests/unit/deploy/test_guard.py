@@ -24,7 +24,7 @@ import pytest
 from planq.deploy.local import guard
 from planq.deploy.local.child import has_exited, reap, spawn
 from planq.deploy.local.freezes import StackFrame, row_of, told_place
-from planq.deploy.local.guard import LoopGuard, Watched, _Times, credited
+from planq.deploy.local.guard import LoopGuard, WatchedLoop, _Times, credited
 from planq.shared.beats import Slot
 from planq.shared.computing import off_loop
 from planq.shared.domain.frames import under_name
@@ -186,7 +186,7 @@ def test_only_the_time_counts_in_which_a_process_could_have_beaten() -> None:
     """Stopped it could not, however long that takes; then it owes a beat again."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         slot = Slot(0, process.pid, 0, process.pid, 10.0, 1, "0" * 32)
-        watched = Watched()
+        watched = WatchedLoop()
         for _ in range(3):
             watched.look(slot, 1.0)
         process.send_signal(signal.SIGSTOP)
@@ -210,7 +210,7 @@ def test_what_waits_for_a_processor_is_not_frozen_and_what_computes_without_a_be
     """On a machine that is ten times too busy: a thread that waits, and one that has computed 40 s of 400."""
 
     def late_after(seconds: int, computed: float, waited: float) -> float:
-        watched, times = Watched(), _Times(0)
+        watched, times = WatchedLoop(), _Times(0)
         monkeypatch.setattr(guard, "_Times", lambda _: copy.deepcopy(times))
         share = 0.0
         for _ in range(seconds):
@@ -235,7 +235,7 @@ def test_who_holds_up_a_loop_is_the_thread_that_computes_or_would(
     monkeypatch: pytest.MonkeyPatch, computed: float, waited: float, turns: int, culprit: int
 ) -> None:
     """On a busy machine a freeze was laid to nobody: the thread that held the interpreter had computed little."""
-    watched, times = Watched(), _Times(0)
+    watched, times = WatchedLoop(), _Times(0)
     monkeypatch.setattr(guard, "_Times", lambda _: copy.deepcopy(times))
     slot = Slot(0, os.getpid(), 0, 1, 10.0, 1, "0" * 32)
     for second in range(14):
@@ -256,7 +256,7 @@ def test_what_stood_still_with_the_guard_has_missed_no_beat(gap: float, waited: 
     """The guard wakes from a machine's sleep before the loop does: an hour without a beat is not its delay."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         slot = Slot(0, process.pid, 0, process.pid, 10.0, 1, "0" * 32)
-        watched = Watched()
+        watched = WatchedLoop()
         for _ in range(3):
             watched.look(slot, 1.0)
         before = watched.late_seconds
@@ -271,7 +271,7 @@ def test_who_has_the_number_of_a_process_that_has_ended_is_left_alone() -> None:
     """A worker ends a process for suspects whose job is cancelled, in the moment in which that counts as frozen."""
     one = LoopGuard("io", ["-c", ""])
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        one._end(Slot(0, other.pid, 1, other.pid, 1.0, 1, "0" * 32), Watched())
+        one._end(Slot(0, other.pid, 1, other.pid, 1.0, 1, "0" * 32), WatchedLoop())
         other.communicate(b"\n")
     assert other.returncode == 0
     assert not one._recorders

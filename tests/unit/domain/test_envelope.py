@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
-    Sealed,
-    Unopenable,
+    SealedSecret,
+    UnsealError,
     checked_secret,
     seal,
     unseal,
@@ -26,7 +26,7 @@ ENTROPY = bytes(range(ENVELOPE_ENTROPY_BYTES))
 NAME = "openai_api_key"
 
 
-def sealed(text: str = "sk-secret", master: MasterKey = MASTERS[0]) -> Sealed:
+def sealed(text: str = "sk-secret", master: MasterKey = MASTERS[0]) -> SealedSecret:
     return seal(text, "acme", NAME, master, ENTROPY)
 
 
@@ -43,16 +43,16 @@ def test_what_was_sealed_opens_under_any_known_key(text: str, entropy: bytes) ->
 
 
 def test_another_key_opens_nothing_and_its_id_is_told() -> None:
-    with pytest.raises(Unopenable, match=f"{MASTERS[1].id}.*none of PLANQ_SECRET_KEYS"):
+    with pytest.raises(UnsealError, match=f"{MASTERS[1].id}.*none of PLANQ_SECRET_KEYS"):
         unseal(sealed(master=MASTERS[1]), "acme", NAME, MASTERS[:1])
     pretended = replace(sealed(master=MASTERS[1]), key_id=MASTERS[0].id)
-    with pytest.raises(Unopenable, match="not what was sealed"):
+    with pytest.raises(UnsealError, match="not what was sealed"):
         unseal(pretended, "acme", NAME, MASTERS)
 
 
 @pytest.mark.parametrize(("tenant_id", "name"), [("other", NAME), ("acme", "google_api_key"), (f"acme\0{NAME}", "")])
 def test_a_sealed_secret_opens_for_nobody_else_and_under_no_other_name(tenant_id: str, name: str) -> None:
-    with pytest.raises(Unopenable, match="not what was sealed"):
+    with pytest.raises(UnsealError, match="not what was sealed"):
         unseal(sealed(), tenant_id, name, MASTERS)
 
 
@@ -61,8 +61,8 @@ def test_any_changed_or_missing_byte_is_noticed() -> None:
     for place in range(len(body)):
         changed = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
         for tampered in (changed, body[:place]):
-            with pytest.raises(Unopenable):
-                unseal(Sealed(MASTERS[0].id, tampered), "acme", NAME, MASTERS)
+            with pytest.raises(UnsealError):
+                unseal(SealedSecret(MASTERS[0].id, tampered), "acme", NAME, MASTERS)
 
 
 def test_nothing_of_the_secret_or_of_a_key_is_shown() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, integers, lists, sampled_from, text
 
-from planq.shared.domain.channels.formatted import Formatted, formatted, parts_of, utf16_units
+from planq.shared.domain.channels.formatted import FormattedText, formatted, parts_of, utf16_units
 
 
 def shown(markdown: str) -> tuple[str, list[tuple[str, str]]]:
@@ -54,7 +54,7 @@ def test_nine_thousand_emoji_are_cut_between_them() -> None:
 
 def test_parts_end_where_a_paragraph_does_or_a_line_or_a_word() -> None:
     def cut(text: str) -> list[str]:
-        return [one.text for one in parts_of(Formatted(text), 20)]
+        return [one.text for one in parts_of(FormattedText(text), 20)]
 
     assert cut("first one.\n\nsecond\nthird") == ["first one.", "second\nthird"]
     assert cut("first one is\nsecond one is") == ["first one is", "second one is"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.plan.interpret import Malformed
+from planq.shared.domain.plan.interpret import MalformedPlan
 from planq.shared.domain.rounds.guide import Guide, GuideStep, guide_text, read_guide
 from tests.unit.domain.strategies import json_values
 
@@ -25,7 +25,7 @@ def read(document: Any) -> Guide:
 
 def refusal(document: Any) -> str:
     found = read_guide(document if isinstance(document, str) else json.dumps(document), TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedPlan)
     return str(found.errors[0]["error"]["message"])
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.insights.offering import Candidate, InsightMode, Side, fitting, offered_text, side_of
+from planq.shared.domain.insights.offering import Candidate, InsightGroup, InsightMode, fitting, offered_text, side_of
 from planq.shared.domain.insights.report import Block, Usefulness, compare
 from planq.shared.domain.insights.rules import EndedCall, EndedJob, InsightKind, learn
 
@@ -35,7 +35,7 @@ class Workload:
     play: Play
     known: dict[str, Candidate] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
-    blocks: dict[Side, list[Block]] = field(default_factory=lambda: {side: [] for side in Side})
+    blocks: dict[InsightGroup, list[Block]] = field(default_factory=lambda: {side: [] for side in InsightGroup})
 
     def run(self, jobs: int) -> Usefulness:
         """Let so many jobs plan and end; return what the report says of insights then."""
@@ -45,7 +45,7 @@ class Workload:
             found = sorted(self.known, key=lambda digest: self.ranks[digest])
             chosen = fitting([self.known[digest] for digest in found], lambda text: len(text) // 4)
             side = side_of(InsightMode.ON, id, HOLDOUT)
-            job = self.play(offered_text(chosen) if side is Side.OFFERED else "", chance)
+            job = self.play(offered_text(chosen) if side is InsightGroup.OFFERED else "", chance)
             if chosen:
                 self.blocks[side].append(
                     Block(1, int(job.succeeded), job.failed_calls, job.rounds, job.seconds, 0.0, 100.0)
@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def verdict(self) -> Usefulness:
-        return compare(self.blocks[Side.OFFERED], self.blocks[Side.HELD_OUT])[0]
+        return compare(self.blocks[InsightGroup.OFFERED], self.blocks[InsightGroup.HELD_OUT])[0]
 
     def _learn(self, job: EndedJob, number: int) -> None:
         for lesson in learn(job).lessons:
@@ -91,8 +91,8 @@ def misled(shown: str, chance: Random) -> EndedJob:
 def test_a_lesson_that_prevents_a_failure_is_found_within_200_jobs() -> None:
     workload = Workload(careful)
     assert workload.run(200) is Usefulness.HELPS
-    assert len(workload.blocks[Side.HELD_OUT]) >= 10
-    _, found = compare(workload.blocks[Side.OFFERED], workload.blocks[Side.HELD_OUT])
+    assert len(workload.blocks[InsightGroup.HELD_OUT]) >= 10
+    _, found = compare(workload.blocks[InsightGroup.OFFERED], workload.blocks[InsightGroup.HELD_OUT])
     assert found["success"].verdict is Usefulness.HELPS
     assert found["tool_failures"].verdict is Usefulness.HELPS
 

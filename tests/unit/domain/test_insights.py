@@ -14,8 +14,8 @@ from planq.shared.domain.insights.offering import (
     MAX_OFFERED,
     MAX_TOKENS,
     Candidate,
+    InsightGroup,
     InsightMode,
-    Side,
     confidence,
     fitting,
     is_held_out,
@@ -182,9 +182,9 @@ def test_a_part_of_the_requests_is_held_out_always_the_same() -> None:
     assert [one for one in ids if is_held_out(one, 0.1)] == held
     assert not any(is_held_out(one, 0.0) for one in ids)
     assert set(held) <= {one for one in ids if is_held_out(one, 0.2)}
-    assert side_of(InsightMode.SHADOW, held[0], 0.1) is Side.SHADOW
-    assert side_of(InsightMode.ON, held[0], 0.1) is Side.HELD_OUT
-    assert side_of(InsightMode.ON, held[0], 0.0) is Side.OFFERED
+    assert side_of(InsightMode.SHADOW, held[0], 0.1) is InsightGroup.SHADOW
+    assert side_of(InsightMode.ON, held[0], 0.1) is InsightGroup.HELD_OUT
+    assert side_of(InsightMode.ON, held[0], 0.0) is InsightGroup.OFFERED
 
 
 def test_confidence_grows_with_what_was_seen_and_falls_with_what_speaks_against() -> None:

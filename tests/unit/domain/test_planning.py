@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret, planning_tool
+from planq.shared.domain.plan.interpret import (
+    PLANNING_TOOL_NAME,
+    Calls,
+    Direct,
+    MalformedPlan,
+    interpret,
+    planning_tool,
+)
 from planq.shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
@@ -51,8 +58,8 @@ def forced(arguments: Any) -> list[ToolCallRequest]:
     return [ToolCallRequest("__planning__", arguments)]
 
 
-def refusal(outcome: Direct | Calls | Malformed) -> list[str]:
-    assert isinstance(outcome, Malformed)
+def refusal(outcome: Direct | Calls | MalformedPlan) -> list[str]:
+    assert isinstance(outcome, MalformedPlan)
     assert all(error["error"]["type"] == "invalid_plan" for error in outcome.errors)
     return [f"{error['error']['path']}: {error['error']['message']}" for error in outcome.errors]
 
@@ -204,7 +211,7 @@ def test_one_reply_holds_one_plan() -> None:
 
 def test_native_calls_with_broken_arguments_name_the_call() -> None:
     outcome = interpret("", [ToolCallRequest("search", {}), ToolCallRequest("search", '{"query"')])
-    assert isinstance(outcome, Malformed)
+    assert isinstance(outcome, MalformedPlan)
     assert [error["tool_index"] for error in outcome.errors] == [1]
 
 
@@ -239,8 +246,8 @@ _replies = st.one_of(
 def test_whatever_a_model_says_is_one_of_three_things(reply: Any, where: str) -> None:
     text = reply if isinstance(reply, str) else json.dumps(reply)
     outcome = interpret(text, []) if where == "text" else interpret("", [ToolCallRequest(where, reply)])
-    assert isinstance(outcome, (Direct, Calls, Malformed))
-    if isinstance(outcome, Malformed):
+    assert isinstance(outcome, (Direct, Calls, MalformedPlan))
+    if isinstance(outcome, MalformedPlan):
         assert outcome.errors
 
 
@@ -279,10 +286,10 @@ def test_typed_steps_after_a_question_are_dropped_and_wrong_ones_are_malformed()
 
     assert isinstance(asks, Calls)
     assert (len(asks.plan.calls), asks.dropped) == (1, 1)
-    assert isinstance(wrong, Malformed)
+    assert isinstance(wrong, MalformedPlan)
     assert [error["error"]["path"] for error in wrong.errors] == ["/steps/0/name", "/steps/1/type"]
-    assert isinstance(cut_off, Malformed)
-    assert isinstance(empty, Malformed)
+    assert isinstance(cut_off, MalformedPlan)
+    assert isinstance(empty, MalformedPlan)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from planq.shared.domain.jobs.elicitations import (
     APPROVAL_SCHEMA,
-    Continues,
+    ContinueStep,
     ElicitationAnswer,
-    Fails,
-    Succeeds,
+    FailStep,
+    SucceedStep,
     after_answer,
 )
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
@@ -49,23 +49,23 @@ def test_an_answer_ends_the_step_or_lets_its_tool_go_on(
 
     is_question = step_kind is StepKind.ELICITATION
     if status is ElicitationStatus.EXPIRED:
-        assert isinstance(after, Fails)
+        assert isinstance(after, FailStep)
         assert (after.error.code, "7 s" in after.error.message) == ("human_wait_timeout", True)
     elif status is ElicitationStatus.ACCEPTED:
-        assert after == (Succeeds(None) if is_question else Continues())
+        assert after == (SucceedStep(None) if is_question else ContinueStep())
     elif is_question or kind is APPROVAL:
-        assert isinstance(after, Fails)
+        assert isinstance(after, FailStep)
         assert (after.error.code, after.error.retryable) == (str(status), False)
         assert "because" in after.error.message
     else:
-        assert after == Continues()
+        assert after == ContinueStep()
 
 
 def test_a_default_counts_as_accepted_when_nobody_answers() -> None:
     expired = ElicitationAnswer(FORM, ElicitationStatus.EXPIRED, {"city": "Pisa"})
 
-    assert after_answer(expired, StepKind.ELICITATION) == Succeeds({"city": "Pisa"})
-    assert after_answer(expired, StepKind.TOOL) == Continues()
+    assert after_answer(expired, StepKind.ELICITATION) == SucceedStep({"city": "Pisa"})
+    assert after_answer(expired, StepKind.TOOL) == ContinueStep()
 
 
 @pytest.mark.parametrize(

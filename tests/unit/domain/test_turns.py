@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.interpret import Direct, Malformed
+from planq.shared.domain.plan.interpret import Direct, MalformedPlan
 from planq.shared.domain.rounds.reading import (
     Abort,
-    Nothing,
+    NothingLeft,
     Turn,
     TurnCalls,
     TurnQuestion,
@@ -43,7 +43,7 @@ def decide(document: Any, form: TurnForm = TurnForm.LOOP) -> Turn:
 
 
 def messages(turn: Turn) -> list[str]:
-    assert isinstance(turn, Malformed), turn
+    assert isinstance(turn, MalformedPlan), turn
     return [error["error"]["message"] for error in turn.errors]
 
 
@@ -64,7 +64,7 @@ def test_the_forced_tool_allows_each_decision_and_asks_for_the_number_of_each_ca
     planned = {"type": "tool_calls", "reasoning": "r", "calls": [CALL]}
     for document in [*fitting, *([planned] if tools else [])]:
         validator.validate(document)
-        assert not isinstance(decide(document), Malformed)
+        assert not isinstance(decide(document), MalformedPlan)
     unnumbered = {**planned, "calls": [{"tool_name": "search", "arguments": {}}]}
     assert validator.is_valid(unnumbered) is False
 
@@ -89,8 +89,8 @@ def test_the_arguments_of_a_numbered_call_may_refer_to_any_earlier_call() -> Non
         ({"type": "tool_calls", "calls": [], "elicitation": {"message": "W"}}, TurnQuestion("W", {})),
         ({"type": "abort", "reason": "no network"}, Abort("no network")),
         ({"type": "abort"}, Abort("the planner gave no reason")),
-        ({"type": "noop"}, Nothing()),
-        ({"type": "tool_calls", "calls": []}, Nothing()),
+        ({"type": "noop"}, NothingLeft()),
+        ({"type": "tool_calls", "calls": []}, NothingLeft()),
     ],
 )
 def test_decisions_of_loop_are_read_from_the_forced_tool_and_from_fenced_text(document: Any, read: Turn) -> None:
@@ -220,7 +220,7 @@ def test_broken_native_calls_of_loop_are_refused() -> None:
 @pytest.mark.parametrize("form", [TurnForm.LOOP, TurnForm.REACT])
 def test_text_is_the_answer_and_blank_text_is_nothing(form: TurnForm) -> None:
     assert interpret_turn("Paris.", [], form) == Direct("Paris.")
-    assert interpret_turn(" \n", [], form) == Nothing()
+    assert interpret_turn(" \n", [], form) == NothingLeft()
 
 
 def test_a_model_of_react_that_writes_its_calls_as_json_is_understood() -> None:
@@ -234,7 +234,7 @@ def test_the_last_answer_is_its_text_whatever_it_looks_like() -> None:
     text = '{"type": "tool_calls", "calls": []}'
 
     assert interpret_turn(text, [ToolCallRequest("search", {})], TurnForm.ANSWER) == Direct(text)
-    assert interpret_turn("", [ToolCallRequest("search", {})], TurnForm.ANSWER) == Nothing()
+    assert interpret_turn("", [ToolCallRequest("search", {})], TurnForm.ANSWER) == NothingLeft()
 
 
 @given(st.one_of(json_values, st.text()), st.sampled_from(list(TurnForm)))
@@ -267,11 +267,11 @@ def test_typed_steps_are_a_decision_too() -> None:
     assert isinstance(planned, TurnCalls)
     assert [call.kind for call in planned.plan.calls] == [None, "elicitation", None]
     assert (planned.numbers, planned.ids) == ((None,) * 3, ("",) * 3)
-    assert read({"steps": []}) == Nothing()
-    assert read({"steps": [], "elicitation": {"message": " "}}) == Nothing()
+    assert read({"steps": []}) == NothingLeft()
+    assert read({"steps": [], "elicitation": {"message": " "}}) == NothingLeft()
     assert read({"steps": [], "answer": "42"}) == Direct("42")
     assert read({"steps": [], "elicitation": {"message": "Key?"}}) == TurnQuestion("Key?", {})
-    assert isinstance(read({"steps": [{"type": "pause"}, {"type": "tool"}]}), Malformed)
+    assert isinstance(read({"steps": [{"type": "pause"}, {"type": "tool"}]}), MalformedPlan)
 
 
 def test_what_means_nothing_is_left_out_and_named() -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from planq.shared.domain.errors import AuthFailed, RateLimited, TimedOut, Transient
-from planq.worker.llm.gateway import Patience
+from planq.worker.llm.gateway import TryLimits
 from planq.worker.llm.settings import ModelSettings
 
 
@@ -30,7 +30,7 @@ class Attempts:
         self.waits.append(seconds)
 
     def run(self, settings: ModelSettings, jitter: float = 1.0) -> str:
-        return asyncio.run(Patience(settings, self.sleep, lambda: jitter).insist(self))
+        return asyncio.run(TryLimits(settings, self.sleep, lambda: jitter).insist(self))
 
 
 SETTINGS = ModelSettings(max_attempts=5, backoff_base=1.0, backoff_cap=3.0, retry_after_cap=20.0)

@@ -39,7 +39,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class TellTime:
     """Tell the time."""
 
 
@@ -68,13 +68,13 @@ class CallTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnknownCommand:
     """A part that begins like a command and is none."""
 
     text: str
 
 
-Command = Search | Calculate | Fetch | Now | Wait | WriteReport | CallTool | Unread
+Command = Search | Calculate | Fetch | TellTime | Wait | WriteReport | CallTool | UnknownCommand
 
 _MARK = re.compile("\x00(\\d+)\x00")
 _CALL = re.compile(r"\b(?:call|use|run)\s+([A-Za-z][\w.\-/]{0,127})\s+with\s*(?=\{)", re.IGNORECASE)
@@ -123,7 +123,7 @@ def read_commands(text: str) -> list[Command]:
     commands: list[Command] = []
     for clause in _clauses(marked):
         rest = "".join(clause.object)
-        commands += clause.verb(rest, marks) or [Unread(marks.fill(f"{clause.begun}{rest}"))]
+        commands += clause.verb(rest, marks) or [UnknownCommand(marks.fill(f"{clause.begun}{rest}"))]
         if len(commands) >= _MAX_COMMANDS:
             break
     return commands[:_MAX_COMMANDS]
@@ -250,7 +250,7 @@ def _fetch(rest: str, marks: _Marks) -> list[Command]:
 
 
 def _now(_rest: str, _marks: _Marks) -> list[Command]:
-    return [Now()]
+    return [TellTime()]
 
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(m\b|min(?:ute)?s?\b)?", re.IGNORECASE)

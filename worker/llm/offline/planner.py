@@ -25,9 +25,9 @@ from planq.worker.llm.offline.grammar import (
     CallTool,
     Command,
     Fetch,
-    Now,
     Search,
-    Unread,
+    TellTime,
+    UnknownCommand,
     Wait,
     WriteReport,
     help_text,
@@ -178,7 +178,7 @@ def _add_fetch(draft: Draft, command: Fetch) -> None:
     draft.add_source("http_fetch", {"url": escaped(command.url)}, command.url, "text")
 
 
-def _add_now(draft: Draft, _command: Now) -> None:
+def _add_now(draft: Draft, _command: TellTime) -> None:
     draft.add_source("now", {}, "Time", "iso")
 
 
@@ -252,9 +252,9 @@ _ADDERS: dict[type[Command], Callable[[Draft, Any], None]] = {
     Search: _add_search,
     Calculate: _add_sum,
     Fetch: _add_fetch,
-    Now: _add_now,
+    TellTime: _add_now,
     Wait: _add_wait,
     WriteReport: _add_report,
     CallTool: _add_call,
-    Unread: lambda draft, command: draft.unread.append(command.text),
+    UnknownCommand: lambda draft, command: draft.unread.append(command.text),
 }

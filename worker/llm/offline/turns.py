@@ -31,7 +31,7 @@ def turn_offline(
     ask: Ask, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage], form: TurnForm
 ) -> Completion:
     """Return the rules' next turn; it costs nothing."""
-    seen = _Seen.of(transcript)
+    seen = _TranscriptFacts.of(transcript)
     if form is TurnForm.ANSWER:
         return _answer(ask, seen)
     draft = draft_again(ask, tools)
@@ -50,7 +50,7 @@ def turn_offline(
     return Completion(text=answer_without_calls(ask, draft), cost_usd=NO_COST)
 
 
-def _plan(ask: Ask, draft: Draft, seen: _Seen) -> Completion:
+def _plan(ask: Ask, draft: Draft, seen: _TranscriptFacts) -> Completion:
     if seen.results or seen.is_partial or seen.is_refused:
         return planning_reply({"type": DIRECT, "content": _answer(ask, seen).text}, "plan_1")
     if not draft.calls:
@@ -59,14 +59,14 @@ def _plan(ask: Ask, draft: Draft, seen: _Seen) -> Completion:
     return planning_reply({"type": TOOL_CALLS, "reasoning": draft.reasoning, "calls": calls}, "plan_0")
 
 
-def _answer(ask: Ask, seen: _Seen) -> Completion:
+def _answer(ask: Ask, seen: _TranscriptFacts) -> Completion:
     results = [result for result in seen.results if result.code != DUPLICATE_OF]
     errors = () if results or not seen.is_refused else (invalid_plan(seen.refusal).to_json(),)
     return answer_offline(ask, Findings(results, plan_errors=errors))
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _TranscriptFacts:
     """What a transcript says: the results of calls, whether some are only summed up, and why a plan was refused."""
 
     results: Sequence[StepResult]
@@ -79,7 +79,7 @@ class _Seen:
         return bool(self.refusal)
 
     @classmethod
-    def of(cls, transcript: Sequence[ChatMessage]) -> _Seen:
+    def of(cls, transcript: Sequence[ChatMessage]) -> _TranscriptFacts:
         calls = {call.id: call for message in transcript for call in message.tool_calls}
         results: list[StepResult] = []
         refusal = ""
@@ -144,7 +144,7 @@ def _result(tool_name: str, arguments: Mapping[str, Any], entry: Mapping[str, An
     return StepResult(tool_name, arguments, error=str(entry.get("message") or code), code=code)
 
 
-def _due(draft: Draft, seen: _Seen) -> Iterator[tuple[str, dict[str, Any]]]:
+def _due(draft: Draft, seen: _TranscriptFacts) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the calls that were not made yet and whose arguments are known, with these filled in."""
     made: dict[str, list[StepResult]] = {}
     for result in seen.results:

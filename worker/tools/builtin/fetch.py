@@ -14,7 +14,7 @@ from planq.shared.domain.addresses import DEFAULT_PORTS
 from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.ports import ToolContext
-from planq.worker.apart import Apart, Failed, Refused
+from planq.worker.apart import Apart, Failed, WorkRefused
 from planq.worker.egress import GuardedTransport
 from planq.worker.tools.builtin.content import is_html, is_text, media_type, read_document, read_limited
 from planq.worker.tools.declare import tool
@@ -127,7 +127,7 @@ async def _readable(fetched: Fetched, body: bytes, charset: str | None, apart: A
     if is_html(fetched["content_type"]) and body:
         try:
             title, text = await apart.call(tenant_id, "page", body, charset, seconds=_READING_SECONDS)
-        except (Refused, Failed) as error:
+        except (WorkRefused, Failed) as error:
             told = f"http_fetch: the page at {capped(fetched['url'], 200)} cannot be read: {error}"
             is_starved = isinstance(error, Failed) and error.is_starved
             raise (TimedOut(told) if is_starved else ToolFailed(told)) from error

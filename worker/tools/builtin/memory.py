@@ -21,7 +21,7 @@ from planq.shared.domain.jobs.schedule import read_moment
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.merge_patch import merge_patch
-from planq.shared.ports import KeptMoment, Moment, MomentQuery, ToolContext
+from planq.shared.ports import Moment, MomentQuery, MomentRecord, ToolContext
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 
@@ -188,7 +188,7 @@ def _time(text: str | None, place: str) -> datetime | None:
         raise InvalidArguments(error.message) from error
 
 
-def _found(moment: KeptMoment) -> FoundMoment:
+def _found(moment: MomentRecord) -> FoundMoment:
     return {
         "id": str(moment.id),
         "name": moment.name,

@@ -23,7 +23,7 @@ from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
 from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import ToolContext
-from planq.worker.apart import Failed, Refused
+from planq.worker.apart import Failed, WorkRefused
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 
@@ -59,7 +59,7 @@ class Calculated(TypedDict):
     result: Annotated[Number, WithJsonSchema({"type": "number", "description": "The value of the expression."})]
 
 
-class _Refused(Exception):
+class _NoValue(Exception):
     """Why an expression has no value here."""
 
 
@@ -78,42 +78,42 @@ async def calculate(
     """Calculate the value of an arithmetic expression exactly as written; units are refused."""
     try:
         return {"result": evaluate(expression)}
-    except _Refused as error:
+    except _NoValue as error:
         raise InvalidArguments(f"calculate: {error}; found {capped(expression, 120)!r}") from error
 
 
 def evaluate(expression: str) -> Number:
-    """Return the value; integers stay integers, `/` gives a float. Raises `_Refused` with the reason in words."""
+    """Return the value; integers stay integers, `/` gives a float. Raises `_NoValue` with the reason in words."""
     text = expression.translate(_TYPOGRAPHIC).strip()
     _refuse_units(text)
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         hint = "use ** for powers" if "^" in text else "expected numbers, operators, parentheses and functions only"
-        raise _Refused(f"this is no arithmetic expression; {hint}") from error
+        raise _NoValue(f"this is no arithmetic expression; {hint}") from error
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
-        raise _Refused(f"the expression has more than {MAX_NODES} parts")
+        raise _NoValue(f"the expression has more than {MAX_NODES} parts")
     try:
         return _checked(_value(tree.body))
     except ZeroDivisionError as error:
-        raise _Refused("division by zero") from error
+        raise _NoValue("division by zero") from error
     except OverflowError as error:
-        raise _Refused("a number on the way is too large") from error
+        raise _NoValue("a number on the way is too large") from error
     except (ValueError, TypeError) as error:
-        raise _Refused(f"it has no value ({error})") from error
+        raise _NoValue(f"it has no value ({error})") from error
 
 
 def _refuse_units(text: str) -> None:
     unit = _UNIT.search(text)
     if unit is not None:
-        raise _Refused(
+        raise _NoValue(
             f"units are not supported, and multiplication needs a sign: {unit.group(0)!r}; "
             "convert all quantities to plain numbers of one unit first"
         )
     if _CURRENCY.search(text):
-        raise _Refused("currency and degree signs are units, which are not supported; give plain numbers")
+        raise _NoValue("currency and degree signs are units, which are not supported; give plain numbers")
     if _PERCENT.search(text):
-        raise _Refused("percentages are not supported; write 0.2 * 50 for 20% of 50 (a % b is the remainder)")
+        raise _NoValue("percentages are not supported; write 0.2 * 50 for 20% of 50 (a % b is the remainder)")
 
 
 def _value(node: ast.expr) -> Number:
@@ -129,7 +129,7 @@ def _value(node: ast.expr) -> Number:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             return _checked(_FUNCTIONS[name](*(_value(argument) for argument in arguments)))
         case _:
-            raise _Refused(_why_not(node))
+            raise _NoValue(_why_not(node))
 
 
 def _why_not(node: ast.expr) -> str:
@@ -148,31 +148,31 @@ def _why_not(node: ast.expr) -> str:
 
 def _checked(value: object) -> Number:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _Refused("the value is no real number")
+        raise _NoValue("the value is no real number")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise _Refused(f"an integer on the way has more than {MAX_BITS} bits")
+        raise _NoValue(f"an integer on the way has more than {MAX_BITS} bits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise _Refused("a number on the way is too large")
+        raise _NoValue("a number on the way is too large")
     return value
 
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
         if abs(base) > 1:
-            raise _Refused(f"the power has more than {MAX_BITS} bits")
+            raise _NoValue(f"the power has more than {MAX_BITS} bits")
         exponent %= 2
     return _checked(base**exponent)
 
 
 def _factorial(number: Number) -> int:
     if not isinstance(number, int) or not 0 <= number <= MAX_FACTORIAL:
-        raise _Refused(f"factorial takes an integer from 0 to {MAX_FACTORIAL}")
+        raise _NoValue(f"factorial takes an integer from 0 to {MAX_FACTORIAL}")
     return math.factorial(number)
 
 
 def _round(number: Number, digits: Number = 0) -> Number:
     if not isinstance(digits, int) or abs(digits) > 400:
-        raise _Refused("round takes a whole number of digits from -400 to 400")
+        raise _NoValue("round takes a whole number of digits from -400 to 400")
     return round(number, digits) if digits else round(number)
 
 
@@ -225,7 +225,7 @@ async def json_query(
                 return {"result": expression_value(expression, data, max_steps=_INLINE_STEPS)}
         given = (expression, data, _MAX_QUERY_STEPS)
         return {"result": await services.apart.call(context.tenant_id, "query", *given, seconds=_QUERY_SECONDS)}
-    except (ExpressionFailed, Refused) as error:
+    except (ExpressionFailed, WorkRefused) as error:
         raise InvalidArguments(f"json_query: {error}") from error
     except Failed as error:
         told = f"json_query: {error}{'' if error.is_starved else '; select less'}"

@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import KeptMoment, MomentQuery, Passage, ToolContext
+from planq.shared.ports import MomentQuery, MomentRecord, Passage, ToolContext
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 
@@ -108,7 +108,7 @@ def _of_passage(passage: Passage) -> Hit:
     return Hit(kind="passage", title=passage.title, source=passage.source, text=passage.text, score=passage.score)
 
 
-def _of_moment(moment: KeptMoment) -> Hit:
+def _of_moment(moment: MomentRecord) -> Hit:
     return Hit(
         kind="moment",
         title=moment.name,

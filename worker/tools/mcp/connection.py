@@ -74,7 +74,7 @@ class StateForgotten(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class _Running:
+class _PendingCall:
     """A call that waits for its result; `broken` gets what ends it before."""
 
     says: SaysInTheMiddle | None
@@ -99,7 +99,7 @@ class ServerConnection:
         self._attempted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._failed_at = float("-inf")
-        self._running: set[_Running] = set()
+        self._running: set[_PendingCall] = set()
 
     async def open(self) -> bool:
         """Start the task, wait for its first attempt, and return whether that connected."""
@@ -167,7 +167,7 @@ class ServerConnection:
         client = await self._connected()
         refusal: deque[int] = deque(maxlen=1)
         token, told = http_refusal.set(refusal), call_headers.set(headers)
-        running = _Running(says)
+        running = _PendingCall(says)
         self._running.add(running)
         try:
             meta = {_IDEMPOTENCY_KEY: idempotency_key, **({_HEADERS: dict(headers)} if headers else {})}
@@ -415,7 +415,7 @@ class ServerConnection:
 
 
 async def _unless_broken(
-    sent: Coroutine[Any, Any, types.CallToolResult | types.InputRequiredResult], running: _Running
+    sent: Coroutine[Any, Any, types.CallToolResult | types.InputRequiredResult], running: _PendingCall
 ) -> types.CallToolResult | types.InputRequiredResult:
     """Return the result of a call, unless it is broken off before; then the server is told to stop."""
     call = asyncio.create_task(sent)

@@ -17,7 +17,7 @@ JOB = UUID(int=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ScriptedPeople:
     people: People
 
     def answer_to(self, question: Elicitation) -> ElicitationAnswer:
@@ -31,7 +31,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _FixedSecrets:
     secrets: Mapping[str, str]
 
     async def get(self, name: str) -> str | None:
@@ -69,6 +69,6 @@ def tool_context(
         request_id=str(JOB),
         trace_id="0" * 32,
         root_job_id=str(JOB),
-        people=_Asked(People(answers)),
-        secrets=_Kept(secrets),
+        people=_ScriptedPeople(People(answers)),
+        secrets=_FixedSecrets(secrets),
     )

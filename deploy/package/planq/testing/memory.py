@@ -17,8 +17,8 @@ from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequ
 from planq.shared.domain.jobs.elicitations import (
     Elicitation,
     ElicitationAnswer,
-    Fails,
-    Succeeds,
+    FailStep,
+    SucceedStep,
     after_answer,
 )
 from planq.shared.domain.jobs.ids import StepRef
@@ -500,9 +500,9 @@ class MemoryStore:
             raise InternalFault(f"step {index} asks nothing")
         row.answers.append(answer)
         match after_answer(answer, row.planned.kind):
-            case Succeeds(output):
+            case SucceedStep(output):
                 row.output, outcome = output, Settlement.HAPPENED
-            case Fails(error):
+            case FailStep(error):
                 row.error, outcome = error, Settlement.UNKNOWN
             case _:
                 outcome = Settlement.DID_NOT_HAPPEN

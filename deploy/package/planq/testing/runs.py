@@ -232,7 +232,7 @@ def _run(around: Surroundings, registry: Registry, **fields: Any) -> Run:
         return pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
 
 
-class _HeldPayloads:
+class _MemoryPayloads:
     """`Payloads` in memory, for artifacts of bytes; every output is small."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class _Worker:
             turns=model,
             responder=model,
             toolbox=registry,
-            payloads=_HeldPayloads(),
+            payloads=_MemoryPayloads(),
             backgrounds=Backgrounds(guarded, self, lambda text: len(text) // 4),
             draw=lambda: 0.0,
             secrets=self._secret,

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value, restored
+from planq.shared.domain.orchestration.templates import (
+    GuardedTexts,
+    Scope,
+    Target,
+    render_text,
+    render_value,
+    restored,
+)
 from planq.shared.domain.references.resolution import resolve
 
 FOUND = Target(0, ("output",))
@@ -24,14 +31,14 @@ def scope(bindings: dict[str, Any], step: int = 2) -> Scope:
     return Scope(bindings, {"found": FOUND, "judged": JUDGED, "a.b": Target(1, ("children", "0", "output"))}, step)
 
 
-def called(planned: Any, guarded: Guarded, outputs: Any = OUTPUTS) -> Any:
+def called(planned: Any, guarded: GuardedTexts, outputs: Any = OUTPUTS) -> Any:
     """Do what the engine and the tool do with compiled arguments."""
     arguments = resolve({"with": planned, "texts": guarded.texts}, outputs).arguments
     return restored({"with": arguments["with"]}, arguments["texts"])["with"]
 
 
 def rendered(value: Any, bindings: dict[str, Any], outputs: Any = OUTPUTS) -> Any:
-    guarded = Guarded()
+    guarded = GuardedTexts()
     planned = render_value({"it": value}, scope(bindings), guarded, (None, "with"), "with")
     return called(planned, guarded, outputs)["it"]
 
@@ -106,7 +113,7 @@ def test_what_is_no_template_stands_for_itself(text: str) -> None:
 
 
 def test_a_prompt_stays_a_text() -> None:
-    guarded = Guarded()
+    guarded = GuardedTexts()
 
     planned = render_text("{{ result.found }}", scope({}), guarded, (None, "with"), "prompt")
 
@@ -117,7 +124,7 @@ def test_a_prompt_stays_a_text() -> None:
 def test_only_results_of_earlier_steps_can_be_used(step: int, rule: str | None) -> None:
     where = scope({}, step)
 
-    render_value({"q": "{{ result.found.n }}"}, where, Guarded(), None, "steps[0].agent.with")
+    render_value({"q": "{{ result.found.n }}"}, where, GuardedTexts(), None, "steps[0].agent.with")
 
     assert [defect.code for defect in where.defects] == ([rule] if rule else [])
 
@@ -125,7 +132,7 @@ def test_only_results_of_earlier_steps_can_be_used(step: int, rule: str | None) 
 def test_results_of_later_steps_are_defects_that_name_their_place() -> None:
     where = scope({}, 0)
 
-    render_text("{{ result.judged }}", where, Guarded(), None, "steps[0].agent.prompt")
+    render_text("{{ result.judged }}", where, GuardedTexts(), None, "steps[0].agent.prompt")
 
     (defect,) = where.defects
     assert (defect.pointer, defect.code) == ("steps[0].agent.prompt", "forward_reference")
@@ -134,7 +141,7 @@ def test_results_of_later_steps_are_defects_that_name_their_place() -> None:
 def test_names_that_nothing_has_are_told() -> None:
     where = scope({"n": [1]})
 
-    render_value(["{{ bindings.n.8 }}", "{{ n.7 }}"], where, Guarded(), None, "with")
+    render_value(["{{ bindings.n.8 }}", "{{ n.7 }}"], where, GuardedTexts(), None, "with")
 
     assert (where.missing, where.defects) == (["bindings.n.8", "n.7"], [])
 
@@ -151,7 +158,7 @@ def test_a_name_that_nothing_has_is_a_defect_that_names_those_there_are(text: st
     # Pins: such a template reached the agent as its letters, or as null.
     where = scope({"n": [1]})
 
-    render_value({"q": text % name}, where, Guarded(), None, "steps[2].agent.with")
+    render_value({"q": text % name}, where, GuardedTexts(), None, "steps[2].agent.with")
 
     (defect,) = where.defects
     assert (defect.pointer, defect.code) == ("steps[2].agent.with.q", "unknown_binding")
@@ -174,7 +181,7 @@ def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> No
     for value in (text, f"see {text} there"):
         where = scope({"n": 1})
 
-        render_value({"q": value}, where, Guarded(), None, "steps[2].agent.with")
+        render_value({"q": value}, where, GuardedTexts(), None, "steps[2].agent.with")
 
         assert [(one.pointer, one.code) for one in where.defects] == [("steps[2].agent.with.q", "invalid_template")]
         assert "{{ bindings.NAME }}" in where.defects[0].message
@@ -191,7 +198,7 @@ def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> No
 def test_a_field_that_a_binding_lacks_cannot_be_written_into_a_text(text: str, there: str) -> None:
     where = scope({"n": 1, "o": {"p": 2}})
 
-    render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
+    render_text(text, where, GuardedTexts(), None, "steps[2].agent.prompt")
 
     (defect,) = where.defects
     rule = "unknown_binding" if "result" in text else "unknown_name"
@@ -210,7 +217,7 @@ def test_a_short_plan_cannot_insert_a_large_binding_without_end() -> None:
     where = scope({"x": "x" * 1_000_000})
     text = "{{ bindings.x }}" * 10_000
 
-    planned = render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
+    planned = render_text(text, where, GuardedTexts(), None, "steps[2].agent.prompt")
 
     assert [(defect.pointer, defect.code) for defect in where.defects] == [("steps[2].agent.prompt", "too_large")]
     assert len(planned) < 17_000_000
