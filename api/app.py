@@ -90,6 +90,7 @@ from planq.shared.store.payloads.objects import open_objects
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
+from planq.shared.store.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
 from planq.shared.store.streams.followers import StreamStore
 from planq.shared.store.tallies.store import TallyStore
 from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Boolean, Column, DateTime, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import DOMAIN, JSON
+from sqlalchemy.sql.operators import OperatorClass
 from sqlalchemy.types import UserDefinedType
 from sqlmodel import Field, SQLModel
 
@@ -21,6 +22,12 @@ SQLModel.metadata.naming_convention = {
 }
 
 
+class _TextDomain(DOMAIN):
+    """A domain over texts, which is compared as these are."""
+
+    operator_classes = OperatorClass.STRING
+
+
 def enum_column(domain: str, values: type[StrEnum], *, default: str | None = None, nullable: bool = False) -> Any:
     """Return a text of a domain that allows exactly the values of an enum.
 
@@ -28,14 +35,14 @@ def enum_column(domain: str, values: type[StrEnum], *, default: str | None = Non
     changes a row: seven of them took a seventh of its time for a job of five steps (11/2026).
     """
     allowed = ", ".join(f"'{value}'" for value in values)
-    kind = DOMAIN(domain, Text(), check=f"VALUE IN ({allowed})", constraint_name=f"ck_{domain}")
+    kind = _TextDomain(domain, Text(), check=f"VALUE IN ({allowed})", constraint_name=f"ck_{domain}")
     server_default = None if default is None else text(f"'{default}'")
     return Field(sa_column=Column(kind, nullable=nullable, server_default=server_default))
 
 
 def pattern_column(domain: str, pattern: re.Pattern[str]) -> Any:
     """Return a text of a domain that allows what a pattern matches as a whole."""
-    kind = DOMAIN(domain, Text(), check=f"VALUE ~ '^{pattern.pattern}$'", constraint_name=f"ck_{domain}")
+    kind = _TextDomain(domain, Text(), check=f"VALUE ~ '^{pattern.pattern}$'", constraint_name=f"ck_{domain}")
     return Field(sa_column=Column(kind, nullable=False))
 
 

@@ -17,6 +17,7 @@ from planq.shared.domain.jobs.states import JobStatus, StepStatus
 from planq.shared.store import migrate, schema
 from planq.shared.store.database import named, query
 from tests.support.schema import catalogue, tables_ddl
+from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres
 
 
@@ -158,7 +159,8 @@ def test_every_function_is_defined_once_and_called() -> None:
 
 def test_every_call_passes_what_the_function_takes() -> None:
     """PostgreSQL finds out in the body of a plpgsql function only when it runs."""
-    texts = [*schema.definitions(), *(file.read_text("utf-8") for file in _files(".sql", "sql", "queries"))]
+    queries = (file.read_text("utf-8") for file in _files(".sql", "sql", "queries"))
+    texts = [*schema.definitions(), *queries, *_selects()]
     code = "\n".join(line for text in texts for line in text.splitlines() if not line.lstrip().startswith("--"))
     code = re.sub(r"'[^']*'", "''", code)
     takes: dict[str, int] = {}
@@ -280,6 +282,9 @@ def test_every_named_query_fits_the_schema(database_url: str) -> None:
             client = psycopg.ClientCursor(connection)
             marks = {part.split(")s")[0] for part in source.split("%(")[1:]}
             client.execute("EXPLAIN " + client.mogrify(source, dict.fromkeys(marks)))
+        for text in _selects():
+            marks = {part.split(")s")[0] for part in text.split("%(")[1:]}
+            client.execute("EXPLAIN " + client.mogrify(text, dict.fromkeys(marks)))
 
 
 def test_the_queries_that_python_asks_for_are_those_that_there_are() -> None:
@@ -289,8 +294,10 @@ def test_the_queries_that_python_asks_for_are_those_that_there_are() -> None:
     for before, after in re.findall(r'f"(\w+_)\{self._kind\}(s?)"', python):
         asked |= {f"{before}{kind}{after}" for kind in ("agent", "skill")}
 
-    assert asked - set(_queries()) == set(), "there is none of this name"
-    assert set(_queries()) - asked - named_apart == set(), "nobody asks for it"
+    selects = set(select_texts())
+    assert asked - set(_queries()) - selects == set(), "there is none of this name"
+    assert (set(_queries()) | selects) - asked - named_apart == set(), "nobody asks for it"
+    assert set(_queries()) & selects == set(), "two have the name"
 
 
 def test_a_name_that_two_queries_have_is_refused() -> None:
@@ -305,3 +312,7 @@ def test_a_name_that_two_queries_have_is_refused() -> None:
 def _queries() -> list[str]:
     files = [file.read_text("utf-8") for file in _files(".sql", "sql", "queries")]
     return [name for text in files for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)]
+
+
+def _selects() -> list[str]:
+    return [text for texts in select_texts().values() for text in texts.values()]

@@ -21,6 +21,7 @@ import redis
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.store import database
 from tests.bench.history import filling, patterns
+from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
 
@@ -48,7 +49,6 @@ COUNTING = {
 FILTERED = {
     "list_jobs": ("statuses", "strategies", "roots", "message_flow"),
     "list_elicitations": ("status", "job_id", "message_flow", "oldest"),
-    "list_deliveries": ("status", "job_id", "endpoint_id"),
     "list_conversations": ("channel", "thread"),
     "list_batches": ("status",),
 }
@@ -58,6 +58,7 @@ _ID = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 _GIVEN: Mapping[str, str] = {
     "tenant_id": "'t000'",
     "limit": "50",
+    "id": f"'{_ID}'",
     "below": f"'{_ID}'",
     "beyond": f"'{_ID}'",
     "oldest": "true",
@@ -165,6 +166,11 @@ def test_no_statement_reads_a_table_that_grows(history: str) -> None:
             if name not in WHOLE and name not in FILTERED:
                 scans = whole_scans(connection, marked(statement.decode()), ", GENERIC_PLAN")
                 found[name] = [scan for scan in scans if name not in COUNTING or "Index Only Scan" not in scan]
+        for name, texts in select_texts().items():
+            for given, text in texts.items():
+                found[f"{name} kept for {given}"] = whole_scans(connection, marked(text), ", GENERIC_PLAN")
+                values = {parameter: _GIVEN[parameter] for parameter in given.split("+")}
+                found[f"{name} with {given}"] = whole_scans(connection, marked(text, values))
     assert len(found) > 100
     assert {name: scans for name, scans in found.items() if scans} == {}
 

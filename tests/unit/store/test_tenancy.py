@@ -19,6 +19,7 @@ from sqlmodel import SQLModel
 
 from planq.shared.store import tables
 from planq.shared.store.database import named
+from tests.support.selects import select_texts
 from tests.support.sql_tenancy import functions, untied
 
 ROOT = Path(tables.__file__).parents[2]
@@ -189,6 +190,10 @@ def _texts(path: Path) -> Iterator[str]:
 
 def test_every_statement_names_the_tenant_whose_rows_it_touches() -> None:
     found = {name: untied(text, TABLES) for name, text in _queries().items()}
+    found |= {
+        name: set[str]().union(*(untied(text, TABLES) for text in texts.values()))
+        for name, texts in select_texts().items()
+    }
     found |= {name: untied(body, TABLES) for name, (file, body) in _functions().items() if file not in ENGINE_FILES}
     listed = {**ENGINE, **ALL_TENANTS}
     assert {name: sorted(touched) for name, touched in found.items() if touched and name not in listed} == {}

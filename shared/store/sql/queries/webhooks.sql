@@ -1,16 +1,5 @@
 -- Webhooks: the endpoints of tenants, and what was delivered.
 
--- name: list_endpoints
--- A page of a tenant's endpoints, newest first.
-SELECT id, url, events, description, is_disabled, disabled_reason, created_at, updated_at FROM endpoints
-WHERE tenant_id = %(tenant_id)s AND (%(below)s::uuid IS NULL OR id < %(below)s)
-ORDER BY id DESC LIMIT %(limit)s
-
--- name: get_endpoint
--- One endpoint of a tenant.
-SELECT id, url, events, description, is_disabled, disabled_reason, created_at, updated_at FROM endpoints
-WHERE tenant_id = %(tenant_id)s AND id = %(id)s
-
 -- name: lock_endpoints
 -- Lets those who add endpoints to one tenant take turns until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('planq.endpoints/' || %(tenant_id)s, 0))
@@ -62,26 +51,3 @@ FROM (
     WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND NOT is_disabled FOR SHARE SKIP LOCKED
 ) e
 RETURNING id
-
--- name: list_deliveries
--- A page of a tenant's deliveries, newest first, without what was sent.
-SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.channel,
-       d.conversation_id, d.job_id, d.batch_id, d.attempt, d.doubts, d.external_id,
-       CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
-       d.finished_at
-FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id
-WHERE d.tenant_id = %(tenant_id)s
-  AND (%(status)s::text IS NULL OR d.status = %(status)s)
-  AND (%(endpoint_id)s::uuid IS NULL OR d.endpoint_id = %(endpoint_id)s)
-  AND (%(job_id)s::uuid IS NULL OR d.job_id = %(job_id)s)
-  AND (%(below)s::uuid IS NULL OR d.id < %(below)s)
-ORDER BY d.id DESC LIMIT %(limit)s
-
--- name: get_delivery
--- One delivery of a tenant, with what was sent.
-SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.channel,
-       d.conversation_id, d.job_id, d.batch_id, d.attempt, d.doubts, d.external_id,
-       CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
-       d.finished_at, d.body
-FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id
-WHERE d.tenant_id = %(tenant_id)s AND d.id = %(id)s
