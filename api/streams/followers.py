@@ -200,7 +200,7 @@ class Streams:
         self._watched_until = 0.0
         self._wake = asyncio.Event()
         self._is_closed = False
-        self._is_away = False
+        self._is_behind = False
         self._asked_at = 0.0
         self._held_by: int | None = None
 
@@ -298,20 +298,13 @@ class Streams:
 
     async def look(self) -> None:
         """Look for all who follow, as long as somebody does; cancel to stop."""
-        while True:
-            is_behind = False
-            try:
-                if not self._count:
-                    await self._rest()
-                is_behind = await self._look_once()
-                self._is_away = False
-            except DatabaseUnavailable as error:
-                if not self._is_away:
-                    _log.warning("database_unavailable", extra={"cause": error.message})
-                self._is_away = True
-            self._admit()
-            if not is_behind:
-                await self._pause()
+        await every(_LOOK_SECONDS, self._look_for_all, name="streams", pause=self._pause)
+
+    async def _look_for_all(self) -> None:
+        self._is_behind = False
+        if not self._count:
+            await self._rest()
+        self._is_behind = await self._look_once()
 
     async def _rest(self) -> None:
         """Wait until somebody follows something again."""
@@ -444,10 +437,13 @@ class Streams:
                 joined.set_result(None)
         self._joining.clear()
 
-    async def _pause(self) -> None:
-        """Wait for the next look, and let others join meanwhile."""
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next look, unless there is more already, and let others join meanwhile."""
+        self._admit()
+        if self._is_behind:
+            return
         loop = asyncio.get_running_loop()
-        until = loop.time() + _LOOK_SECONDS
+        until = loop.time() + seconds
         while (left := until - loop.time()) > 0:
             self._wake.clear()
             try:
