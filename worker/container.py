@@ -59,6 +59,7 @@ from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.batches.lines import LineSweep
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.database import Database
+from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.insights.learning import PostgresInsightOffers
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -121,6 +122,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "sweep": methods(SweepStore),
     "schedule_sweep": {"due", "fire"},
     "line_sweep": {"cancel", "admit"},
+    "question_sweep": {"expired", "expire"},
     "action_sweep": {"act"},
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
@@ -564,6 +566,7 @@ def sweep_duties(database: Database, lease: timedelta, failpoints: Failpoints) -
     """Return what a sweep does for the subjects that stand on jobs."""
     return (
         failpoints.around("schedule_sweep", ScheduleSweep(database)),
+        failpoints.around("question_sweep", QuestionSweep(database)),
         failpoints.around("line_sweep", LineSweep(database, lease)),
         failpoints.around("action_sweep", ActionSweep(database)),
     )

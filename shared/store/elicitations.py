@@ -1,16 +1,26 @@
-"""Questions to people as callers see them: list, look, answer."""
+"""Questions to people: how callers list, see and answer them, and what a sweep does where nobody answers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.store.database import Database, Row, stored_text
-from planq.shared.store.jobs.codec import after_answer_fields
+from planq.shared.domain.errors import ErrorRecord, HumanWaitTimedOut, NotFound
+from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
+from planq.shared.domain.jobs.ids import StepRef
+from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.ports.jobs.follow_ups import after_step
+from planq.shared.ports.jobs.store import TransitionResult
+from planq.shared.ports.jobs.sweep import SweepResult
+from planq.shared.ports.jobs.wakes import Wake
+from planq.shared.store.database import Database, Row, json_text, record, stored_text
+from planq.shared.store.jobs.codec import after_answer_fields, transition_result
 from planq.shared.store.requests import AnsweredBy, ControlResult, close_question
+
+_log = logging.getLogger("planq.sweep")
 
 
 class ElicitationStore:
@@ -64,3 +74,64 @@ class ElicitationStore:
         said = {**by.fields(), "status": str(answer.status), "content": content}
         again, item = isinstance(after, ContinueStep), after_answer_fields(after)
         return await close_question(self._database, tenant_id, id, said, again=again, item=item)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredQuestion:
+    """A step that asked a person and got no answer in time; `default` counts as the answer, None: there is none."""
+
+    id: UUID
+    ref: StepRef
+    tenant_id: str
+    tool_name: str
+    kind: ElicitationKind
+    step_kind: StepKind
+    limit_seconds: float
+    default: Any = None
+
+
+class QuestionSweep:
+    """Ends the waits of steps whose questions nobody has answered in time, as a `SweepDuty`."""
+
+    part = "questions"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expired(self, limit: int) -> Sequence[ExpiredQuestion]:
+        """Return waiting steps whose question nobody answered in time."""
+        rows = await self._database.fetch_all("expired_questions", limit=limit)
+        return [record(ExpiredQuestion, {**row, "ref": row}) for row in rows]
+
+    async def expire(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
+        """Do to the step that nobody answered what `after` says."""
+        answer = {"status": str(ElicitationStatus.EXPIRED), "content": stored_text(question.default)}
+        again, item = isinstance(after, ContinueStep), json_text(after_answer_fields(after))
+        value = await self._database.call(
+            "planq_answer_question", question.tenant_id, question.id, json_text(answer), True, again, item
+        )
+        return transition_result(value)
+
+    async def carry_out(self, limit: int) -> SweepResult:
+        wakes: list[Wake] = []
+        count = 0
+        for question in await self.expired(limit):
+            result = await self.expire(question, _after_silence(question))
+            if not result.applied:
+                continue
+            count += 1
+            ref = question.ref
+            _log.warning("question_expired", extra={"job": str(ref.job_id), "step": ref.index})
+            wakes += after_step(ref, result)
+        return SweepResult(count, wakes=wakes)
+
+
+def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
+    """Return what it does to a step that nobody answered in time."""
+    if question.kind is ElicitationKind.OUTCOME:
+        error = HumanWaitTimedOut(
+            f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
+        )
+        return FailStep(ErrorRecord.of(error))
+    answer = ElicitationAnswer(question.kind, ElicitationStatus.EXPIRED, question.default)
+    return after_answer(answer, question.step_kind, limit_seconds=question.limit_seconds)

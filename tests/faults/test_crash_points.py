@@ -31,14 +31,14 @@ LOOKS = {
     *("catalogue.tools", "payloads.get", "store.approvals", "store.children", "store.history", "store.holds_step"),
     *("store.steps_to_ask_about", "texts.followed", "worker_registry.held", "worker_registry.unanswered_wakes"),
     *("schedule_sweep.due", "sweep.due_timers", "sweep.expired_jobs", "sweep.expired_plans", "sweep.look"),
-    *("sweep.expired_questions", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
+    *("question_sweep.expired", "sweep.lost_stages", "sweep.lost_steps", "sweep.peers", "sweep.tidy"),
     *("sweep.missed_tools", "sweep.unserved_ends", "sweep.with_jobs"),
 }
 """What only looks, or removes what is over: a worker that dies after it has changed nothing yet for a job."""
 
 
 DOUBLES = {
-    *("memory.change_user", "memory.emit", "memory.schedule", "line_sweep.cancel", "sweep.expire_question"),
+    *("memory.change_user", "memory.emit", "memory.schedule", "line_sweep.cancel", "question_sweep.expire"),
     *("worker_registry.heartbeat", "worker_registry.publish_tools", "worker_registry.register"),
 }
 """What leaves the same behind as another one does: a row of the memory, of the sweep, of a worker."""

@@ -22,13 +22,13 @@ from planq.shared.ports import (
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
-    ExpiredQuestion,
     LostStage,
     LostStep,
     StageClaim,
     StepClaim,
 )
 from planq.shared.ports.jobs.sweep import Attempt
+from planq.shared.store.elicitations import ExpiredQuestion, QuestionSweep
 from planq.shared.store.requests import Verdict
 from planq.shared.store.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
@@ -181,7 +181,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     ),
     Operation(
         "expire question",
-        lambda s, j: s.registry.expire_question(
+        lambda s, j: QuestionSweep(s.database).expire(
             ExpiredQuestion(
                 j.question, j.ref(ASKS), j.tenant, "sim_unsafe", ElicitationKind.OUTCOME, StepKind.TOOL, 1.0
             ),

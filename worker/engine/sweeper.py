@@ -22,7 +22,6 @@ from planq.shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,
     Froze,
-    HumanWaitTimedOut,
     JobTimedOut,
     PlanTimedOut,
     QueueTimedOut,
@@ -30,7 +29,6 @@ from planq.shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from planq.shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, FailStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import (
     MOST_FREEZES,
@@ -42,14 +40,13 @@ from planq.shared.domain.jobs.retry import (
     after_error,
     after_loss,
 )
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
+from planq.shared.domain.jobs.states import StepStatus, WakeQueue
 from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.follow_ups import after_end, after_step
 from planq.shared.ports.jobs.store import TransitionResult
 from planq.shared.ports.jobs.sweep import (
     Due,
     ExpiredJob,
-    ExpiredQuestion,
     LocalPeers,
     LostStage,
     LostStep,
@@ -138,7 +135,6 @@ class Sweeper:
             SweepPart.STAGES: self._take_back_stages,
             SweepPart.PLANS: self._expire_plans,
             SweepPart.JOBS: self._expire_jobs,
-            SweepPart.QUESTIONS: self._expire_questions,
             SweepPart.ENDS: self._serve_unserved,
             SweepPart.WINDOWS: self._open_windows,
             SweepPart.TOOLS: self._await_tools,
@@ -394,18 +390,6 @@ class Sweeper:
                 wakes += after_step(step.ref, result)
         return count, wakes
 
-    async def _expire_questions(self) -> tuple[int, list[Wake]]:
-        wakes: list[Wake] = []
-        count = 0
-        for question in await self._store.expired_questions(self._settings.batch):
-            result = await self._store.expire_question(question, _after_silence(question))
-            if not result.applied:
-                continue
-            count += 1
-            _log_step("question_expired", question.ref)
-            wakes += after_step(question.ref, result)
-        return count, wakes
-
 
 def _overdue(job: ExpiredJob) -> TimedOut:
     if job.is_queued:
@@ -413,17 +397,6 @@ def _overdue(job: ExpiredJob) -> TimedOut:
             f"no worker began the job within {job.limit_seconds:g} s; see that `io` workers run and have free slots"
         )
     return JobTimedOut(f"the job did not end within {job.limit_seconds:g} s")
-
-
-def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
-    """Return what it does to a step that nobody answered in time."""
-    if question.kind is ElicitationKind.OUTCOME:
-        error = HumanWaitTimedOut(
-            f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
-        )
-        return FailStep(ErrorRecord.of(error))
-    answer = ElicitationAnswer(question.kind, ElicitationStatus.EXPIRED, question.default)
-    return after_answer(answer, question.step_kind, limit_seconds=question.limit_seconds)
 
 
 def _log_step(event: str, ref: StepRef, **fields: Any) -> None:

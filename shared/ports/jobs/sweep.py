@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import AfterAnswer, Elicitation
+from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind, WakeQueue
+from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, WakeQueue
 from planq.shared.ports.jobs.store import Consequence, TransitionResult
 from planq.shared.ports.jobs.wakes import Wake
 
@@ -132,20 +132,6 @@ class ExpiredJob:
     is_awaited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredQuestion:
-    """A step that asked a person and got no answer in time; `default` counts as the answer, None: there is none."""
-
-    id: UUID
-    ref: StepRef
-    tenant_id: str
-    tool_name: str
-    kind: ElicitationKind
-    step_kind: StepKind
-    limit_seconds: float
-    default: Any = None
-
-
 class SweepPart(StrEnum):
     """What a sweep may have to do beside its duties: the method of `SweepStore` in the comment finds it."""
 
@@ -154,7 +140,6 @@ class SweepPart(StrEnum):
     STAGES = "stages"  # lost_stages
     PLANS = "plans"  # expired_plans
     JOBS = "jobs"  # expired_jobs
-    QUESTIONS = "questions"  # expired_questions
     ENDS = "ends"  # unserved_ends
     WINDOWS = "windows"  # open_windows
     TOOLS = "tools"  # wake_offered, missed_tools
@@ -310,14 +295,6 @@ class SweepStore(Protocol):
 
     async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
         """Fail the job and cancel its child jobs; returns all that ended by it, none when it did not land."""
-        ...
-
-    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
-        """Return waiting steps whose question nobody answered in time."""
-        ...
-
-    async def expire_question(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
-        """Fail the step that nobody answered."""
         ...
 
     async def unserved_ends(self, limit: int, besides: Collection[UUID] = ()) -> Sequence[Sequence[UUID]]:

@@ -10,12 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, Elicitation
+from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import (
     STAGES,
     Effect,
-    ElicitationStatus,
     JobStatus,
     Lane,
     Priority,
@@ -29,7 +28,6 @@ from planq.shared.ports.jobs.sweep import (
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
-    ExpiredQuestion,
     HeldAttempt,
     LostStage,
     LostStep,
@@ -38,10 +36,9 @@ from planq.shared.ports.jobs.sweep import (
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from planq.shared.store.batches.lines import fail_lost_lines
-from planq.shared.store.database import Database, Row, as_json, json_text, record, stored_text
+from planq.shared.store.database import Database, Row, as_json, json_text, record
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import (
-    after_answer_fields,
     elicitation_text,
     suspects_of,
     transition_result,
@@ -428,23 +425,6 @@ class WorkerRegistry:
     async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
         ended = await self._database.call("planq_expire_job", job.job_id, job.is_queued, as_json(error.to_json()))
         return ended or ()
-
-    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
-        rows = await self._database.fetch_all("expired_questions", limit=limit)
-        return [record(ExpiredQuestion, {**row, "ref": row}) for row in rows]
-
-    async def expire_question(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
-        answer = {"status": str(ElicitationStatus.EXPIRED), "content": stored_text(question.default)}
-        value = await self._database.call(
-            "planq_answer_question",
-            question.tenant_id,
-            question.id,
-            json_text(answer),
-            True,
-            isinstance(after, ContinueStep),
-            json_text(after_answer_fields(after)),
-        )
-        return transition_result(value)
 
     async def unserved_ends(self, limit: int, besides: Collection[UUID] = ()) -> Sequence[Sequence[UUID]]:
         rows = await self._database.fetch_all("unserved_ends", limit=limit, besides=list(besides))

@@ -18,6 +18,7 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
 from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ClaimRequest, Delegated, ExpiredJob, ExpiredPlan, StepClaim
+from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.requests import Verdict
 from tests.integration.store.test_child_jobs import Family, child, play
 from tests.support.plans import compiled
@@ -196,11 +197,11 @@ def test_what_a_question_holds_comes_back_as_it_was(play: Any) -> None:
         assert (row["message"], row["schema"]["x"], row["state"]) == ("Which \ufffd?", odd, odd)
         assert (row["details"], row["default_content"], row["root_job_id"]) == (odd, odd, lineage.ids[0])
         await family.run("UPDATE steps SET wake_at = now() WHERE elicitation_id IS NOT NULL")
-        (late,) = await family.worker_registry.expired_questions(10)
+        (late,) = await QuestionSweep(family.database).expired(10)
         assert (late.id, late.default, late.kind) == (row["id"], odd, ElicitationKind.FORM)
         error = FailStep(ErrorRecord("human_wait_timeout", "late"))
-        assert (await family.worker_registry.expire_question(late, error)).applied
-        assert not (await family.worker_registry.expire_question(late, error)).applied
+        assert (await QuestionSweep(family.database).expire(late, error)).applied
+        assert not (await QuestionSweep(family.database).expire(late, error)).applied
 
     play(scenario)
 

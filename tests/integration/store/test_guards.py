@@ -16,6 +16,7 @@ from planq.shared.ports import ChildRequest, Delegated
 from planq.shared.ports.jobs.claims import OfferedTool
 from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.database import as_json
+from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.ids import new_id
 from planq.shared.store.payloads.store import PayloadStore
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
@@ -195,9 +196,9 @@ def test_a_question_of_a_paused_job_does_not_expire(play: Any) -> None:  # noqa:
         job_id = await rows.executing("unsafe")
         assert await rows.store.ask_step(await rows.claim(job_id, 0), DID_IT, BOOM)
         await rows.run("UPDATE steps SET wake_at = planq_now() WHERE job_id = %s", job_id)
-        (late,) = await rows.worker_registry.expired_questions(10)
+        (late,) = await QuestionSweep(rows.database).expired(10)
         assert (await rows.requests.pause("default", job_id)).applied
-        assert not (await rows.worker_registry.expire_question(late, FailStep(BOOM))).applied
+        assert not (await QuestionSweep(rows.database).expire(late, FailStep(BOOM))).applied
         assert [row["status"] for row in await rows.run("SELECT status FROM elicitations")] == ["open"]
 
     play(scenario)

@@ -29,6 +29,7 @@ from planq.shared.ports import (
     TransitionResult,
 )
 from planq.shared.store.database import Database
+from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Verdict
@@ -176,8 +177,8 @@ class Storm(Rows):
                 await self.worker_registry.take_back_step(step, BOOM, again)
         for stage in await self.worker_registry.lost_stages(100):
             await self.worker_registry.take_back_stage(stage)
-        for question in await self.worker_registry.expired_questions(100):
-            await self.worker_registry.expire_question(question, FailStep(UNKNOWN))
+        for question in await QuestionSweep(self.database).expired(100):
+            await QuestionSweep(self.database).expire(question, FailStep(UNKNOWN))
         return list(await self.worker_registry.take_due_wakes(100))
 
     async def let_time_pass(self, *_: Any) -> None:

@@ -46,3 +46,17 @@ SELECT c.most FROM (
 WHERE c.most < (SELECT count(*) FROM (
         SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT c.most + 1) open)
   AND EXISTS (SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.id = ANY (%(ids)s::uuid[]))
+
+-- name: expired_questions
+-- Waiting steps that asked a person, and whose time for an answer is over.
+SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
+       (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
+FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
+WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+ORDER BY s.wake_at LIMIT %(limit)s
+
+-- name: sweep_look/questions
+SELECT 'questions', NULL, NULL WHERE EXISTS (
+    SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
+    WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+)

@@ -155,14 +155,6 @@ FROM jobs
 WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
   AND deadline <= planq_now() AND NOT planq_is_held_below(id) LIMIT %(limit)s
 
--- name: expired_questions
--- Waiting steps that asked a person, and whose time for an answer is over.
-SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content AS default,
-       (j.limits->>'human_wait_seconds')::float8 AS limit_seconds
-FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
-WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
-ORDER BY s.wake_at LIMIT %(limit)s
-
 -- name: unserved_ends
 -- Ends that somebody is still to be served with, `besides` some, in the order of the index (see sweep_look): lines, all together,
 -- and others each alone. Whoever ended a child or a turn serves its parent or conversation at once, so these are given a moment.

@@ -10,11 +10,6 @@ SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
     SELECT FROM steps WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
-SELECT 'questions', NULL, NULL WHERE EXISTS (
-    SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
-)
-UNION ALL
 SELECT 'steps', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s
     LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
