@@ -115,8 +115,8 @@ class Beats:
             number = next((one for one in range(_SLOTS) if one not in taken), -1)
             if number >= 0:
                 who = (os.getpid(), 0 if own is None else own[1], threading.get_native_id())
-                told = bytes(16) if worker is None else worker.bytes
-                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, told)
+                owner = bytes(16) if worker is None else worker.bytes
+                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, owner)
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
         return number

@@ -103,8 +103,8 @@ def read_weights(raw: Any) -> dict[str, float]:
         raise ValueError(f'expected a JSON object {{"tenant": weight}}, found {excerpt(found)}')
     for tenant, weight in found.items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= _MOST_WEIGHT:
-            told = f"expected a number more than 0 and at most {_MOST_WEIGHT}"
-            raise ValueError(f"{capped(tenant, 80)}: {told}, found {excerpt(weight)}")
+            message = f"expected a number more than 0 and at most {_MOST_WEIGHT}"
+            raise ValueError(f"{capped(tenant, 80)}: {message}, found {excerpt(weight)}")
     return {tenant: float(weight) for tenant, weight in found.items()}
 
 

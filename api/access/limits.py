@@ -129,16 +129,16 @@ class RateLimits:
                 return [None] * len(requests)
             self._rests_until = monotonic() + self._pause_seconds
         # Those that were answered while these waited may have filled a window.
-        told = {request: self._still_refused(request) for request in requests}
-        asked = [request for request in requests if told[request] is None]
+        refusals = {request: self._still_refused(request) for request in requests}
+        asked = [request for request in requests if refusals[request] is None]
         try:
             async with asyncio.timeout(self._patience_seconds):
                 verdicts = iter(await self._windows.check(asked) if asked else ())
         except (Unavailable, TimeoutError) as error:
             self._lose(error)
-            return [told[request] for request in requests]
+            return [refusals[request] for request in requests]
         self._find()
-        return [told[request] or self._noted(request, next(verdicts)) for request in requests]
+        return [refusals[request] or self._noted(request, next(verdicts)) for request in requests]
 
     def _noted(self, request: RateRequest, verdict: RateVerdict) -> RateVerdict:
         """Keep what is known here of a verdict from now on."""
@@ -225,8 +225,8 @@ def too_many_jobs(verdict: RateVerdict) -> HttpRefusal:
 
 def job_headers(verdict: RateVerdict) -> dict[str, str]:
     """Return what every answer to a job says of its tenant's window; a refusal also carries `Retry-After`."""
-    told = dict(verdict.tenant.headers("RateLimit"))
-    return told if verdict.is_allowed else {**told, "Retry-After": str(verdict.retry_after)}
+    headers = dict(verdict.tenant.headers("RateLimit"))
+    return headers if verdict.is_allowed else {**headers, "Retry-After": str(verdict.retry_after)}
 
 
 def too_many(verdict: RateVerdict) -> HttpRefusal:

@@ -135,11 +135,11 @@ class Places:
     async def _ask(self, wants: Sequence[_PlaceRequest]) -> Sequence[bool]:
         """Return for each whether there is a place for it here now; who is told so takes it, unless it has gone."""
         async with self._turn:
-            told = {want: await self._granted(want, number) for want, number in Counter(wants).items()}
+            left = {want: await self._granted(want, number) for want, number in Counter(wants).items()}
         answers = []
         for want in wants:
-            told[want] -= 1
-            answers.append(told[want] >= 0)
+            left[want] -= 1
+            answers.append(left[want] >= 0)
         return answers
 
     async def _granted(self, want: _PlaceRequest, number: int) -> int:

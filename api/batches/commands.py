@@ -190,9 +190,9 @@ def summary(batch: Json) -> str:
     counts = batch["counts"]
     named = [*(str(status) for status in (LineStatus.COMPLETED, LineStatus.FAILED, LineStatus.CANCELLED)), "invalid"]
     partial = {"completed": f" ({counts['partial']} partial)"} if counts["partial"] else {}
-    told = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
+    counted = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
     cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
-    return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *told, *cost])}"
+    return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *counted, *cost])}"
 
 
 def _row(batch: Json) -> list[str]:
@@ -201,12 +201,14 @@ def _row(batch: Json) -> list[str]:
 
 def estimate_line(batch: Json) -> str | None:
     """Return in one line what a batch is taken to use; None before that is known."""
-    told = batch["estimate"]
-    if told is None:
+    estimate = batch["estimate"]
+    if estimate is None:
         return None
-    cost = f"{told['least_cost_usd']:.4f} to {told['most_cost_usd']:.4f} USD"
-    unpriced = f"; without a known price: {told['unpriced_lines']}" if told["unpriced_lines"] else ""
-    return f"estimate: {told['model_calls']} model calls, {told['input_tokens']} tokens asked, {cost}{unpriced}"
+    cost = f"{estimate['least_cost_usd']:.4f} to {estimate['most_cost_usd']:.4f} USD"
+    unpriced = f"; without a known price: {estimate['unpriced_lines']}" if estimate["unpriced_lines"] else ""
+    return (
+        f"estimate: {estimate['model_calls']} model calls, {estimate['input_tokens']} tokens asked, {cost}{unpriced}"
+    )
 
 
 def follow_batch(
@@ -263,8 +265,8 @@ def _watch(client: CommandClient, batch: Json, *, as_json: bool, may_rest: bool 
 
 
 def _tell_end(batch: Json) -> None:
-    if (told := estimate_line(batch)) is not None and not batch["counts"]["completed"]:
-        err.print(told, style="dim")
+    if (estimate := estimate_line(batch)) is not None and not batch["counts"]["completed"]:
+        err.print(estimate, style="dim")
     if batch["error"]:
         err.print(f"{batch['error']['code']}: {batch['error']['message']}", style="red")
     out.print(f"batch {batch['id']} {summary(batch)}")

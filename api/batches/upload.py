@@ -82,8 +82,8 @@ def _too_many_lines(waiting: int, most: int) -> HttpRefusal:
     return _refused("too_many_lines", message)
 
 
-def _refused(code: str, told: str) -> HttpRefusal:
-    return HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, code, told, headers={"Retry-After": str(_RETRY_SECONDS)})
+def _refused(code: str, message: str) -> HttpRefusal:
+    return HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, code, message, headers={"Retry-After": str(_RETRY_SECONDS)})
 
 
 async def _received(body: AsyncIterator[bytes], file: IO[bytes]) -> Any:

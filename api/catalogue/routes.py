@@ -40,8 +40,8 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
         return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": []})
-    told = checked[:MAX_DEFECTS]
-    errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in told])
+    listed = checked[:MAX_DEFECTS]
+    errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in listed])
     return JsonResponse(
         {"valid": False, "form": form, "dropped": dropped, "errors": errors, **left_out(len(checked))}
     )

@@ -48,7 +48,7 @@ def message_of(post: Post, document: Any) -> CanonicalMessage:
     try:
         return CanonicalMessage.model_validate({**document, "tenant_id": post.tenant.id, "channel": post.channel})
     except ValidationError as error:
-        raise body_refused(defects_of_fields(error), told=10) from None
+        raise body_refused(defects_of_fields(error), most=10) from None
 
 
 async def receive(services: Services, post: Post, message: CanonicalMessage, delay_ms: int = 0) -> InboundResult:

@@ -100,8 +100,8 @@ async def _done(
             is_to_come = received.begins or received.answered is not None
             return {"method": "sendChatAction", "chat_id": meant.chat_id, "action": "typing"} if is_to_come else {}
         case ButtonPress():
-            told = await _pressed(services, post, meant)
-            return {"method": "answerCallbackQuery", "callback_query_id": meant.id, "text": told}
+            reply = await _pressed(services, post, meant)
+            return {"method": "answerCallbackQuery", "callback_query_id": meant.id, "text": reply}
         case GroupMove():
             await services.channels.move(post.tenant.id, TELEGRAM, meant.before, meant.after)
             return {}

@@ -42,8 +42,8 @@ async def post_to_channel(tenant: str, channel: str, request: Request, services:
         raise too_many(verdict)
     named = {"source_message_id": capped(request.headers["webhook-id"], 128)}
     received = await receive(services, post, message_of(post, {**named, **document}))
-    told = {"job_id": str(received.job_id), "conversation_id": str(received.conversation_id)}
-    return JsonResponse({"status": str(received.outcome), **told}, status_code=202)
+    ids = {"job_id": str(received.job_id), "conversation_id": str(received.conversation_id)}
+    return JsonResponse({"status": str(received.outcome), **ids}, status_code=202)
 
 
 async def _proved(services: Services, tenant: str, channel: str, body: bytes, request: Request) -> Post:

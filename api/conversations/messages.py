@@ -247,12 +247,12 @@ async def stored_message(services: Services, who: Caller, received: InboundResul
     assert received.job_id is not None  # only a rejected message has none
     if received.missed is not None:
         return await _pending(services, who, await services.requests.view(who.tenant_id, received.job_id), {})
-    status, told = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
+    status, message = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
     answer = {
         "status": status,
         "job_id": str(received.job_id),
         "conversation_id": str(received.conversation_id),
-        "message": told,
+        "message": message,
         **_taken(received),
     }
     return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
@@ -430,8 +430,8 @@ async def _pending(services: Services, who: Caller, view: JobView, taken: Mappin
         elif is_theirs:
             answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
         else:
-            told = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
-            answer |= {"message": told, "behind_job_id": str(turn)}
+            message = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
+            answer |= {"message": message, "behind_job_id": str(turn)}
     return JsonResponse(answer, status_code=202, headers=_location(job_id))
 
 

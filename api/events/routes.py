@@ -285,10 +285,10 @@ async def _opened(
 ) -> Response:
     stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
     follow = follow and not request.scope.get(IS_HEAD)
-    told: dict[str, str] = {}
+    headers: dict[str, str] = {}
     if follow:
         most = (await services.tenants.of(who.tenant_id)).config.max_streams
-        told = await services.places.take(Kind.STREAMS, who.tenant_id, most)
+        headers = await services.places.take(Kind.STREAMS, who.tenant_id, most)
         try:
             await services.streams.join(stream, has_ended=has_ended)
         except BaseException:
@@ -296,7 +296,7 @@ async def _opened(
             raise
     else:
         stream.joined = (await services.event_log.horizon()).position
-    return EventStream(services, stream, after, told, is_live=follow, has_ended=has_ended)
+    return EventStream(services, stream, after, headers, is_live=follow, has_ended=has_ended)
 
 
 def _nothing() -> None:
@@ -311,16 +311,16 @@ class EventStream(Response):
         services: Services,
         stream: Stream,
         after: Position | None,
-        told: Mapping[str, str],
+        headers: Mapping[str, str],
         *,
         is_live: bool,
         has_ended: bool,
     ) -> None:
         """`after` None: nothing of what was before. A stream that `is_live` has joined; it leaves with the answer.
 
-        Of a job that `has_ended` no text is shown: it has its answer. `told` are headers about the tenant's places.
+        Of a job that `has_ended` no text is shown: it has its answer. `headers` tell of the tenant's places.
         """
-        super().__init__(headers={**_HEADERS, **told}, media_type=MEDIA_TYPE)
+        super().__init__(headers={**_HEADERS, **headers}, media_type=MEDIA_TYPE)
         del self.headers["content-length"]
         self._services = services
         self._stream = stream
@@ -390,12 +390,12 @@ class EventStream(Response):
         followed, of = stream.topic
         if self._has_ended or not isinstance(of, UUID) or followed is StreamSubject.CONVERSATION:
             return
-        told = [] if followed is StreamSubject.TALK else [(of, stream.texts_below)]
+        parts = [] if followed is StreamSubject.TALK else [(of, stream.texts_below)]
         if followed is not StreamSubject.JOB:
             asked = log.unfinished_below if followed is StreamSubject.TREE else log.unfinished_in
             new, below = self._services.streams.show_below(stream, await asked(stream.tenant_id, of))
-            told += [(job_id, below) for job_id in new]
-        for job_id, below in told:
+            parts += [(job_id, below) for job_id in new]
+        for job_id, below in parts:
             text = await self._services.texts.live_text(stream.tenant_id, job_id, below)
             if text is not None:
                 yield TextPiece(text.epoch, stream.tenant_id, text.stage, 0, text.text)

@@ -103,20 +103,20 @@ def report_insights(
         f"{jobs['shadow']} in shadow; insights are {found['mode']}"
     )
     rows = [["", "with", "without", "difference", ""]]
-    for name, told in _MEASURES.items():
+    for name, label in _MEASURES.items():
         one = found["measures"][name]
-        rows.append([told, *(_interval(one[key]) for key in ("with", "without", "difference")), one["verdict"]])
+        rows.append([label, *(_interval(one[key]) for key in ("with", "without", "difference")), one["verdict"]])
     print_columns(rows)
     if found["insights"]:
         out.print("")
     print_columns([_measured(one) for one in found["insights"]])
 
 
-def _change(ids: list[str], url: str | None, api_key: str | None, body: dict[str, bool], told: str) -> None:
+def _change(ids: list[str], url: str | None, api_key: str | None, body: dict[str, bool], state: str) -> None:
     with reported(as_json=False), connect(url, api_key) as client:
         for insight_id in ids:
             client.ask("PATCH", "insights", insight_id, body=body)
-            out.print(f"insight {as_line(insight_id, 80)} is {told}")
+            out.print(f"insight {as_line(insight_id, 80)} is {state}")
 
 
 def _row(insight: dict[str, Any]) -> list[str]:

@@ -83,8 +83,8 @@ def filter_of(given: Mapping[str, Any], now: datetime) -> JobFilter:
     try:
         return JobFilterRequest.model_validate(known).checked(now)
     except ValidationError as error:
-        told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
-        raise InvalidRequest("; ".join(told[:10])) from None
+        defects = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise InvalidRequest("; ".join(defects[:10])) from None
 
 
 def object_in(name: str, text: str | None) -> dict[str, Any] | None:

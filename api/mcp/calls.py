@@ -115,7 +115,7 @@ async def _ended(
     """
     tenant_id = caller_of(request.scope).tenant_id
     until = monotonic() + max(services.settings.max_wait_seconds, tool.longest_seconds or tool.timeout_seconds)
-    part, told = 0.0, None
+    part, reported_at = 0.0, None
     while True:
         left = max(0.0, until - monotonic())
         seconds = left if report is None else min(left, _LOOK_SECONDS)
@@ -129,9 +129,9 @@ async def _ended(
         if view is None or view.has_ended or view.row["open_questions"] or services.waiters.is_closed or not left:
             return view or await services.requests.view(tenant_id, job_id)
         said = None if report is None else next((one["progress"] for one in _document(view)["steps"]), None)
-        if report is not None and said is not None and said["at"] != told:
+        if report is not None and said is not None and said["at"] != reported_at:
             # The protocol wants it to grow, which not every tool knows of.
-            part, told = max(said["done"] or 0.0, part + _LEAST), said["at"]
+            part, reported_at = max(said["done"] or 0.0, part + _LEAST), said["at"]
             await report(part, said["message"] or None)
 
 
@@ -163,29 +163,29 @@ async def _output(services: Services, tenant_id: str, job_id: UUID, content: str
     if stored.payload is not None:
         size, pieces = await services.payloads.open(tenant_id, stored.payload)
         if size > _MAX_RESULT_BYTES:
-            told = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
-            return _failed(f"{told}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
+            problem = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
+            return _failed(f"{problem}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
         body = b"".join([piece async for piece in pieces])
     # Tools may return lone surrogates, which are no text that a message could hold.
     text = json.dumps(decode_stored(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
     output = decode_stored(text)
     said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
-    told = content if content is not None else said if isinstance(said, str) else text
+    shown = content if content is not None else said if isinstance(said, str) else text
     return CallToolResult(
-        content=[TextContent(text=told)],
+        content=[TextContent(text=shown)],
         structured_content=output if isinstance(output, dict) else None,
         _meta={JOB_ID: str(job_id)},
     )
 
 
 def _refused(refusal: PlanqError | HTTPException, job_id: UUID | None = None) -> CallToolResult:
-    told = refusal.message if isinstance(refusal, PlanqError) else str(refusal.detail)
+    message = refusal.message if isinstance(refusal, PlanqError) else str(refusal.detail)
     code = refusal.code if isinstance(refusal, (PlanqError, HttpRefusal)) else "refused"
-    return _failed(f"{code}: {told}", job_id)
+    return _failed(f"{code}: {message}", job_id)
 
 
-def _failed(told: str, job_id: UUID | None) -> CallToolResult:
+def _failed(message: str, job_id: UUID | None) -> CallToolResult:
     """Return a result that is an error: a model reads it, while an error of the protocol is for programs."""
     return CallToolResult(
-        content=[TextContent(text=told)], is_error=True, _meta=None if job_id is None else {JOB_ID: str(job_id)}
+        content=[TextContent(text=message)], is_error=True, _meta=None if job_id is None else {JOB_ID: str(job_id)}
     )

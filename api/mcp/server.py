@@ -135,8 +135,8 @@ def _refusal(body: bytes) -> Response | None:
     return None
 
 
-def _rpc_error(code: int, told: str) -> Response:
-    error = JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=told))
+def _rpc_error(code: int, message: str) -> Response:
+    error = JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=message))
     return Response(error.model_dump_json(exclude_unset=True), status_code=400, media_type="application/json")
 
 

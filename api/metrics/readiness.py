@@ -86,8 +86,12 @@ class ReadinessChecks:
         seen, broker, rates, events, tools = await asyncio.gather(
             self._workers(), self._broker(), self._rates(), self._events(), self._tools()
         )
-        told = {"rates": _yes(rates), "events": _yes(events), "tools": _yes(tools)}  # jobs run however these are
-        return {**self._seen(seen), "broker": broker, **told, **self._disk()}
+        informative = {
+            "rates": _yes(rates),
+            "events": _yes(events),
+            "tools": _yes(tools),
+        }  # jobs run however these are
+        return {**self._seen(seen), "broker": broker, **informative, **self._disk()}
 
     async def _events(self) -> str:
         try:

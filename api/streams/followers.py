@@ -216,9 +216,9 @@ class Streams:
         `DatabaseUnavailable`.
         """
         if self._is_closed or not self._makes_room_for(stream.tenant_id):
-            told = "it stops" if self._is_closed else f"it serves {self._most} already"
+            reason = "it stops" if self._is_closed else f"it serves {self._most} already"
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            detail = f"this process takes no further stream: {told}; come back in a moment"
+            detail = f"this process takes no further stream: {reason}; come back in a moment"
             raise HttpRefusal(503, "too_many_streams", detail, headers=headers)
         self._count += 1
         self._of_tenants.setdefault(stream.tenant_id, {})[stream] = None

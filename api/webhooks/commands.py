@@ -167,10 +167,10 @@ def _show_one(delivery: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _endpoint_row(endpoint: dict[str, Any]) -> list[str]:
-    told = endpoint["disabled_reason"] or "disabled" if endpoint["is_disabled"] else "enabled"
+    state = endpoint["disabled_reason"] or "disabled" if endpoint["is_disabled"] else "enabled"
     events = ", ".join(endpoint["events"])
     named = as_line(endpoint["description"], 40)
-    return [endpoint["id"], as_line(told, 60), as_line(endpoint["url"], 80), events, named]
+    return [endpoint["id"], as_line(state, 60), as_line(endpoint["url"], 80), events, named]
 
 
 def _delivery_row(delivery: dict[str, Any]) -> list[str]:

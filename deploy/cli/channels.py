@@ -26,8 +26,8 @@ Name = Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel of the t
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    told = "Channels whose replies are sent: connect, list, disconnect."
-    group = typer.Typer(name="channels", help=told, no_args_is_help=True)
+    summary = "Channels whose replies are sent: connect, list, disconnect."
+    group = typer.Typer(name="channels", help=summary, no_args_is_help=True)
     group.command("connect")(connect_channel)
     group.command("list")(list_channels)
     group.command("disconnect")(disconnect_channel)

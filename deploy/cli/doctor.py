@@ -403,9 +403,11 @@ def _channels(settings: Settings) -> CheckResult:
         return CheckResult("channels", False, error.message, "check that the database runs")
     if not troubled:
         return CheckResult("channels", True, "nothing keeps any from being sent to")
-    told = "; ".join(f"{row['name']} of the tenant {row['tenant_id']}: {row['problem']}" for row in troubled)
+    problems = "; ".join(f"{row['name']} of the tenant {row['tenant_id']}: {row['problem']}" for row in troubled)
     more = f"; and {left} more" if (left := troubled[0]["n"] - len(troubled)) else ""
-    return CheckResult("channels", True, told + more, "their tenants see it by GET /channels, `planq channels list`")
+    return CheckResult(
+        "channels", True, problems + more, "their tenants see it by GET /channels, `planq channels list`"
+    )
 
 
 _MOST_CHANNELS = 3

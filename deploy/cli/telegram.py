@@ -66,8 +66,8 @@ _Groups = Annotated[Groups, typer.Option(help="In groups: what mentions it or re
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    told = "A tenant's Telegram bot: set-webhook, info, delete, poll."
-    group = typer.Typer(name="telegram", help=told, no_args_is_help=True)
+    summary = "A tenant's Telegram bot: set-webhook, info, delete, poll."
+    group = typer.Typer(name="telegram", help=summary, no_args_is_help=True)
     group.command("set-webhook")(set_webhook)
     group.command("info")(show_webhook)
     group.command("delete")(delete_webhook)
@@ -136,9 +136,9 @@ def poll_updates(tenant_id: TenantId, groups: _Groups = Groups.MENTIONS, url: Ur
     ended: list[signal.Signals] = []
 
     async def run(bot: TenantBot) -> str:
-        told, number = await until_signal(bot.poll(url or default_url(), groups))
+        ending, number = await until_signal(bot.poll(url or default_url(), groups))
         ended.extend([] if number is None else [number])
-        return told or "ended; the bot answers no more"
+        return ending or "ended; the bot answers no more"
 
     _answer(tenant_id, run, as_json=False)
     if ended == [signal.SIGINT]:
@@ -161,10 +161,10 @@ class TenantBot:
             return answer.document.get("result")
         if answer.status in (401, 404):
             raise AuthFailed(f"Telegram refuses the token: store the present one as the secret {BOT_SECRET}")
-        told = f"Telegram answered {method} with {answer.status or 'nothing'}: {answer.description or 'no reason'}"
+        message = f"Telegram answered {method} with {answer.status or 'nothing'}: {answer.description or 'no reason'}"
         if answer.status is None or answer.status >= 500 or answer.status in (409, 429):
-            raise Transient(told)
-        raise InvalidRequest(told)
+            raise Transient(message)
+        raise InvalidRequest(message)
 
     async def identity(self) -> dict[str, Any]:
         """Return who the bot is: its `id` and `username`."""
@@ -277,8 +277,8 @@ async def until_signal(work: Coroutine[Any, Any, T], *, again: float = 3.0) -> t
     return None if task.cancelled() else task.result(), numbers[0] if numbers else None
 
 
-async def _pause(told: str) -> None:
-    err.print(f"planq: {as_line(told, 300)}", style="red")
+async def _pause(message: str) -> None:
+    err.print(f"planq: {as_line(message, 300)}", style="red")
     await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -299,11 +299,11 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
         return await use(TenantBot(tenant_id, token, api, ChannelStore(database)))
 
     with reported(as_json=as_json):
-        told = with_database(run, statement_seconds=_STATEMENT_SECONDS)
+        message = with_database(run, statement_seconds=_STATEMENT_SECONDS)
     if as_json:
-        print_json({"tenant_id": tenant_id, "message": told})
+        print_json({"tenant_id": tenant_id, "message": message})
     else:
-        out.print(told)
+        out.print(message)
 
 
 def _checked(url: str) -> str:

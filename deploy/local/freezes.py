@@ -76,15 +76,15 @@ def main() -> int:
     settings = load_settings()
     database_url = settings.require_database()
     configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
-    every, held_at, told = settings.lease_seconds / _HOLDS_IN_LEASE, -inf, b""
+    every, held_at, piped = settings.lease_seconds / _HOLDS_IN_LEASE, -inf, b""
     while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
-        told += piece
-        worker, ended, document = told.partition(b"\n")
+        piped += piece
+        worker, ended, document = piped.partition(b"\n")
         if ended and not document.strip() and worker.strip(b"0") and monotonic() - held_at >= every:
             held_at = monotonic()
             with contextlib.suppress(psycopg.Error):
                 hold_lease(database_url, worker.decode(), settings.lease_seconds)
-    _, _, document = told.partition(b"\n")
+    _, _, document = piped.partition(b"\n")
     if not document.strip():
         return 0
     noted = json.loads(document)
@@ -144,10 +144,10 @@ def row_of(noted: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 def told_place(frames: Sequence[StackFrame], path: Sequence[str]) -> str:
     """Return where a loop stood, the innermost frame first: `module:line function < …`."""
-    told = [f"{_module(frame.file, path)}:{frame.line} {frame.function}" for frame in frames]
-    own = next((told[:n] for n, frame in enumerate(told) if frame.startswith(_MACHINERY)), told) or told
+    places = [f"{_module(frame.file, path)}:{frame.line} {frame.function}" for frame in frames]
+    own = next((places[:n] for n, frame in enumerate(places) if frame.startswith(_MACHINERY)), places) or places
     if len(own) > _MOST_FRAMES:
-        own = [*own[: _MOST_FRAMES - 2], *own[-2:]] if own is not told else own[:_MOST_FRAMES]
+        own = [*own[: _MOST_FRAMES - 2], *own[-2:]] if own is not places else own[:_MOST_FRAMES]
     return " < ".join(frame[:_MOST_FRAME_CHARS] for frame in own) or _UNKNOWN
 
 

@@ -57,8 +57,8 @@ def _load_handbook() -> None:
 
 def _store_agents(url: str | None, api_key: str | None) -> None:
     named = [] if url is None else ["--url", url]
-    told = _run(["agents", "apply", str(AGENTS), *named], "the sample agents could not be stored", api_key)
-    names = [line.split()[1] for line in told.splitlines() if line.startswith("agent ")]
+    output = _run(["agents", "apply", str(AGENTS), *named], "the sample agents could not be stored", api_key)
+    names = [line.split()[1] for line in output.splitlines() if line.startswith("agent ")]
     if names:
         out.print(f"sample agents: {', '.join(names)}")
 

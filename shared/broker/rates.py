@@ -70,11 +70,11 @@ class ValkeyWindows:
             keys += [f"{self._prefix}{key}" for key in of_both]
             arguments += (request.rates.tenant, request.rates.channel)
         try:
-            now, *told = await self._admit(keys=keys, args=arguments)
+            now, *numbers = await self._admit(keys=keys, args=arguments)
         except _LOST as error:
             raise _away(error) from error
         at = int(now) / _MICROSECONDS
-        return [_verdict(request.rates, at, *told[5 * n : 5 * n + 5]) for n, request in enumerate(requests)]
+        return [_verdict(request.rates, at, *numbers[5 * n : 5 * n + 5]) for n, request in enumerate(requests)]
 
     async def ping(self) -> None:
         """Raise `BrokerUnavailable` where the server does not answer, or would not count a message.
@@ -96,8 +96,8 @@ def key_of(tenant_id: str, channel: str | None = None) -> str:
     return f"planq:rates:{{{tenant_id}}}" if channel is None else f"planq:rates:{{{tenant_id}}}:{channel}"
 
 
-def _verdict(rates: Rates, at: float, *told: Any) -> RateVerdict:
-    allowed, used, frees, channel_used, channel_frees = told
+def _verdict(rates: Rates, at: float, *numbers: Any) -> RateVerdict:
+    allowed, used, frees, channel_used, channel_frees = numbers
     return RateVerdict(
         bool(allowed),
         at,

@@ -24,9 +24,9 @@ class JobFailed(PlanqError):
     def __init__(self, job: Json) -> None:
         self.job = job
         error = job.get("error") or {}
-        told = f"{error.get('code', 'internal')}: {error.get('message', 'no error is told')}"
+        message = f"{error.get('code', 'internal')}: {error.get('message', 'no error is told')}"
         found = "partial" if says_no_success(job) else outcome_of(job)
-        super().__init__(f"job {job['id']} {found}: {told if error else self._told_by_steps()}")
+        super().__init__(f"job {job['id']} {found}: {message if error else self._told_by_steps()}")
 
     @property
     def error(self) -> Json | None:

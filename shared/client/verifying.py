@@ -20,9 +20,9 @@ def verified(body: bytes | str, headers: Mapping[str, str], secret: str) -> dict
     try:
         text = body.decode() if isinstance(body, bytes) else body
         webhook.verify(text, dict(headers), json_parse=False)
-        told = json.loads(text)
+        document = json.loads(text)
     except (WebhookVerificationError, ValueError) as refused:  # also what is no signature, no text and no JSON
         raise Unauthorized(f"the webhook is not genuine, or too old: {refused}") from refused
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         raise Unauthorized("the webhook is not genuine: expected a JSON object")
-    return told
+    return document

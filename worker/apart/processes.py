@@ -262,8 +262,8 @@ class _Process:
         if (taken if computed is None or self._computed is None else computed - self._computed) >= seconds:
             raise Failed(f"it takes more than {seconds:g} s", is_late=True)
         if taken >= _PATIENCE * seconds:
-            told = f"within {taken:.0f} s it got no {seconds:g} s of a processor"
-            raise Failed(told, is_late=True, is_starved=True)
+            message = f"within {taken:.0f} s it got no {seconds:g} s of a processor"
+            raise Failed(message, is_late=True, is_starved=True)
         if not self.is_last and computed is not None and computed - (self._computed or 0.0) >= _LONG_SECONDS:
             self.is_last = True
             with contextlib.suppress(OSError):  # it has just ended

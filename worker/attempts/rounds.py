@@ -245,8 +245,8 @@ class RoundStage:
                 claim.job_id, calls, lambda cut_off: self._planner.guide(ask, offered, cut_off=cut_off)
             )
         except ModelFailed as failure:
-            told = f"the planning call failed ({failure.error.code}): {failure.error.message}"
-            return MalformedPlan((invalid_plan(told).to_json(),))
+            message = f"the planning call failed ({failure.error.code}): {failure.error.message}"
+            return MalformedPlan((invalid_plan(message).to_json(),))
         return read_guide(reply.text, work.tools)
 
     async def _next(self, work: _Round) -> WakeOutcome:
@@ -273,23 +273,23 @@ class RoundStage:
 
     async def _decided(self, work: _Round) -> _TurnReply:
         """Return what the model wants, put right by one further call where that is worth it."""
-        told = self._told(work)
-        said = _read(work, await self._asked(work, told))
+        messages = self._messages(work)
+        said = _read(work, await self._asked(work, messages))
         if not said.defects:
             return said
         _log.info("turn_repaired", extra={"job": str(work.claim.job_id), "errors": len(said.defects)})
-        refused = with_refusal(told, said.reply, said.defects)
+        refused = with_refusal(messages, said.reply, said.defects)
         again = _read(work, await self._asked(work, refused, said.defects))
         if again.compiled is None or not again.compiled.missing:
             return again
         return _asking(work, again)
 
-    def _told(self, work: _Round) -> Sequence[ChatMessage]:
-        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
-        return [*work.early, *told]
+    def _messages(self, work: _Round) -> Sequence[ChatMessage]:
+        messages = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        return [*work.early, *messages]
 
     async def _asked(
-        self, work: _Round, told: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
+        self, work: _Round, messages: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
     ) -> ModelReply:
         claim, calls = work.claim, work.chain.calls
         offered = [] if work.form is TurnForm.ANSWER else _sorted(work.tools)
@@ -298,9 +298,11 @@ class RoundStage:
         own = call_limits(work.agent)
         async with self._recorder.kept(claim.job_id, calls):
             ask = _worded(work)
-            ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=own, transcript=told)
+            ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=own, transcript=messages)
         return await self._recorder.asked(
-            claim.job_id, calls, lambda cut_off: self._planner.turn(ask, offered, told, work.form, cut_off=cut_off)
+            claim.job_id,
+            calls,
+            lambda cut_off: self._planner.turn(ask, offered, messages, work.form, cut_off=cut_off),
         )
 
     async def _decided_by(
@@ -328,8 +330,8 @@ class RoundStage:
     async def _answer(self, work: _Round, stop: StopReason) -> WakeOutcome:
         """Let the model answer from what there is, without tools."""
         work = replace(work, form=TurnForm.ANSWER)
-        told = self._told(work)
-        reply = await self._asked(work, told)
+        messages = self._messages(work)
+        reply = await self._asked(work, messages)
         return await self._finish(work, reply.text, stop)
 
     async def _finish(self, work: _Round, text: str, stop: StopReason) -> WakeOutcome:

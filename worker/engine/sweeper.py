@@ -280,10 +280,10 @@ class Sweeper:
             f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung", **history
         )
         if stage.freezes >= MOST_FREEZES:
-            told = (
+            message = (
                 f"{stage.freezes} attempts at the {stage.status} stage held up the whole worker, at {stage.froze_at}"
             )
-            lost = Froze(told, **history, place=stage.froze_at)
+            lost = Froze(message, **history, place=stage.froze_at)
         error = ErrorRecord.of(lost)
         if not await self._store.fail_stage(stage, error):
             return 0

@@ -197,8 +197,8 @@ class ModelGateway:
                         break
                     except ExecutionFailed as error:
                         failed = error
-                        told = {"code": error.code, "category": str(error_class(error.code))}
-                        _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **told})
+                        fields = {"code": error.code, "category": str(error_class(error.code))}
+                        _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **fields})
                         if isinstance(error, _OF_NO_MODEL):
                             break
                 if completion is None:

@@ -115,15 +115,15 @@ class LiveTexts:
     async def write(self, calls: Sequence[LiveCall]) -> None:
         """Write what is new of these calls, if that can be done: it is shown beside the work, which goes on."""
         async with self._one_at_a_time:
-            told = [(call, piece) for call in calls if (piece := call.unwritten()) is not None]
-            if not told:
+            unwritten = [(call, piece) for call in calls if (piece := call.unwritten()) is not None]
+            if not unwritten:
                 return
             try:
-                there = await self._sink.write([piece for _, piece in told])
+                there = await self._sink.write([piece for _, piece in unwritten])
             except Exception as error:
                 _not_written(error)
                 return
-            for call, piece in told:
+            for call, piece in unwritten:
                 # A text that a newer one has replaced is shown no more.
                 call.note(piece.epoch, there.get(piece.epoch, piece.start + len(piece.text)))
 

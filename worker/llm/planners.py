@@ -101,8 +101,8 @@ class InstalledPlanners:
         except TimeoutError as error:
             raise TimedOut(f"planner {shown} took more than {self._seconds:g} s") from error
         except Exception as error:
-            told = capped(f"{type(error).__name__}: {error}", 500)
-            raise InternalFault(f"planner {shown} raised {told}") from error
+            message = capped(f"{type(error).__name__}: {error}", 500)
+            raise InternalFault(f"planner {shown} raised {message}") from error
         return _checked(decided, shown)
 
 

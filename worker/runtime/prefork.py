@@ -268,12 +268,12 @@ class PreforkProcesses:
             self.on_acting(bool(self.acting))
 
     def _take(self, line: str) -> None:
-        pid, kind, told = line.split(" ", 2)
+        pid, kind, body = line.split(" ", 2)
         if kind == "counted":
-            *labels, counted = json.loads(told)
+            *labels, counted = json.loads(body)
             self.counts[tuple(labels)] += counted
             return
-        job, round_, index, number = told.split()
+        job, round_, index, number = body.split()
         place: Place = UUID(job) if index == "-" else StepRef(UUID(job), int(round_), int(index))
         attempt = Attempt(place, int(number))
         match kind:

@@ -91,8 +91,8 @@ class Output:
             made = self.dump_artifact(value, tool_name, context)
             if not isinstance(made, BytesArtifact):
                 return made
-            told = {"media_type": made.media_type, "bytes": len(made.data)}
-            output = {"artifact_id": made.artifact_id, "artifact": told, "_metadata": made.metadata}
+            artifact = {"media_type": made.media_type, "bytes": len(made.data)}
+            output = {"artifact_id": made.artifact_id, "artifact": artifact, "_metadata": made.metadata}
             return RichOutput(output, [made])
         if isinstance(value, ToolResponse):
             return self._dump_response(value, tool_name, context)
@@ -147,8 +147,8 @@ class Output:
                 returned = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
                 _check_kept(returned, plain, tool_name)
         except (ValueError, TypeError, RecursionError) as error:
-            told = f"{error}; {_NO_BYTES}" if "invalid utf-8" in str(error) else str(error)
-            raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {told}") from error
+            reason = f"{error}; {_NO_BYTES}" if "invalid utf-8" in str(error) else str(error)
+            raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {reason}") from error
         return plain
 
 

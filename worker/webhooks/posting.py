@@ -96,7 +96,9 @@ class Poster:
         if isinstance(error, (TimeoutError, httpx.TimeoutException)):
             seconds = self._timeout.total_seconds()
             return ErrorRecord(TimedOut.code, f"the receiver did not answer within {seconds:g} s", retryable=True)
-        told = f"{type(error).__name__}: {redacted(str(error))}".removesuffix(": ")
+        reason = f"{type(error).__name__}: {redacted(str(error))}".removesuffix(": ")
         if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError)):
-            return ErrorRecord("invalid_arguments", capped(f"the address cannot be used ({told})", 500))
-        return ErrorRecord(Transient.code, capped(f"the receiver could not be reached ({told})", 500), retryable=True)
+            return ErrorRecord("invalid_arguments", capped(f"the address cannot be used ({reason})", 500))
+        return ErrorRecord(
+            Transient.code, capped(f"the receiver could not be reached ({reason})", 500), retryable=True
+        )

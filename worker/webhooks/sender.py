@@ -155,5 +155,5 @@ def _tell(delivery: Delivery, outcome: DeliveryOutcome, *, applied: bool) -> Non
     }
     if outcome.problem is not None:
         _log.error("channel_problem", extra={"tenant": delivery.tenant_id, "channel": delivery.channel})
-    told = "delivery_failed" if outcome.again is None else "delivery_retrying"
-    _log.warning("delivery_uncertain" if outcome.is_uncertain else told, extra=fields)
+    event = "delivery_failed" if outcome.again is None else "delivery_retrying"
+    _log.warning("delivery_uncertain" if outcome.is_uncertain else event, extra=fields)

@@ -44,8 +44,8 @@ def apply_documents(
         return
     for one in applied:
         out.print(f"{one['kind']} {one['name']} version {one['version']}{'' if one['is_new'] else ' (unchanged)'}")
-        for told in one["warnings"]:
-            err.print(plain(f"warning: {one['file']}: {told['path']}: {told['message']}"), style="yellow")
+        for warning in one["warnings"]:
+            err.print(plain(f"warning: {one['file']}: {warning['path']}: {warning['message']}"), style="yellow")
 
 
 def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
@@ -129,13 +129,13 @@ def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: 
                 }
             )
     for kept in applied:
-        kept["warnings"] = [told for told in kept["warnings"] if not _came_with(told, applied)]
+        kept["warnings"] = [warning for warning in kept["warnings"] if not _came_with(warning, applied)]
     return applied
 
 
-def _came_with(told: dict[str, Any], applied: list[dict[str, Any]]) -> bool:
+def _came_with(warning: dict[str, Any], applied: list[dict[str, Any]]) -> bool:
     """Return whether the agent that was missing has been stored since, by the same command."""
-    return told["code"] == "agent_missing" and told["name"] in {
+    return warning["code"] == "agent_missing" and warning["name"] in {
         one["name"] for one in applied if one["kind"] == "agent"
     }
 

@@ -64,6 +64,6 @@ def _row(one: dict[str, Any]) -> list[str]:
 
 def _message(one: dict[str, Any]) -> list[str]:
     what = one["direction"] if one["kind"] == "message" else one["kind"]
-    told = one["text"] if one["kind"] == "message" else json.dumps(one["content"], ensure_ascii=False)
+    content = one["text"] if one["kind"] == "message" else json.dumps(one["content"], ensure_ascii=False)
     turn = "" if one["turn"] is None else str(one["turn"])
-    return [turn, what, one["status"] if one["status"] != "done" else "", as_line(told, _SHOWN)]
+    return [turn, what, one["status"] if one["status"] != "done" else "", as_line(content, _SHOWN)]

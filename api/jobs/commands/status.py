@@ -114,12 +114,12 @@ def _show_budget(job: dict[str, Any]) -> None:
     if not (budget := job.get("budget")):
         return
     used = budget.get("used") or {}
-    told = [
+    parts = [
         f"{_amount(used.get(kind) or 0, unit)} of {_amount(budget[limit], unit)} {unit}"
         for limit, kind, unit in _COUNTED
         if budget.get(limit) is not None
     ]
-    out.print(f"budget: {', '.join(told)}", style="dim")
+    out.print(f"budget: {', '.join(parts)}", style="dim")
 
 
 def _amount(amount: float, unit: str) -> str:

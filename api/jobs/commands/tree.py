@@ -142,8 +142,8 @@ def _chained(chained: Json) -> str:
     failed = chained.get("error")
     if not failed:
         return as_line(f"{chained.get('tool_name')} succeeded", 120)
-    told = _error(failed) if isinstance(failed, dict) else str(failed)
-    return as_line(f"{chained.get('tool_name')} failed: {told}", 120)
+    message = _error(failed) if isinstance(failed, dict) else str(failed)
+    return as_line(f"{chained.get('tool_name')} failed: {message}", 120)
 
 
 def _elapsed(begun: str, finished: str | None, now: datetime) -> str:

@@ -107,24 +107,24 @@ class WorkersDocument(Answer):
 async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
     found = job_id_of(job_id)
-    told = await whys_of(services, who, [found])
-    if found not in told:
+    whys = await whys_of(services, who, [found])
+    if found not in whys:
         raise NotFound(f"there is no job {found}")
-    return JsonResponse(told[found])
+    return JsonResponse(whys[found])
 
 
 async def whys_of(services: Services, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
-    told = {}
+    whys = {}
     for id, job in (await services.overview.readings(who.tenant_id, job_ids)).items():
         wait = wait_of(job)
-        told[id] = {
+        whys[id] = {
             "job_id": str(id),
             "status": job["status"],
             "waits_for": wait.kind,
             "sentence": wait.sentence,
         }
-    return told
+    return whys
 
 
 @overview_routes.get("/jobs/{job_id}/model-calls", response_model=ModelCallPage, responses=error_responses(404))
@@ -156,8 +156,8 @@ async def get_workers(services: Use, who: Who) -> Response:
     alive = await services.workers.live()
     running: dict[UUID, list[dict[str, Any]]] = {}
     for row in await services.overview.running(who.tenant_id, services.settings.lease_seconds):
-        told = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
-        running.setdefault(row["worker_id"], []).append({**told, "since": shown_time(row["since"])})
+        attempt = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
+        running.setdefault(row["worker_id"], []).append({**attempt, "since": shown_time(row["since"])})
     waiting = await services.overview.waiting(who.tenant_id)
     workers = [_worker(row, running.get(row["id"], [])) for row in alive]
     return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
@@ -174,7 +174,7 @@ def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any
     found = {(row["lane"], row["priority"]): row for row in waiting}
     lanes = lanes_of([*alive, {"lanes": [lane for lane, _ in found]}])
     empty = {"n": 0, "oldest_at": None}
-    told = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
+    rows = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
     return [
         {
             "lane": lane,
@@ -182,5 +182,5 @@ def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any
             "waiting": row["n"],
             "oldest_at": shown_time(row["oldest_at"]),
         }
-        for lane, priority, row in told
+        for lane, priority, row in rows
     ]

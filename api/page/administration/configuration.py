@@ -82,15 +82,15 @@ def _plain(described: Mapping[str, Any]) -> dict[str, Any]:
     kind = kinds[0] if len(kinds) == 1 else {"type": "string", "x-mixed": True}
     bounds = [f"{word} {kind[name]:,}" for name, word in _BOUNDS.items() if name in kind]
     default = described.get("default")
-    told = [str(described.get("description", ""))]
+    sentences = [str(described.get("description", ""))]
     if bounds:
-        told.append(f"{', '.join(bounds).capitalize()}.")
+        sentences.append(f"{', '.join(bounds).capitalize()}.")
     if default not in (None, "", []) and not isinstance(default, dict):
-        told.append(f"Default: {json.dumps(default)}.")
+        sentences.append(f"Default: {json.dumps(default)}.")
     own = {name: value for name, value in kind.items() if name not in ("title", "default", "description")}
     if own.get("type") == "boolean":
         own = {"enum": [True, False]}
-    return {**own, "description": " ".join(told)}
+    return {**own, "description": " ".join(sentences)}
 
 
 def _text(described: Mapping[str, Any], value: Any) -> Any:

@@ -135,9 +135,9 @@ class _Tree:
         listed = ", ".join(dict.fromkeys(str(one) for one in marks))
         return self._origin(marks[0], shown, f"from {listed}")
 
-    def _origin(self, reference: Reference, shown: Any, told: str | None = None) -> Markup:
+    def _origin(self, reference: Reference, shown: Any, explanation: str | None = None) -> Markup:
         """Return a link to the step that a value came from; what it says when it is pointed at is read out, too."""
-        said = "" if told is None else inert(told, 300)
+        said = "" if explanation is None else inert(explanation, 300)
         more = Markup(' data-from="{}"').format(said) if said else ""
         unseen = Markup('<span class="unseen">{}: </span>').format(said) if said else ""
         return Markup('<a class="ref" href="{}{}"{}>{}{}</a>').format(

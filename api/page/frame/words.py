@@ -124,8 +124,8 @@ def age(text: str) -> Markup:
 def _time(text: str, past: str) -> Markup:
     moment = datetime.fromisoformat(text)
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    told = past.format(shown_seconds(seconds)) if seconds >= 0 else f"in {shown_seconds(-seconds)}"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, f"{moment:%Y-%m-%d %H:%M:%S} UTC", told)
+    phrase = past.format(shown_seconds(seconds)) if seconds >= 0 else f"in {shown_seconds(-seconds)}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, f"{moment:%Y-%m-%d %H:%M:%S} UTC", phrase)
 
 
 def took(begun: str | None, ended: str | None) -> str:

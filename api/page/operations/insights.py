@@ -87,7 +87,7 @@ async def post_forgetting(services: Use, who: Who) -> Response:
 async def report_page(request: Request, services: Use, who: Who, days: _Days = 30) -> Response:
     """Show what jobs came to with insights beside those without."""
     report = values_of(await get_insight_report(services, who, days))
-    measures = [_measure(name, told, report["measures"][name]) for name, told in _MEASURES]
+    measures = [_measure(name, label, report["measures"][name]) for name, label in _MEASURES]
     each = [
         {**one, **_measure("success", "", one["success"]), "state": _state_of_measured(one)}
         for one in report["insights"]
@@ -138,11 +138,11 @@ def _state_of_measured(insight: dict[str, Any]) -> tuple[str, str] | None:
     return ("idle", "Retired") if insight["is_retired"] else ("ok", "Pinned") if insight["is_pinned"] else None
 
 
-def _measure(name: str, told: str, contrast: dict[str, Any]) -> dict[str, Any]:
+def _measure(name: str, label: str, contrast: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the report: one measure of both sides in words, and what it says."""
     sides = {side: _interval(name, contrast[key]) for side, key in (("ours", "with"), ("others", "without"))}
     difference = _interval(name, contrast["difference"], is_difference=True)
-    return {"told": told, **sides, "difference": difference, "verdict": _SHOWN[contrast["verdict"]]}
+    return {"told": label, **sides, "difference": difference, "verdict": _SHOWN[contrast["verdict"]]}
 
 
 def _interval(name: str, one: dict[str, float] | None, *, is_difference: bool = False) -> tuple[str, str] | None:

@@ -55,8 +55,8 @@ async def post_login(request: Request, services: Use) -> Response:
     try:
         digest = await services.access.digest_of(fields.get("key", "").strip())
     except (Unauthorized, HttpRefusal) as error:
-        told = error.message if isinstance(error, Unauthorized) else str(error.detail)
-        return page(request, "login.html", status=403, next=fields.get("next", ""), refused=told)
+        message = error.message if isinstance(error, Unauthorized) else str(error.detail)
+        return page(request, "login.html", status=403, next=fields.get("next", ""), refused=message)
     session = services.sessions.begin(digest, time())
     response = RedirectResponse(_way_on(fields.get("next", ""), await services.access.visitor(session)), 303)
     keep(request, response, session)

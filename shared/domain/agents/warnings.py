@@ -131,8 +131,8 @@ def _empty(document: AgentDocument) -> Iterator[DocumentWarning]:
     """Warn of an agent that is told nothing and can do nothing: whatever it was to be stands under other names."""
     given = (document.system_prompt().strip(), document.tools, document.skills, document.actions, document.loop)
     if not any(given):
-        told = "it has neither instructions (description) nor tools: it only passes on what it is asked"
-        yield DocumentWarning("", "agent_empty", document.name, told)
+        message = "it has neither instructions (description) nor tools: it only passes on what it is asked"
+        yield DocumentWarning("", "agent_empty", document.name, message)
 
 
 def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
@@ -145,13 +145,13 @@ def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
         known = () if part is None else tuple(type(part).model_fields)
         for name in (part and part.model_extra) or ():
             if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
-                told = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
-                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, told)
+                message = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
+                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, message)
             elif part is document.limits:
-                told = (
+                message = (
                     f"the limit {_shown(name)} has no meaning and bounds nothing; known ones are {', '.join(known)}"
                 )
-                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, told)
+                yield DocumentWarning(pointer((*place, name)), "field_unknown", name, message)
 
 
 _ALIKE = 0.85
@@ -170,16 +170,16 @@ def _looping(
     for path, message in rule_defects(block, known) if block is not None else ():
         yield DocumentWarning(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
     if block is not None and block.planner is not None and planners is not None and block.planner not in planners:
-        told = _missing(f"no worker has a planner {_shown(block.planner)}")
-        yield DocumentWarning("/loop/planner", "planner_missing", block.planner, told)
+        problem = _missing(f"no worker has a planner {_shown(block.planner)}")
+        yield DocumentWarning("/loop/planner", "planner_missing", block.planner, problem)
     for path, name in block.called() if block is not None else ():
         if len(index.candidates(name)) != 1:
             place = pointer(("loop", *path))
             yield DocumentWarning(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
     for name in prompt_skills(document):
         if name not in skills:
-            told = f"skill {_shown(name)} is not stored"
-            yield DocumentWarning("/loop/prompt", "skill_missing", name, _missing(told))
+            problem = f"skill {_shown(name)} is not stored"
+            yield DocumentWarning("/loop/prompt", "skill_missing", name, _missing(problem))
 
 
 def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[DocumentWarning]:

@@ -75,9 +75,9 @@ class LineSplitter:
 
     def _checked(self, raw: bytes, size: int) -> FileLine:
         if size > self._max_line_bytes:
-            told = f"expected a line of at most {self._max_line_bytes} bytes, found a longer one"
+            message = f"expected a line of at most {self._max_line_bytes} bytes, found a longer one"
             details = {"limit": self._max_line_bytes}
-            return FileLine(self._number, None, ErrorRecord(TooLarge.code, told, details=details))
+            return FileLine(self._number, None, ErrorRecord(TooLarge.code, message, details=details))
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -86,5 +86,5 @@ class LineSplitter:
             return self._refused(f"expected JSON, found NUL (U+0000) at column {text.index(chr(0)) + 1}")
         return FileLine(self._number, text)
 
-    def _refused(self, told: str) -> FileLine:
-        return FileLine(self._number, None, ErrorRecord(InvalidRequest.code, told))
+    def _refused(self, message: str) -> FileLine:
+        return FileLine(self._number, None, ErrorRecord(InvalidRequest.code, message))

@@ -30,8 +30,8 @@ class Speaker:
     @classmethod
     def of(cls, person: str, content: Any, metadata: Any) -> Speaker:
         """Return who has written a message of which `content` and `metadata` are stored."""
-        told = content.get("from") if isinstance(content, Mapping) else None
-        name = told.get("display_name") if isinstance(told, Mapping) else None
+        sender = content.get("from") if isinstance(content, Mapping) else None
+        name = sender.get("display_name") if isinstance(sender, Mapping) else None
         is_reminder = content is None and isinstance(metadata, Mapping) and "schedule" in metadata
         return cls(person, name if isinstance(name, str) else None, is_reminder)
 

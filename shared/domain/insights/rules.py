@@ -181,8 +181,8 @@ def _correction(tool: str, code: str, failed: Shape, worked: Shape, counted: Map
     body = {"tool": tool, "code": code, "failed_with": dict(failed), "worked_with": dict(worked)}
     wrong = {name: kind for name, kind in failed.items() if worked.get(name) != kind}
     right = {name: kind for name, kind in worked.items() if failed.get(name) != kind}
-    told, better = shape_text(wrong or failed), shape_text(right or worked)
-    text = f"`{tool}` failed ({code}) with {told}; after that it worked with {better}"
+    mistake, better = shape_text(wrong or failed), shape_text(right or worked)
+    text = f"`{tool}` failed ({code}) with {mistake}; after that it worked with {better}"
     if dropped := [name for name in wrong if name not in worked]:
         text += f" and without {', '.join(dropped)}"
     return Lesson(InsightKind.CORRECTION, digest_of("correction", body), tool, f"{text}.", body, **counted)
@@ -195,7 +195,7 @@ def _courses(job: EndedJob) -> Iterator[Lesson]:
         return
     named = tools[:_MAX_TOOLS]
     outcome = "succeeded" if job.succeeded else "partial" if job.status == "completed" else "failed"
-    told = {"succeeded": "succeeded", "partial": "was completed in part", "failed": "failed"}[outcome]
+    course = {"succeeded": "succeeded", "partial": "was completed in part", "failed": "failed"}[outcome]
     failures = {(tool_name(call.tool), error_code(call.code or "")) for call in job.calls if call.is_fault}
     faults = [f"{tool}: {code}" for tool, code in sorted(failures)[:3]]
     error = None if job.error is None else error_code(job.error)
@@ -203,7 +203,7 @@ def _courses(job: EndedJob) -> Iterator[Lesson]:
     after = ", then ".join(f"`{tool}`" for tool in named)
     more = f" and {len(tools) - len(named)} more" if len(tools) > len(named) else ""
     why = f" ({error})" if error else ""
-    text = f"An earlier job like this one {told}{why}. It called {after}{more}."
+    text = f"An earlier job like this one {course}{why}. It called {after}{more}."
     if failures:
         text += f" Calls that failed: {', '.join(f'`{tool}` ({code})' for tool, code in sorted(failures)[:3])}."
     yield Lesson(

@@ -85,9 +85,9 @@ def _kind_of_text(text: str) -> str:
         return "a reference"
     if len(text) > 2_000:
         return "a long text"
-    for told, pattern in _TEXTS:
+    for kind, pattern in _TEXTS:
         if pattern.fullmatch(text):
-            return told
+            return kind
     return "a text" if " " in text.strip() else "a word"
 
 

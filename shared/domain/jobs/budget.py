@@ -89,11 +89,11 @@ def read_budget(raw: Any) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"budget: expected an object with {', '.join(FIELDS)}, found {excerpt(raw)}")
     defects = {name: f"unknown field; known are {', '.join(FIELDS)}" for name in raw if name not in FIELDS}
-    defects |= {name: told for name in FIELDS if name in raw and (told := _defect(name, raw[name]))}
+    defects |= {name: message for name in FIELDS if name in raw and (message := _defect(name, raw[name]))}
     if not defects and not any(name in raw for name in LIMITS):
         defects = {"": f"expected at least one of {', '.join(LIMITS)}"}
     if defects:
-        errors = [{"field": f"budget.{name}".rstrip("."), "message": told} for name, told in defects.items()]
+        errors = [{"field": f"budget.{name}".rstrip("."), "message": message} for name, message in defects.items()]
         raise InvalidRequest("; ".join(f"{one['field']}: {one['message']}" for one in errors), errors=errors)
     return dict(raw)
 

@@ -120,7 +120,7 @@ def read_tenant_limits(raw: Any) -> TenantLimits:
     found = _decoded(raw) if isinstance(raw, str) else raw
     if not isinstance(found, Mapping):
         raise ValueError(f'expected a JSON object {{"tenant": {{"limit": number}}}}, found {excerpt(found)}')
-    defects = [told for tenant, own in found.items() for told in _tenant_defects(tenant, own)]
+    defects = [defect for tenant, own in found.items() for defect in _tenant_defects(tenant, own)]
     if defects:
         raise ValueError("; ".join(defects))
     present = Limits()
@@ -147,9 +147,9 @@ def _tenant_defects(tenant: Any, own: Any) -> Iterator[str]:
         yield f"{shown}: expected an object with limits, found {excerpt(own)}"
         return
     for name, value in own.items():
-        told = _limit_defect(name, value)
-        if told is not None:
-            yield f"{shown}: {told}"
+        defect = _limit_defect(name, value)
+        if defect is not None:
+            yield f"{shown}: {defect}"
 
 
 def _limit_defect(name: Any, value: Any) -> str | None:

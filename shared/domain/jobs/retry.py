@@ -296,16 +296,16 @@ def after_model_error(
 
 
 def _with_tries(tried: StageTries, error: ErrorRecord, why: str) -> ErrorRecord:
-    told = error.message
+    message = error.message
     if tried.tries > 1:
-        told = f"the model failed {tried.tries} times in {tried.seconds:.0f} s, the last time: {told}"
+        message = f"the model failed {tried.tries} times in {tried.seconds:.0f} s, the last time: {message}"
     history = {
         "attempts": tried.tries,
         "requests": tried.requests,
         "seconds": round(tried.seconds, 1),
         "last_answer": error.message,
     }
-    return ErrorRecord(error.code, capped(f"{told}{why}"), error.retryable, {**error.details, **history})
+    return ErrorRecord(error.code, capped(f"{message}{why}"), error.retryable, {**error.details, **history})
 
 
 def may_have_taken_effect(

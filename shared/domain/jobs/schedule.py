@@ -84,7 +84,7 @@ def _simulated(expression: str, since: datetime) -> CronSim:
     try:
         return CronSim(expression, since)
     except CronSimError as error:
-        told = str(error).removeprefix("Bad ")
+        problem = str(error).removeprefix("Bad ")
         raise InvalidRequest(
-            f"crontab: the field {told} of {capped(expression, 80)!r} cannot be read; such as {_EXAMPLES}"
+            f"crontab: the field {problem} of {capped(expression, 80)!r} cannot be read; such as {_EXAMPLES}"
         ) from error

@@ -111,8 +111,8 @@ class Scope:
 
     def _unknown(self, name: str, place: str, there: Sequence[str]) -> None:
         """Note a name that nothing has, with those that something has."""
-        told = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
-        self.defects.append(Defect(place, "unknown_binding", f"{place}: {told}"))
+        message = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
+        self.defects.append(Defect(place, "unknown_binding", f"{place}: {message}"))
 
     def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
         if not in_text:

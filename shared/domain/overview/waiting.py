@@ -102,8 +102,8 @@ def _of_stage(job: Mapping[str, Any], status: JobStatus) -> JobWait:
         return JobWait(WaitKind.PARENT, "It waits until its parent begins another child job.")
     if job["run_at"] > job["now"]:
         if job["stage_error"] is not None:
-            told = _short(str(job["stage_error"].get("message")))
-            return JobWait(WaitKind.RETRY, f"It is {verb} again in {_until(job, job['run_at'])}, after: {told}")
+            message = _short(str(job["stage_error"].get("message")))
+            return JobWait(WaitKind.RETRY, f"It is {verb} again in {_until(job, job['run_at'])}, after: {message}")
         return JobWait(WaitKind.TIME, f"Its time comes in {_until(job, job['run_at'])}.")
     return _of_lane(job, f"to be {verb}", "It", "io")
 
@@ -161,8 +161,8 @@ def _of_step(job: Mapping[str, Any], step: Mapping[str, Any]) -> JobWait:
         when = "" if at is None or at.year >= _NEVER_YEAR else f" for {_until(job, at)} more"
         return JobWait(WaitKind.TIME, f"{name} waits{when}.")
     if run_at > job["now"]:
-        told = "" if step["error"] is None else f", after: {_short(str(step['error'].get('message')))}"
-        return JobWait(WaitKind.RETRY, f"{name} is tried again in {_until(job, run_at)}{told}")
+        cause = "" if step["error"] is None else f", after: {_short(str(step['error'].get('message')))}"
+        return JobWait(WaitKind.RETRY, f"{name} is tried again in {_until(job, run_at)}{cause}")
     if step["wake_at"] is None:
         return JobWait(WaitKind.SLOT, f"{name} is held until another step of this job has ended.")
     return _of_lane(job, "to begin", name, step["lane"])

@@ -123,7 +123,10 @@ def guide_text(goal: str, guide: Sequence[str]) -> str:
         "EXECUTION PLAN:",
         f"Goal: {_line(goal, _SHOWN_GOAL)}",
         f"Steps ({len(guide)} total):",
-        *(f"  {n}. {_line(told, _SHOWN_DESCRIPTION)}" for n, told in enumerate(guide[:_SHOWN_STEPS], start=1)),
+        *(
+            f"  {n}. {_line(description, _SHOWN_DESCRIPTION)}"
+            for n, description in enumerate(guide[:_SHOWN_STEPS], start=1)
+        ),
     ]
     if len(guide) > _SHOWN_STEPS:
         lines.append(f"  ... and {len(guide) - _SHOWN_STEPS} more steps")

@@ -331,7 +331,9 @@ class _Compiler:
         What stands under a condition stays, for an insertion without a value is empty. A loop over the results
         becomes `{{results}}`, which says of each what such a loop may. Other directives cannot be said.
         """
-        template = _Velocity(text, lambda line, told: self._refuse(path, f"line {line} of the template: {told}"))
+        template = _Velocity(
+            text, lambda line, problem: self._refuse(path, f"line {line} of the template: {problem}")
+        )
         return template.translated()
 
     def _tool_names(self, path: DocumentPath, value: Any, block: dict[str, Any]) -> None:

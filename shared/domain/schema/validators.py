@@ -429,13 +429,13 @@ def _not(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
 
 
 def _any_of(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:
-    told: list[Any] = []
+    context: list[Any] = []
     for index, inner in enumerate(rule):
         found = list(validator.descend(instance, inner, schema_path=index))
         if not found:
             return ()
-        told += found[: max(0, _MOST_CONTEXT - len(told))]
-    return [ValidationError("fits no alternative", context=told)]
+        context += found[: max(0, _MOST_CONTEXT - len(context))]
+    return [ValidationError("fits no alternative", context=context)]
 
 
 def _one_of(validator: Any, rule: Any, instance: Any, schema: Any) -> Any:

@@ -280,4 +280,4 @@ def read_tenant_config(raw: Any) -> TenantConfig:
         return TenantConfig.model_validate(raw)
     except ValidationError as error:
         defects = [replace(one, pointer=one.pointer or "config") for one in defects_of_fields(error)[:100]]
-        raise body_refused(defects, told=10) from None
+        raise body_refused(defects, most=10) from None

@@ -67,11 +67,11 @@ _PATTERNS: tuple[tuple[PromptCode, str, re.Pattern[str]], ...] = (
 def tenant_prompt_defects(prompt: str) -> list[Defect]:
     """Return what a tenant's prompt may not say, in the order of the codes; of a too long one only that it is."""
     if len(prompt) > MAX_TENANT_PROMPT_CHARS:
-        told = f"expected at most {MAX_TENANT_PROMPT_CHARS} characters, found {len(prompt)}"
-        return [Defect("prompt", PromptCode.TOO_LONG, told)]
+        message = f"expected at most {MAX_TENANT_PROMPT_CHARS} characters, found {len(prompt)}"
+        return [Defect("prompt", PromptCode.TOO_LONG, message)]
     return [
-        Defect("prompt", code, f"{told}; leave out {capped(found[0], 80)!r}")
-        for code, told, pattern in _PATTERNS
+        Defect("prompt", code, f"{message}; leave out {capped(found[0], 80)!r}")
+        for code, message, pattern in _PATTERNS
         for found in pattern.finditer(prompt)
     ]
 

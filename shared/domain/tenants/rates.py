@@ -86,8 +86,8 @@ class RateVerdict:
 
     def headers(self) -> dict[str, str]:
         """Return what every answer says of the windows; a refusal also carries `Retry-After`."""
-        told = {**self.tenant.headers("RateLimit"), **self.channel.headers("RateLimit-Channel")}
-        return told if self.is_allowed else {**told, "Retry-After": str(self.retry_after)}
+        headers = {**self.tenant.headers("RateLimit"), **self.channel.headers("RateLimit-Channel")}
+        return headers if self.is_allowed else {**headers, "Retry-After": str(self.retry_after)}
 
 
 class LocalWindows:

@@ -57,9 +57,9 @@ class Defect:
         return {"in": "body", "field": self.pointer, "message": self.message}
 
 
-def body_refused(defects: Sequence[Defect], *, told: int | None = None) -> InvalidRequest:
-    """Return the refusal of a body with these defects; its text tells the first `told`, None for all."""
-    listed = "; ".join(one.render() for one in defects[:told])
+def body_refused(defects: Sequence[Defect], *, most: int | None = None) -> InvalidRequest:
+    """Return the refusal of a body with these defects; its text names the first `most`, None for all."""
+    listed = "; ".join(one.render() for one in defects[:most])
     return InvalidRequest(listed, errors=[one.of_body() for one in defects])
 
 

@@ -105,13 +105,13 @@ def after_response(status: int, tries: int, retry_after: timedelta | None, jitte
     if 200 <= status < 300:
         return DeliveryOutcome(response_status=status)
     if status == _GONE:
-        told = "the receiver answered 410 Gone: it wants to hear no more"
-        return DeliveryOutcome(ErrorRecord("gone", told), response_status=status, is_gone=True)
+        message = "the receiver answered 410 Gone: it wants to hear no more"
+        return DeliveryOutcome(ErrorRecord("gone", message), response_status=status, is_gone=True)
     code = "rate_limited" if status == _TOO_MANY else "receiver_failed" if status >= 500 else "receiver_refused"
-    told = f"the receiver answered {status}; expected a status from 200 to 299"
+    message = f"the receiver answered {status}; expected a status from 200 to 299"
     if 300 <= status < 400:
-        told = f"{told}: redirects are not followed"
-    return after_failure(ErrorRecord(code, told, retryable=True), tries, retry_after, jitter, status)
+        message = f"{message}: redirects are not followed"
+    return after_failure(ErrorRecord(code, message, retryable=True), tries, retry_after, jitter, status)
 
 
 def after_failure(

@@ -289,8 +289,8 @@ def _horizon_of(row: Row) -> LogHorizon:
 
 def _event_of(row: Row, tenant_id: str) -> LoggedEvent:
     position = Position(int(row["xid"]), row["sequence"])
-    told = (row["job_id"], row["kind"], row["data"], row["created_at"])
-    return LoggedEvent(position, tenant_id, *told, row.get("conversation_id"), row.get("lineage") or ())
+    fields = (row["job_id"], row["kind"], row["data"], row["created_at"])
+    return LoggedEvent(position, tenant_id, *fields, row.get("conversation_id"), row.get("lineage") or ())
 
 
 def _piece_of(row: Row) -> TextPiece:

@@ -97,14 +97,16 @@ class PostgresInsightOffers:
 
     async def find(self, tenant_id: str, job_id: UUID, text: str, tools: Collection[str]) -> FoundInsights:
         asked = storable(redacted(text[:_GOAL_CHARS]))
-        told = await self._database.call("planq_find_insights", tenant_id, job_id, asked, sorted(tools), _CANDIDATES)
-        mine = told["mine"]
+        answer = await self._database.call(
+            "planq_find_insights", tenant_id, job_id, asked, sorted(tools), _CANDIDATES
+        )
+        mine = answer["mine"]
         found = [
             Candidate(UUID(one["id"]), one["lesson"], one["seen"], one["reflection"])
-            for one in told["found"]
+            for one in answer["found"]
             if mine is not None or set(one["body"].get("tools", ())) <= set(tools)
         ]
-        return FoundInsights(UUID(told["origin"]), None if mine is None else InsightGroup(mine["side"]), found)
+        return FoundInsights(UUID(answer["origin"]), None if mine is None else InsightGroup(mine["side"]), found)
 
     async def note(
         self,

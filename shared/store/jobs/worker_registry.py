@@ -378,8 +378,8 @@ class WorkerRegistry:
         return applied
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
-        told = json_text(error.to_json())
-        item = {"n": 0, "job": str(stage.job_id), "attempt": stage.attempt, "status": "failed", "error": told}
+        failure = json_text(error.to_json())
+        item = {"n": 0, "job": str(stage.job_id), "attempt": stage.attempt, "status": "failed", "error": failure}
         return bool(await self._database.call_table("planq_end_jobs", json_text([item])))
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:

@@ -145,8 +145,8 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
             config = read_tenant_config(with_given_limits(stored, self._given))
         except InvalidRequest as error:
             # Not checked by this release: written past planq, or by a later one.
-            told = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
-            raise Unavailable(told) from error
+            message = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
+            raise Unavailable(message) from error
         limits = config.job_limits(self._limits), config.message_limits(self._limits)
         return Tenant(stored.id, stored.name, stored.is_disabled, config, *limits)
 

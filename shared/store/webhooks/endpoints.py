@@ -131,11 +131,11 @@ class WebhookStore:
 
         Raises `NotFound`, and `Conflict` for one that is being sent, or whose endpoint is disabled.
         """
-        told = await self._database.call("planq_redeliver", tenant_id, id)
-        if not told["found"]:
+        answer = await self._database.call("planq_redeliver", tenant_id, id)
+        if not answer["found"]:
             raise NotFound(f"there is no delivery {id}")
-        if told["applied"]:
+        if answer["applied"]:
             return
-        if told["is_disabled"]:
+        if answer["is_disabled"]:
             raise Conflict(f"the endpoint of delivery {id} is disabled; enable it first")
         raise Conflict(f"delivery {id} is being sent just now; look what becomes of that")

@@ -62,10 +62,10 @@ def _tell(results: Sequence[StepResult]) -> str:
     if reports and not failed:
         # The report holds what the steps before it found; repeating them would bury it.
         return "\n\n".join(reports)
-    told = [_describe(result) + _shortened(result) for result in succeeded]
-    if failed and told:
+    sentences = [_describe(result) + _shortened(result) for result in succeeded]
+    if failed and sentences:
         parts.append("What had been done by then:")
-    parts += told
+    parts += sentences
     return "\n\n".join(parts) or "No step was carried out, so there is nothing to tell."
 
 
@@ -83,9 +83,9 @@ def _describe(result: StepResult) -> str:
     output = result.output
     if isinstance(output, Mapping):
         teller = _TELLERS.get(result.tool_name)
-        told = teller(result.arguments, output) if teller else None
-        if told:
-            return told
+        sentence = teller(result.arguments, output) if teller else None
+        if sentence:
+            return sentence
     said = "" if result.content is None else f"{capped(result.content, _MAX_JSON_CHARS)}\n\n"
     return f"{said}{result.tool_name} returned:\n\n{_as_json(output)}"
 

@@ -128,9 +128,9 @@ async def _readable(fetched: Fetched, body: bytes, charset: str | None, apart: A
         try:
             title, text = await apart.call(tenant_id, "page", body, charset, seconds=_READING_SECONDS)
         except (WorkRefused, Failed) as error:
-            told = f"http_fetch: the page at {capped(fetched['url'], 200)} cannot be read: {error}"
+            message = f"http_fetch: the page at {capped(fetched['url'], 200)} cannot be read: {error}"
             is_starved = isinstance(error, Failed) and error.is_starved
-            raise (TimedOut(told) if is_starved else ToolFailed(told)) from error
+            raise (TimedOut(message) if is_starved else ToolFailed(message)) from error
         return {**fetched, "title": title, "text": text}
     document = await asyncio.to_thread(read_document, body, fetched["content_type"], charset)
     fetched["text"] = document.text

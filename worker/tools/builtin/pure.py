@@ -228,5 +228,5 @@ async def json_query(
     except (ExpressionFailed, WorkRefused) as error:
         raise InvalidArguments(f"json_query: {error}") from error
     except Failed as error:
-        told = f"json_query: {error}{'' if error.is_starved else '; select less'}"
-        raise (TimedOut(told) if error.is_late else ToolFailed(told)) from error
+        message = f"json_query: {error}{'' if error.is_starved else '; select less'}"
+        raise (TimedOut(message) if error.is_late else ToolFailed(message)) from error

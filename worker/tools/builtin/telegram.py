@@ -155,9 +155,9 @@ def _object(body: bytes) -> dict[str, Any]:
 def _refusal(response: httpx.Response, document: dict[str, Any]) -> ExecutionFailed:
     """Return what an answer other than a file means, in Telegram's words as far as it has any."""
     status, said = response.status_code, document.get("description")
-    told = f"{_NAME}: Telegram answered {status}" + (f": {capped(said, 200)}" if isinstance(said, str) else "")
+    message = f"{_NAME}: Telegram answered {status}" + (f": {capped(said, 200)}" if isinstance(said, str) else "")
     if status == httpx.codes.UNAUTHORIZED or (status == httpx.codes.NOT_FOUND and document):
         return AuthFailed(f"{_NAME}: Telegram refuses the token: store the present one as the secret {BOT_SECRET}")
     if status == httpx.codes.BAD_REQUEST:
-        return InvalidArguments(f"{told}; expected the file_id of a file that was sent to this bot")
-    return from_status(status, told, retry_after(response))
+        return InvalidArguments(f"{message}; expected the file_id of a file that was sent to this bot")
+    return from_status(status, message, retry_after(response))

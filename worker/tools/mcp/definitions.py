@@ -136,10 +136,10 @@ def answer_of(
     others = [block for block in blocks if block.get("type") != "text"]
     if not others:
         return McpAnswer(dict(outcome.output))
-    told = [_told(block, f"{artifact_id}/{number}") for number, block in enumerate(others)]
-    output = {**outcome.output, "content": [stated for stated, _ in told]}
-    kept = [block for block, (_, file) in zip(others, told, strict=True) if file is None and _bytes_in(block)]
-    return McpAnswer(output, kept=kept, files=[file for _, file in told if file is not None])
+    descriptions = [_told(block, f"{artifact_id}/{number}") for number, block in enumerate(others)]
+    output = {**outcome.output, "content": [stated for stated, _ in descriptions]}
+    kept = [block for block, (_, file) in zip(others, descriptions, strict=True) if file is None and _bytes_in(block)]
+    return McpAnswer(output, kept=kept, files=[file for _, file in descriptions if file is not None])
 
 
 def _accompanied(output: dict[str, Any], unsaid: Sequence[Mapping[str, Any]], artifact_id: str) -> McpAnswer:

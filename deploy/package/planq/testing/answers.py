@@ -52,8 +52,8 @@ class People:
                 asked.kind, status, None, given.message or None, asked.ordinal, asked.details, asked.state, whom
             )
         if defects := content_defects(asked.schema, given):
-            told = "; ".join(f"{one['pointer']}: {one['message']}" for one in defects)
-            raise AssertionError(f"the answer to {asked.message!r} breaks its schema: {told}")
+            problems = "; ".join(f"{one['pointer']}: {one['message']}" for one in defects)
+            raise AssertionError(f"the answer to {asked.message!r} breaks its schema: {problems}")
         accepted = ElicitationStatus.ACCEPTED
         return ElicitationAnswer(
             asked.kind, accepted, dict(given), None, asked.ordinal, asked.details, asked.state, whom

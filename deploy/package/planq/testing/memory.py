@@ -286,10 +286,10 @@ class MemoryStore:
         self.chained = chained
         self.stop_reason = self.stop_reason if stop_reason is None else str(stop_reason)
         self.calls += calls
-        told = None if error is None else error.to_json()
-        if told is None and claim.strategy is Strategy.PLAN and (self.state.job.failed_steps or claim.round):
-            told = self._first_failure()
-        self._end(told)
+        failure = None if error is None else error.to_json()
+        if failure is None and claim.strategy is Strategy.PLAN and (self.state.job.failed_steps or claim.round):
+            failure = self._first_failure()
+        self._end(failure)
         return True
 
     def _first_failure(self) -> dict[str, Any] | None:
@@ -348,7 +348,7 @@ class MemoryStore:
         return self._result()
 
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        if all(told != kind for told, _ in self.events):
+        if all(earlier != kind for earlier, _ in self.events):
             self.events.append((kind, dict(data)))
         return True
 

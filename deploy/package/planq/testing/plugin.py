@@ -81,9 +81,9 @@ def planq_server(
 
 def _wait_up(process: subprocess.Popen[bytes], said: Path) -> None:
     until = time.monotonic() + _START_SECONDS
-    while _UP not in (told := said.read_text("utf-8", "replace")):
+    while _UP not in (log := said.read_text("utf-8", "replace")):
         if process.poll() is not None or time.monotonic() > until:
-            pytest.fail(f"planq did not start:\n{told[-4000:]}", pytrace=False)
+            pytest.fail(f"planq did not start:\n{log[-4000:]}", pytrace=False)
         time.sleep(0.05)
 
 
