@@ -33,6 +33,7 @@ class RefreshingCache(Generic[Key, Value]):
         self._read_at: dict[Key, float] = {}  # in the order of reading
         self._kept: dict[Key, tuple[float, Value]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
+        self._pausing: set[asyncio.Task[None]] = set()
 
     def peek(self, key: Key) -> Value | None:
         """Return the cached value of a key without waiting; None where `of` would call `ask`."""
@@ -70,10 +71,14 @@ class RefreshingCache(Generic[Key, Value]):
         if len(self._kept) > MOST_KEPT:
             self._forget()
         if key in self._read_at:
-            asyncio.get_running_loop().call_later(self._seconds * 0.45, self._keep_young, key, asked_at)
+            # A task, not a timer: a loop that ends cancels its tasks, and a timer's refresh would begin after that.
+            pause = asyncio.get_running_loop().create_task(self._keep_young(key, asked_at))
+            self._pausing.add(pause)
+            pause.add_done_callback(self._pausing.discard)
         return value
 
-    def _keep_young(self, key: Key, asked_at: float) -> None:
+    async def _keep_young(self, key: Key, asked_at: float) -> None:
+        await asyncio.sleep(self._seconds * 0.45)
         kept, read_at = self._kept.get(key), self._read_at.get(key)
         if kept is None or kept[0] != asked_at or key in self._asking or read_at is None:
             return  # a later asking goes on with it, or others were read since

@@ -163,3 +163,15 @@ def test_few_are_asked_for_without_a_reader(clock: list[float], monkeypatch: pyt
         assert set(kept._read_at) == {"a", "c"}
 
     asyncio.run(work())
+
+
+def test_a_loop_that_ends_cancels_what_would_ask_without_a_reader() -> None:
+    """A timer asked when all tasks of the loop had been cancelled: the collector found its task in another test."""
+
+    async def work() -> asyncio.Task[None]:
+        kept = RefreshingCache(Source().ask, 1_000.0, young_for=5.0)
+        await kept.of("a")
+        [pause] = asyncio.all_tasks() - {asyncio.current_task()}
+        return pause
+
+    assert asyncio.run(work()).cancelled()
