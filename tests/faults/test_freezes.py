@@ -198,11 +198,16 @@ def an_api_whose_loop_is_held_is_started_again(stage: Stage) -> None:
         second = eventually(pid, PATIENCE, what="the API answers again")
 
         assert first != second
-        [note] = freezes(scene)
-        assert (note["kind"], note["job_id"]) == ("api", None)
-        assert " < tests.support.freezing_api:" in str(note["place"])
-        metrics = httpx.get(f"{scene.stack.url}/metrics").text
-        assert 'planq_recent_freezes{kind="api"} 1.0' in metrics
+        notes = freezes(scene)
+        # A busy machine may hold up a loop for as long, of which no route is guilty: such a note is true, too.
+        [_] = [row for row in notes if " < tests.support.freezing_api:" in str(row["place"])]
+        assert {(row["kind"], row["job_id"]) for row in notes} == {("api", None)}
+
+        def metrics_agree() -> str | None:
+            text = httpx.get(f"{scene.stack.url}/metrics", timeout=60).text
+            return text if f'planq_recent_freezes{{kind="api"}} {len(freezes(scene))}.0' in text else None
+
+        metrics = eventually(metrics_agree, PATIENCE, what="the metrics count what is noted")
         assert 'planq_recent_freezes{kind="io"} 0.0' in metrics
         assert '"event": "froze"' in scene.stack.log(name).read_text()
 
