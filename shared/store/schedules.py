@@ -118,51 +118,36 @@ class ScheduleSweep:
                     may_be_retired=due.kept_version is not None,
                 )
                 loop = await with_prompt(self._skills, due.tenant_id, pinned.loop(above=due.loop))
-            made = {
-                "job_id": new_id(),
+            given: dict[str, Any] = {
+                "job_id": str(new_id()),
                 "trace_id": uuid4().hex,
+                "metadata": json_text(_metadata(due)),
                 "model": pinned.model_or(due.model) if pinned else due.model,
                 "agent_version": pinned.version if pinned else None,
                 "skill_versions": pinned.skill_versions() if pinned else None,
                 "strategy": pinned.strategy() if pinned else None,
+                "loop_block": stored_text(loop),
             }
             if due.conversation_id is not None:
-                return await self._begin_turn(due, made, loop)
-            row = await self._database.fetch_one(
-                "fire_schedule",
-                id=due.id,
-                due_at=due.next_at,
-                next_at=_after(due),
-                metadata=as_json(_metadata(due)),
-                agent=due.agent,
-                loop_block=as_json(loop),
-                **made,
-            )
+                return await self._begin_turn(due, given)
+            fired_with = due.tenant_id, due.id, due.next_at, _after(due), as_json(given)
+            is_fired = await self._database.call("planq_fire_schedule", *fired_with)
         except RequestRefused as error:
             # It would be refused again each time: its user finds the reason at the schedule.
             await self._database.execute("stop_schedule", id=due.id, due_at=due.next_at, error=error.message)
             return None
-        return None if row is None else FiredSchedule(row["id"], (PlanWake(row["id"]),))
+        job_id = UUID(given["job_id"])
+        return FiredSchedule(job_id, (PlanWake(job_id),)) if is_fired else None
 
-    async def _begin_turn(
-        self, due: DueSchedule, made: Mapping[str, Any], loop: Mapping[str, Any] | None
-    ) -> FiredSchedule | None:
+    async def _begin_turn(self, due: DueSchedule, given: Mapping[str, Any]) -> FiredSchedule | None:
         """Make the job a turn of the schedule's conversation; raises `Conflict` where that takes none any more."""
-        given = {
-            **made,
-            "job_id": str(made["job_id"]),
-            "message_id": str(new_id()),
-            "metadata": json_text(_metadata(due)),
-            "loop_block": stored_text(loop),
-        }
-        found = await self._database.call(
-            "planq_fire_reminder", due.tenant_id, due.id, due.next_at, _after(due), as_json(given)
-        )
+        fired_with = due.tenant_id, due.id, due.next_at, _after(due), as_json({**given, "message_id": str(new_id())})
+        found = await self._database.call("planq_fire_reminder", *fired_with)
         if found is None:
             return None
         if found["outcome"] in _ENDED:
             raise Conflict(_ENDED[found["outcome"]])
-        return FiredSchedule(made["job_id"], tuple(plan_wake(begun) for begun in found["begun"]))
+        return FiredSchedule(UUID(given["job_id"]), tuple(plan_wake(begun) for begun in found["begun"]))
 
 
 def _after(due: DueSchedule) -> datetime | None:

@@ -10,7 +10,7 @@
 --   conversation  messages become turns, one after the other
 --   delivery  what is to be told outside the house
 --   load      how much may be out at once, of a job and of batches
---   offers    which worker can run which step
+--   offers    which worker can run which step               schedule  a time has come, and a job is made
 --   states    which statuses of a job are ends
 --   progress  what running steps say of themselves
 --   intake        a batch comes in, and its lines are validated
@@ -77,6 +77,27 @@ CREATE TYPE planq_arrival AS (outcome text, job uuid, turn int, round int, begin
 CREATE TYPE planq_message AS (
     id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text,
     idempotency_key text, request_hash text, user_id text, text text, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json, agent text, agent_version int, named_agent text, names_version boolean, default_agent text, is_job boolean, patient boolean
+);
+
+-- A job that is to be made (planq_submit_jobs), with its `plan` where it comes with one. JSON comes as texts that hold it, because
+-- functions that take JSON apart refuse \u0000, but for what we have made ourselves. It expires `expires_seconds` after the time
+-- at which it is to begin, or at which it was paused. It is shown the conversation `history_of`, or what `history` says. One
+-- that `is_task` came by the message flow. Its first event says its `origin`, where that is more than a fork or a conversation.
+-- A child job names its parent's step.
+CREATE TYPE planq_new_job AS (
+    id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
+    user_id text, trace_id text, idempotency_key text, request_hash text, plan text, plan_source text, reuse text,
+    expires_seconds float8, paused_at timestamptz, forked_from uuid, agent_name text, agent_version int,
+    skill_versions int[], action text, with_input text, budget text, loop_block text, priority text, callback_url text,
+    batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, history json, origin json,
+    parent_job_id uuid, parent_round int, parent_step_index int, child_position int, child_key text, root_job_id uuid,
+    depth int
+);
+
+-- What whoever fires a schedule has looked up for its job, and the id of its message where that is a turn.
+CREATE TYPE planq_firing AS (
+    job_id uuid, message_id uuid, trace_id text, metadata text, model text, agent_version int, skill_versions int[],
+    strategy text, loop_block text
 );
 
 -- A line of a batch, and how many lines of a batch are unfinished jobs.

@@ -47,14 +47,16 @@ BEGIN
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', v_begun);
 END $$;
 
--- Stores the child jobs of a step of the job `j`, which the caller holds, and appends their events. `p_children` lists {id,
+-- Stores the child jobs of a step of the job `j`, which the caller holds. `p_children` lists {id,
 -- position, agent, input, action, with_, timeout_seconds, key, plan, plan_source, model, history}, `with_` and `plan` as texts
 -- that hold JSON.
 -- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
-    v_dead int;
+    v_children json;
+    v_held json;
+    v_dead uuid[];
 BEGIN
     WITH given AS (
         SELECT c.*, a.version, a.pinned, a.strategy, a.loop_block, greatest(least(c.timeout_seconds, v_left), 0.001) AS life,
@@ -68,46 +70,30 @@ BEGIN
             WHERE d.tenant_id = j.tenant_id AND d.name = c.agent AND d.retired_at IS NULL
             ORDER BY d.version DESC LIMIT 1
         ) a ON true
-    ), ranked AS (
-        SELECT g.*, g.error IS NOT NULL AS is_dead,
-               g.error IS NULL AND row_number() OVER (PARTITION BY g.error IS NULL ORDER BY g.position) > p_most AS is_held
+    ), children AS (
+        SELECT g.id, j.tenant_id, j.id AS parent_job_id, j.round AS parent_round, p_index AS parent_step_index,
+               g.position AS child_position, g.key AS child_key, coalesce(j.root_job_id, j.id) AS root_job_id,
+               j.depth + (g.agent IS NOT NULL)::int AS depth, coalesce(g.strategy, 'plan') AS strategy,
+               coalesce(g.model, j.model) AS model, planq_child_limits(j.limits, g.life)::text AS limits, g.input,
+               j.user_id, j.trace_id, g.plan, g.plan_source, g.life AS expires_seconds, j.paused_at,
+               g.error IS NULL AND row_number() OVER (PARTITION BY g.error IS NULL ORDER BY g.position) > p_most AS is_held,
+               g.agent AS agent_name, g.version AS agent_version, g.pinned AS skill_versions, g.action,
+               g.with_ AS with_input, j.budget::text AS budget, g.loop_block::text AS loop_block, j.priority,
+               j.in_message_flow AS is_task,
+               CASE WHEN g.history IS NOT NULL THEN planq_history_of_child(j, g.history) END AS history,
+               json_build_object('parent_job_id', j.id, 'step_index', p_index, 'position', g.position) AS origin, g.error
         FROM given g
-    ), born AS (
-        INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
-                          root_job_id, depth, conversation_id, history, in_message_flow, strategy, loop_block, model, limits, budget, priority, user_id,
-                          trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
-                          status, is_joined, error, finished_at, run_at, wake_at, expires_at)
-        SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
-               j.depth + (r.agent IS NOT NULL)::int,
-               j.conversation_id, CASE WHEN r.history IS NOT NULL THEN planq_history_of_child(j, r.history) END, j.in_message_flow, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
-               planq_child_limits(j.limits, r.life), j.budget,
-               j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
-               r.pinned, r.action, r.with_::json,
-               CASE WHEN NOT r.is_dead THEN j.paused_at END,
-               CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
-               r.error,
-               CASE WHEN r.is_dead THEN planq_clock() END,
-               CASE WHEN r.is_held THEN planq_never() ELSE planq_now() END,
-               CASE WHEN r.is_held THEN planq_never() WHEN NOT r.is_dead THEN planq_now() + planq_wake_grace() END,
-               CASE WHEN NOT r.is_held AND NOT r.is_dead
-                   THEN coalesce(j.paused_at, planq_now()) + make_interval(secs => r.life) END
-        FROM ranked r ORDER BY r.id
-        RETURNING jobs.id, jobs.status, jobs.error, jobs.child_position
-    ), planned AS (
-        INSERT INTO plans (job_id, round, tenant_id, source, body)
-        SELECT g.id, 0, j.tenant_id, g.plan_source, g.plan::json FROM given g JOIN born b ON b.id = g.id
-        WHERE g.plan IS NOT NULL
-    ), appended AS (
-        INSERT INTO events (tenant_id, job_id, kind, data)
-        SELECT j.tenant_id, e.id, e.kind, e.data FROM (
-            SELECT b.id, 1 AS part, 'job_submitted' AS kind, json_build_object(
-                'parent_job_id', j.id, 'step_index', p_index, 'position', b.child_position) AS data FROM born b
-            UNION ALL
-            SELECT b.id, 2, 'job_failed', planq_end_told('failed', b.error) FROM born b WHERE b.status = 'failed'
-        ) e ORDER BY e.id, e.part
     )
-    SELECT count(*) FILTER (WHERE b.status = 'failed') INTO v_dead FROM born b;
-    RETURN v_dead;
+    SELECT json_agg(c ORDER BY c.id) FILTER (WHERE NOT c.is_held), json_agg(c ORDER BY c.id) FILTER (WHERE c.is_held),
+           array_agg(c.id) FILTER (WHERE c.error IS NOT NULL) INTO v_children, v_held, v_dead FROM children c;
+    PERFORM planq_submit_jobs(v_children, j.conversation_id, NULL);
+    PERFORM planq_submit_jobs(v_held, j.conversation_id, planq_never());
+    UPDATE jobs SET status = 'failed', error = planq_child_error(agent_name, agent_version, skill_versions), is_joined = true,
+        finished_at = planq_clock(), wake_at = NULL, paused_at = NULL
+    WHERE id = ANY (v_dead);
+    INSERT INTO events (tenant_id, job_id, kind, data)
+    SELECT tenant_id, id, 'job_failed', planq_end_told('failed', error) FROM jobs WHERE id = ANY (v_dead) ORDER BY id;
+    RETURN coalesce(cardinality(v_dead), 0);
 END $$;
 
 -- The versions that a job pins of the skills of an agent's document, in their order: of each the newest in use.

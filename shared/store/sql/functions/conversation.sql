@@ -7,7 +7,6 @@
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
 --   planq_extend_job        adds a message to the input of a job that has not begun
 --   planq_miss_question     notes one that fits nothing of that; after a second one the question is put again
--- planq_fire_reminder     a schedule that was asked for in a conversation is due: its job is a turn there
 -- planq_settle_turn       a turn has ended: what it came to is written down, and the next one begins
 --   planq_write_calls       the calls of its tools, each with its response
 --   planq_settle_merging    messages that it has taken in, and those that it has not
@@ -237,57 +236,6 @@ BEGIN
         'sequence', c.last_sequence + 1, 'job_id', c.active_job_id, 'ended', '[]'::json, 'begun', '[]'::json,
         'answered', v_result,
         'question', (SELECT json_build_object('id', id, 'status', status) FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id));
-END $$;
-
--- ReminderFired: makes the job of a schedule that is due a turn of its conversation, and moves the schedule on, in one commit.
--- `p_given` has what the caller looked up for it, JSON as texts; `p_next_at` is null where it is over. All its jobs share its budget: each gets
--- what is left after the one before it. The turn waits for those before it, whatever the policy, and belongs to whom the
--- reminder is for. Returns what planq_receive_message does; null where somebody else has fired it, or its agent has just got another
--- version; the outcome is `closed` or `gone`, and nothing stored, where the conversation takes nothing any more.
-CREATE FUNCTION planq_fire_reminder(
-    p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
-) RETURNS json LANGUAGE plpgsql AS $$
-DECLARE
-    g record;
-    s schedules;
-    c conversations;
-    v_budget json;
-    v_received json;
-BEGIN
-    SELECT * INTO c FROM conversations WHERE tenant_id = p_tenant AND id = (
-        SELECT o.conversation_id FROM schedules o WHERE o.id = p_schedule AND o.tenant_id = p_tenant) FOR NO KEY UPDATE;
-    -- Who fires it holds the conversation, so it is looked at anew.
-    SELECT * INTO s FROM schedules WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    IF c.id IS NULL OR c.is_closed THEN
-        RETURN json_build_object('outcome', CASE WHEN c.id IS NULL THEN 'gone' ELSE 'closed' END);
-    END IF;
-    SELECT * INTO g FROM json_to_record(p_given) AS o (
-        job_id uuid, message_id uuid, trace_id text, metadata text, model text, agent_version int, skill_versions int[],
-        strategy text, loop_block text);
-    v_budget := planq_budget_left(s.budget, s.last_job_id);
-    v_received := planq_receive_message(
-        json_build_object('id', g.message_id, 'conversation_id', c.id, 'tenant_id', c.tenant_id, 'channel', c.channel,
-            'thread', c.thread, 'user_id', s.user_id, 'text', s.input, 'metadata', g.metadata, 'policy', 'queue',
-            'debounce_seconds', 0, 'debounce_most_seconds', 0, 'may_answer', false, 'agent', s.agent,
-            'agent_version', g.agent_version, 'named_agent', s.agent, 'names_version', false, 'is_job', true, 'patient', true),
-        json_build_object('id', g.job_id, 'tenant_id', s.tenant_id, 'strategy', coalesce(g.strategy, s.strategy),
-            'model', g.model, 'limits', s.limits::text, 'tools', to_json(s.tools), 'metadata', g.metadata, 'input', s.input,
-            'user_id', s.user_id, 'trace_id', g.trace_id, 'agent_name', s.agent, 'agent_version', g.agent_version,
-            'skill_versions', to_json(g.skill_versions), 'budget', v_budget::text, 'priority', s.priority,
-            'schedule', s.id, 'loop_block', CASE WHEN s.agent IS NULL THEN s.loop_block::text ELSE g.loop_block END,
-            'expires_seconds', least((s.limits->>'queue_timeout_seconds')::float8, (s.limits->>'job_timeout_seconds')::float8)));
-    IF v_received->>'outcome' <> 'accepted' THEN
-        RETURN NULL;
-    END IF;
-    UPDATE schedules SET budget = v_budget, next_at = p_next_at, is_active = p_next_at IS NOT NULL, last_job_id = g.job_id
-    WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
-    IF NOT FOUND THEN  -- it was deleted just now: nothing of this has happened
-        RAISE SQLSTATE '40001';
-    END IF;
-    RETURN v_received;
 END $$;
 
 -- Tells which agent a message of the conversation `c` is for, where its job was made for another one or another version:

@@ -42,10 +42,6 @@ END $$;
 CREATE CONSTRAINT TRIGGER planq_count_end AFTER UPDATE OF status ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION planq_count_end();
 
--- A child job may be made as one that has failed (planq_make_children).
-CREATE CONSTRAINT TRIGGER planq_count_born_ended AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_count_end();
-
 -- The data of the event of an end: the outcome, and what stands in the error. An error may hold \u0000, so it is put together
 -- as text.
 CREATE FUNCTION planq_end_told(p_status text, p_error json) RETURNS json LANGUAGE sql IMMUTABLE AS $$

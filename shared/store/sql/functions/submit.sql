@@ -1,13 +1,14 @@
--- Submit: a request becomes a job. planq_submit_jobs writes the job, the caller's plan and the first event.
+-- Submit: a request becomes a job. planq_submit_jobs is the one place where jobs are made: it writes the job, its plan where
+-- it comes with one, and the first event. Callers, conversations, batches, schedules (schedule.sql) and steps that delegate
+-- (planq_make_children) hand it `planq_new_job`s.
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
--- Inserts jobs, the plans that their callers sent, and their first events, set by set; one row for each job. `plan`,
--- `limits` and other JSON come as texts. `created_at` is null where nothing was inserted: the tenant has used the
--- idempotency key before, be it for another of these jobs, or, with `is_gone`, there is no job any more that could be
--- forked. Until the commit retention cannot remove that one: it waits for the key lock or passes the job over, and then
--- sees the fork. Turns of a conversation are given it, and when they are to begin; the time of one that is held does not
--- run. The job of a line of a batch names both.
+-- Inserts jobs, the plans that come with them, and their first events, set by set; one row for each job. `p_jobs` lists
+-- `planq_new_job`s. `created_at` is null where nothing was inserted: the tenant has used the idempotency key before, be it
+-- for another of these jobs, or, with `is_gone`, there is no job any more that could be forked. Until the commit retention
+-- cannot remove that one: it waits for the key lock or passes the job over, and then sees the fork. Turns of a conversation,
+-- and jobs below them, are given it. All begin at `p_run_at`, null for at once; the time of those that are held does not run.
 CREATE FUNCTION planq_submit_jobs(p_jobs json, p_conversation uuid DEFAULT NULL, p_run_at timestamptz DEFAULT NULL)
 RETURNS TABLE (id uuid, created_at timestamptz, is_gone boolean)
 LANGUAGE plpgsql
@@ -20,42 +21,41 @@ BEGIN
     RETURN QUERY
     WITH given AS MATERIALIZED (
         SELECT g.*, g.forked_from IS NOT NULL AND f.id IS NULL AS is_gone
-        FROM json_to_recordset(p_jobs) AS g (
-            id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
-            user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
-            forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
-            with_input text, budget text, loop_block text, priority text, callback_url text,
-            batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, schedule uuid
-        ) LEFT JOIN LATERAL (
+        FROM json_populate_recordset(NULL::planq_new_job, p_jobs) AS g
+        LEFT JOIN LATERAL (
             SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
         ) f ON true
     ), made AS (
         INSERT INTO jobs AS j (
-            id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
-            idempotency_key, request_hash, run_at, wake_at, expires_at, forked_from, agent_name, agent_version,
-            skill_versions, action, with_input, budget, loop_block, conversation_id, priority, callback_url,
-            batch_id, batch_line, in_message_flow, respond, history
+            id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, depth,
+            strategy, status, model, limits, tools, metadata, input, user_id, trace_id, idempotency_key, request_hash, run_at,
+            wake_at, expires_at, paused_at, forked_from, agent_name, agent_version, skill_versions, action, with_input, budget,
+            loop_block, conversation_id, priority, callback_url, batch_id, batch_line, in_message_flow, respond, history
         )
         SELECT
-            g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
-            g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, v_run_at,
+            g.id, g.tenant_id, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
+            g.child_position, g.child_key, coalesce(g.depth, 0),
+            g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json, g.input, g.user_id, g.trace_id,
+            g.idempotency_key, g.request_hash, v_run_at,
             CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
-            CASE WHEN v_run_at < planq_never() THEN v_run_at + make_interval(secs => g.expires_seconds) END,
-            g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json, g.budget::json,
-            g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url,
-            g.batch_id, g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'), CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of) END
+            CASE WHEN v_run_at < planq_never()
+                THEN coalesce(g.paused_at, v_run_at) + make_interval(secs => g.expires_seconds) END,
+            g.paused_at, g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json,
+            g.budget::json, g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url, g.batch_id,
+            g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'),
+            CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of) ELSE g.history END
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at
     ), planned AS (
         INSERT INTO plans (job_id, round, tenant_id, source, body, reuse)
-        SELECT g.id, 0, g.tenant_id, 'caller', g.plan::json, g.reuse::json
+        SELECT g.id, 0, g.tenant_id, coalesce(g.plan_source, 'caller'), g.plan::json, g.reuse::json
         FROM given g JOIN made m ON m.id = g.id WHERE g.plan IS NOT NULL
     ), told AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT g.tenant_id, g.id, 'job_submitted', CASE
+            WHEN g.origin IS NOT NULL THEN g.origin
             WHEN g.forked_from IS NOT NULL THEN json_build_object('forked_from', g.forked_from)
-            WHEN g.schedule IS NOT NULL THEN json_build_object('conversation_id', p_conversation, 'schedule', g.schedule)
             WHEN p_conversation IS NOT NULL THEN json_build_object('conversation_id', p_conversation) END
         FROM given g JOIN made m ON m.id = g.id
     )

@@ -3,7 +3,6 @@
 -- planq_take_due_wakes        wake-ups that are due, to be published (again)
 -- planq_expire_job, planq_expire_plan   a time has run out
 -- planq_hand_back_step        a worker that stops gives a step back
--- planq_has_ended             whether a job runs no more, for the schedules that made it
 
 -- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
@@ -180,9 +179,3 @@ BEGIN
     RETURN json_build_object('applied', true, 'status', s.status, 'job_status', j.status,
         'ready', json_build_array(json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
 END $$;
-
--- Whether a job runs no more: it has ended, or is there no more; true for none.
-CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM jobs j WHERE j.id = p_job AND NOT planq_is_ended(j.status))
-$$;

@@ -1,0 +1,90 @@
+-- Schedule: a time has come, and a job is made.
+--
+-- planq_fire_schedule   the job of a schedule
+--   planq_scheduled_job   what it is
+-- planq_fire_reminder   that of one which was asked for in a conversation: a turn there
+-- planq_has_ended       whether a job runs no more
+--
+-- All jobs of a schedule share its budget: each gets what is left after the one before it.
+--
+-- Lock order: the row of the conversation, then jobs as everywhere, then the schedule. No transition of a job asks for a schedule.
+
+-- ScheduleFired: makes the job of a schedule that is due and moves the schedule on, in one commit; `p_given` is a
+-- `planq_firing`, and `p_next_at` null where the schedule is over. Returns whether it applied: somebody else may have fired it.
+CREATE FUNCTION planq_fire_schedule(
+    p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    g CONSTANT planq_firing := json_populate_record(NULL::planq_firing, p_given);
+    s schedules;
+BEGIN
+    UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), next_at = p_next_at,
+        is_active = p_next_at IS NOT NULL, last_job_id = g.job_id
+    WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at
+    RETURNING * INTO s;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM planq_submit_jobs(json_build_array(planq_scheduled_job(s, g)), NULL, NULL);
+    RETURN true;
+END $$;
+
+-- The `planq_new_job` of a schedule, whose budget is what is left for it. An agent has a strategy and a loop block of its own,
+-- within the policy of the job that asked.
+CREATE FUNCTION planq_scheduled_job(s schedules, g planq_firing) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('id', g.job_id, 'tenant_id', s.tenant_id, 'strategy', coalesce(g.strategy, s.strategy),
+        'model', g.model, 'limits', s.limits::text, 'tools', to_json(s.tools), 'metadata', g.metadata, 'input', s.input,
+        'user_id', s.user_id, 'trace_id', g.trace_id, 'agent_name', s.agent, 'agent_version', g.agent_version,
+        'skill_versions', to_json(g.skill_versions), 'budget', s.budget::text, 'priority', s.priority,
+        'origin', json_strip_nulls(json_build_object('conversation_id', s.conversation_id, 'schedule', s.id)),
+        'loop_block', CASE WHEN s.agent IS NULL THEN s.loop_block::text ELSE g.loop_block END,
+        'expires_seconds', least((s.limits->>'queue_timeout_seconds')::float8, (s.limits->>'job_timeout_seconds')::float8))
+$$;
+
+-- ReminderFired: makes the job of a schedule that is due a turn of its conversation, and moves the schedule on, in one commit.
+-- `p_given` is a `planq_firing`, and `p_next_at` null where the schedule is over. The turn waits for those before it, whatever the
+-- policy, and belongs to whom the reminder is for. Returns what planq_receive_message does; null where somebody else has fired it,
+-- or its agent has just got another version; the outcome is `closed` or `gone`, and nothing stored, where the conversation takes
+-- nothing any more.
+CREATE FUNCTION planq_fire_reminder(
+    p_tenant text, p_schedule uuid, p_due_at timestamptz, p_next_at timestamptz, p_given json
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    g CONSTANT planq_firing := json_populate_record(NULL::planq_firing, p_given);
+    s schedules;
+    c conversations;
+    v_received json;
+BEGIN
+    SELECT * INTO c FROM conversations WHERE tenant_id = p_tenant AND id = (
+        SELECT o.conversation_id FROM schedules o WHERE o.id = p_schedule AND o.tenant_id = p_tenant) FOR NO KEY UPDATE;
+    -- Who fires it holds the conversation, so it is looked at anew.
+    SELECT * INTO s FROM schedules WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF c.id IS NULL OR c.is_closed THEN
+        RETURN json_build_object('outcome', CASE WHEN c.id IS NULL THEN 'gone' ELSE 'closed' END);
+    END IF;
+    s.budget := planq_budget_left(s.budget, s.last_job_id);
+    v_received := planq_receive_message(
+        json_build_object('id', g.message_id, 'conversation_id', c.id, 'tenant_id', c.tenant_id, 'channel', c.channel,
+            'thread', c.thread, 'user_id', s.user_id, 'text', s.input, 'metadata', g.metadata, 'policy', 'queue',
+            'debounce_seconds', 0, 'debounce_most_seconds', 0, 'may_answer', false, 'agent', s.agent,
+            'agent_version', g.agent_version, 'named_agent', s.agent, 'names_version', false, 'is_job', true, 'patient', true),
+        planq_scheduled_job(s, g));
+    IF v_received->>'outcome' <> 'accepted' THEN
+        RETURN NULL;
+    END IF;
+    UPDATE schedules SET budget = s.budget, next_at = p_next_at, is_active = p_next_at IS NOT NULL, last_job_id = g.job_id
+    WHERE id = p_schedule AND tenant_id = p_tenant AND is_active AND next_at = p_due_at;
+    IF NOT FOUND THEN  -- it was deleted just now: nothing of this has happened
+        RAISE SQLSTATE '40001';
+    END IF;
+    RETURN v_received;
+END $$;
+
+-- Whether a job runs no more: it has ended, or is there no more; true for none.
+CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM jobs j WHERE j.id = p_job AND NOT planq_is_ended(j.status))
+$$;
