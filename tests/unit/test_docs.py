@@ -252,6 +252,22 @@ def test_the_readme_is_short() -> None:
     assert PAGES["README.md"].count("\n") <= 130
 
 
+def test_the_tree_of_folders_has_each_folder_with_code_and_none_that_is_gone() -> None:
+    path, drawn = list[str](), set[str]()
+    for line in blocks("text", section("architecture", "The folders"))[0].splitlines():
+        drawing = re.fullmatch(r"((?:  )*)([\w-]+)/(?: +\S.*)?", line)
+        assert drawing, line
+        path[len(drawing[1]) // 2 :] = [drawing[2]]
+        drawn.add("/".join(path))
+    levels = dict.fromkeys(("api", "deploy", "shared", "worker"), 3) | {"tests": 2}
+    files = {one for room in levels for kind in ("*.py", "*.sql") for one in (ROOT / room).rglob(kind)}
+    folders = {one.relative_to(ROOT).parts[:-1] for one in files}
+    with_code = {"/".join(one[: levels[one[0]]]) for one in folders if not {"routes", "commands"} & set(one)}
+
+    assert with_code - drawn == set(), "draw these in docs/architecture.md"
+    assert {one for one in drawn if not (ROOT / one).is_dir()} == set()
+
+
 def test_every_path_that_is_named_exists() -> None:
     rooms = "api|worker|shared|deploy|tests|docs"
     named = {
