@@ -10,8 +10,8 @@ tuples pass for arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jsonschema_rs
 
@@ -43,39 +43,36 @@ _MOST_WORK = 100_000_000
 """Most questions that one value may be asked: 3 ns each (2026-11), so less than a second."""
 
 
-class QuickCheck:
-    """The check of one schema, for values that are known and for those with parts that are not."""
+class QuickCheck(NamedTuple):
+    """The check of one schema: `is_valid` returns True for a value that is certainly valid; False means nothing.
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Precondition: the schema is valid and not deeply nested."""
-        self._strict, self._most = _compiled(schema, partial=False)
-        self._partial, _ = _compiled(schema, partial=True)
+    It takes too long for more than `most_parts` parts, and raises ValueError for what is no JSON.
+    """
 
-    def is_surely_valid(self, value: Any, parts: int, *, partial: bool = False) -> bool:
-        """Return True for a value that is certainly valid; False means nothing, also that it would take too long.
+    is_valid: Callable[[Any], bool]
+    most_parts: int
 
-        `parts` is how many parts the value has; with `partial`, some may be `UNKNOWN`.
-        """
-        check = self._partial if partial else self._strict
-        if check is None or parts * self._most > _MOST_WORK:
-            return False
-        try:
-            return check.is_valid(value)
-        except ValueError:  # no JSON
-            return False
+
+NEVER = QuickCheck(lambda _: False, 0)
+"""Where the schema says something that is left to the bounded check."""
+
+
+def quick_check(schema: Mapping[str, Any], *, partial: bool) -> QuickCheck:
+    """Return the quick check of a schema, `NEVER` where there is none; with `partial`, parts may be `UNKNOWN`.
+
+    Precondition: the schema is valid and not deeply nested.
+    """
+    writer = _Writer(schema, partial)
+    try:
+        written = writer.part(schema)
+        check = jsonschema_rs.Draft202012Validator(written, validate_formats=True, offline=True)
+    except (_NeedsBoundedCheck, ValueError, RecursionError):
+        return NEVER
+    return QuickCheck(check.is_valid, _MOST_WORK // max(writer.most, 1))
 
 
 class _NeedsBoundedCheck(Exception):
     """The schema says something that is left to the bounded check."""
-
-
-def _compiled(schema: Mapping[str, Any], *, partial: bool) -> tuple[jsonschema_rs.Draft202012Validator | None, int]:
-    writer = _Writer(schema, partial)
-    try:
-        written = writer.part(schema)
-        return jsonschema_rs.Draft202012Validator(written, validate_formats=True, offline=True), writer.most
-    except (_NeedsBoundedCheck, ValueError, RecursionError):
-        return None, 0
 
 
 class _Writer:

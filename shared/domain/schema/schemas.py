@@ -20,7 +20,7 @@ from referencing.exceptions import Unresolvable
 
 from planq.shared.domain.errors import Misconfigured, capped
 from planq.shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
-from planq.shared.domain.schema.quick_check import QuickCheck
+from planq.shared.domain.schema.quick_check import quick_check
 from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
 from planq.shared.domain.schema.validators import (
     MAX_STEPS,
@@ -32,7 +32,7 @@ from planq.shared.domain.schema.validators import (
     TooCostly,
 )
 from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.domain.values.describe import MAX_DEPTH, excerpt, is_deeper_than
 from planq.shared.domain.values.pointers import Tokens, to_pointer
 
 __all__ = [
@@ -51,9 +51,6 @@ __all__ = [
     "violations",
 ]
 
-MAX_DEPTH = 100
-"""Deepest nesting of a value or a schema. The validator recurses, and Python allows it about 1000 frames."""
-
 _COMPILED_KEPT = 1_024
 
 
@@ -63,7 +60,8 @@ class Schema:
     def __init__(self, schema: Mapping[str, Any], *, remembers: bool = True) -> None:
         self._strict = BoundedSchema(schema, partial=False, remembers=remembers)
         self._partial = BoundedSchema(schema, partial=True, remembers=remembers)
-        self._quick = QuickCheck(schema)
+        self._quick = quick_check(schema, partial=False)
+        self._quick_partial = quick_check(schema, partial=True)
 
     def violations(
         self,
@@ -84,9 +82,12 @@ class Schema:
             parts = _parts(value)
         if parts is None:
             return [Defect("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
-        if self._quick.is_surely_valid(value, parts, partial=partial):
-            return []
-        bounded = self._partial if partial else self._strict
+        quick, bounded = (self._quick_partial, self._partial) if partial else (self._quick, self._strict)
+        try:
+            if parts <= quick.most_parts and quick.is_valid(value):
+                return []
+        except ValueError:  # no JSON, of which the bounded check says what is wrong
+            pass
         try:
             faults = bounded.faults(value, Steps() if steps is None else steps)
         except TooCostly:

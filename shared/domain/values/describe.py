@@ -9,6 +9,9 @@ from typing import Any
 
 from planq.shared.domain.errors import capped
 
+MAX_DEPTH = 100
+"""Deepest nesting of a value or a schema. The check of a schema recurses, and Python allows it about 1000 frames."""
+
 _EXCERPT_CHARS = 80
 
 
