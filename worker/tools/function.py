@@ -20,9 +20,9 @@ from planq.shared.domain.errors import (
     OutcomeUnknown,
 )
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
-from planq.shared.domain.results.output import output_text
 from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
+from planq.shared.domain.values.encoding import output_text
 from planq.shared.ports import NotHappened, Ownership, RichOutput, Suspended, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place

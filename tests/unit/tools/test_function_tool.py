@@ -20,9 +20,9 @@ from planq.shared.domain.errors import (
     Misconfigured,
 )
 from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import check_schema, violations
 from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
+from planq.shared.domain.values.encoding import output_text
 from planq.shared.ports import Suspended, ToolContext
 from planq.worker.tools import ToolServices, tool
 from tests.unit.tools.conftest import Make

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from planq.shared.domain.errors import InvalidOutput, Misconfigured
 from planq.shared.domain.plan.document import parse_plan
 from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import violations
+from planq.shared.domain.values.encoding import output_text
 from planq.shared.ports import Question, RichOutput, Suspended, ToolContext
 from planq.testing import AskedQuestion, tool_context
 from planq.worker.tools import Artifact, ToolResponse, tool
