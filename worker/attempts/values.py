@@ -20,11 +20,10 @@ from planq.shared.domain.jobs.retry import Phase
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
 from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
-from planq.shared.domain.results.output import output_text
 from planq.shared.domain.schema.schemas import Steps, compile_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.encoding import JsonText, encode, measure, most_parts
+from planq.shared.domain.values.encoding import JsonText, encode, measure, most_parts, output_text
 from planq.shared.domain.values.pointers import Path
 from planq.shared.domain.values.preview import preview_json
 from planq.shared.ports import (
@@ -229,7 +228,7 @@ def _ready(
     if defects:
         shown = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {shown}")
-    identity = identify(output)
+    identity = identify(output) if b'"artifact_id"' in body else None  # most outputs are no artifacts
     artifact = None if identity is None else _record(identity, definition.skill_id or claim.skill_id)
     if len(body) <= limits.inline:
         return ReadyOutput(body, artifact)

@@ -97,6 +97,8 @@ def parse(text: str) -> Reference | None:
     Nothing is trimmed: surrounding blanks make it plain text. Leading zeros of the step are allowed. None does not
     tell plain text from a malformed reference; `is_malformed` does.
     """
+    if not text.startswith("$"):
+        return None
     return _parse_known(text) if len(text) <= _KNOWN_CHARS else _parse(text)
 
 

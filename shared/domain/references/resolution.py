@@ -142,7 +142,7 @@ def _given_away(arguments: Any, outputs: Mapping[int, Any], owned: Collection[in
     """Return the references whose values need no copy, with what each counts; none where that would be too much."""
     named = [(reference.step, text) for _, text in walk_strings(arguments) for reference in _references(text)]
     times = Counter(step for step, _ in named)
-    given = {text: outputs[step].size for step, text in named if step in owned and times[step] == 1 and _whole(text)}
+    given = {text: outputs[step].size for step, text in named if step in owned and times[step] == 1 and parse(text)}
     return given if sum(given.values()) <= max_size else {}
 
 
@@ -150,8 +150,7 @@ def _resolve_text(
     text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[MissingReference], max_size: int, left: int
 ) -> Any:
     """Return what a text stands for; raises `InvalidArguments` where that has more than the `left` of `max_size`."""
-    reference = _whole(text)
-    if reference is not None:
+    if (reference := parse(text)) is not None:
         return _value(reference, text, outputs, tokens, missing)
     cut = pieces(text)
     if cut is None:
@@ -179,14 +178,9 @@ def _too_large(max_size: int) -> InvalidArguments:
     )
 
 
-def _whole(text: str) -> Reference | None:
-    return parse(text) if text.startswith("$") else None
-
-
 def _references(text: str) -> Iterator[Reference]:
     """Yield the references of one text, those that `_resolve_text` replaces."""
-    reference = _whole(text)
-    if reference is not None:
+    if (reference := parse(text)) is not None:
         yield reference
         return
     for piece in pieces(text) or ():
