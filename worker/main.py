@@ -219,7 +219,9 @@ def _composed(
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease)
-    in_flight = InFlightWork(lease, fence.note_change if processes is None else processes.notify)
+    in_flight = (
+        InFlightWork(lease, on_acting=fence.is_acting) if processes is None else InFlightWork(lease, processes.notify)
+    )
     runtime = LaneRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )

@@ -37,7 +37,7 @@ from functools import partial
 from planq.shared.domain.errors import DatabaseUnavailable, OwnershipLost
 from planq.shared.domain.jobs.states import Effect, Recovery
 from planq.shared.ports.jobs.claims import StepClaim
-from planq.shared.ports.jobs.sweep import Attempt, Place
+from planq.shared.ports.jobs.sweep import Attempt
 
 _log = logging.getLogger("planq.fence")
 
@@ -54,7 +54,7 @@ _SIGEV_SIGNAL = 0
 
 
 class Fence:
-    """One for a worker, in the process whose end ends its calls; `note_change` and `is_acting` are for any thread."""
+    """One for a worker, in the process whose end ends its calls; `is_acting` is for any thread."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -68,11 +68,6 @@ class Fence:
         """Begin to watch. `stop` ends the calls, or begins to; it is called from a thread of its own, and again."""
         self._stop = stop
         threading.Thread(target=self._watch, name="planq-fence", daemon=True).start()
-
-    def note_change(self, kind: str, place: Place, number: int) -> None:
-        """Take note of a change of `InFlightWork` of this process."""
-        if kind in ("acting", "still"):
-            self.is_acting(kind == "acting")
 
     def is_acting(self, acting: bool) -> None:
         """Take note that calls of writes may act from now on, or that none does any more."""

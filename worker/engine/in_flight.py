@@ -122,11 +122,12 @@ class InFlightWork:
         lease: Lease | None = None,
         on_change: Callable[[str, Place, int], None] = lambda *_: None,
         clock: Callable[[], float] = monotonic,
+        on_acting: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """Without a `lease`, which the `Owner` of each call asks as well, there is none to lose. `clock` in seconds.
 
-        `ends_in` may be set before the first claim: it is called with the seconds after which a job may run out of
-        time that is carried out here.
+        `on_acting` is called from any thread, with whether calls of writes may act. `ends_in` may be set before the
+        first claim: it is called with the seconds after which a job may run out of time that is carried out here.
         """
         self.lease = lease
         self._on_change = on_change
@@ -139,7 +140,12 @@ class InFlightWork:
         self._running: dict[Attempt, RunningAttempt] = {}
         self._abandoned: set[Attempt] = set()
         self.late_outcomes = 0
-        self.writes = Writes(lambda kind, attempt: on_change(kind, attempt.place, attempt.number))
+
+        def note(kind: str, attempt: Attempt) -> None:
+            on_change(kind, attempt.place, attempt.number)
+            on_acting(kind == "acting")
+
+        self.writes = Writes(note)
 
     # From any thread: looking into a dict or copying its values is one step of the interpreter. The rest: on the loop
 

@@ -34,7 +34,7 @@ acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
 length, margin = (30, 20) if stops or renews else (4, 3)
 lease = Lease(timedelta(seconds=length), timedelta(seconds=margin))
 fence = Fence(lease)
-writes = Writes(lambda kind, attempt: fence.note_change(kind, attempt.place, attempt.number))
+writes = Writes(lambda kind, _: fence.is_acting(kind == "acting"))
 call = writes.calling(Attempt(UUID(int=1), 1))
 if acts:
     call.__enter__()
