@@ -89,7 +89,7 @@ class WakeOutcome:
         What it made ready is in `round`, None for its own; `unit` are the further steps of its unit.
         """
         if not result.applied:
-            return cls(claim.attempt, (), result.taken, error, poisoned, is_late=True)
+            return cls(claim.attempt, error=error, poisoned=poisoned, is_late=True)
         end = unit[-1].claim if unit else claim
         ref = end.ref if isinstance(end, StepClaim) else StepRef(end.job_id, end.round, 0)
         wakes: Sequence[Wake] = ()

@@ -316,7 +316,7 @@ class Dispatcher:
             return WakeOutcome()
         chain.running = running
         # For whom the claim holds its slot, its wake-up may not have known.
-        is_slow = isinstance(claim, StepClaim) and self._is_slow(claim.tool_name)
+        is_slow = isinstance(claim, StepClaim) and claim.effect is not Effect.PURE
         chain.become(Party(claim.tenant_id, claim.priority, is_slow))
         shown = wake_of(claim, links) if tracked else None
         started = self._clock()

@@ -151,7 +151,7 @@ class Slots:
     def note_lag(self, seconds: float) -> None:
         """Take note of how late the loop was just now."""
         now = self._clock()
-        if seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
+        if self._few and seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
             self._lagged_until = now + _LATELY_SECONDS
         self._room = _after_look(seconds, self._room, self._few)
         self._bulk_room = _after_look(seconds, self._bulk_room, self._bulk)
@@ -166,7 +166,7 @@ class Slots:
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
         mine = self._shares[party.tenant]
-        if self._is_short and self._left_while_short(party) < 0:
+        if self._clock() < min(self._lagged_until, self._several_until) and self._left_while_short(party) < 0:
             return True
         if party.priority is Priority.BULK and not party.is_slow and self._bulk_left(party) < 0:
             return True
@@ -192,10 +192,6 @@ class Slots:
         left = self._bulk - self._bulk_held
         return left if party.is_slow or not self._is_bulk_bounded else min(left, self._bulk_room - self._bulk_quick)
 
-    @property
-    def _is_short(self) -> bool:
-        return self._few > 0 and self._clock() < min(self._lagged_until, self._several_until)
-
     def _left_while_short(self, party: Party) -> int:
         left = self._few - self._shares[party.tenant]
         return left if party.is_slow else min(left, self._room - self._quick[party.tenant])
@@ -209,7 +205,7 @@ class Slots:
         else:
             most += self._few if not party.is_slow and 2 * self._slow > self._count else 0
             left = most - self._held
-        if self._is_short:
+        if self._clock() < min(self._lagged_until, self._several_until):
             left = min(left, self._left_while_short(party))
         return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_left(party)))
 
