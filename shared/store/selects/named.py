@@ -64,7 +64,7 @@ def _text_for(name: str, given: tuple[tuple[str, Given], ...]) -> bytes:
     return str(select.compile(dialect=_DIALECT)).encode()
 
 
-def newest_first(rows: Select[Any], id: Any, below: UUID | None, limit: int) -> Select[Any]:
+def newest_first(rows: Select[Any], id: Any, below: UUID | int | None, limit: int) -> Select[Any]:
     """Return a page of rows in the order of a key, the greatest first, of those below `below` if given."""
     return (rows if below is None else rows.where(id < below)).order_by(id.desc()).limit(limit)
 

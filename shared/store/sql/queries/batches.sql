@@ -1,24 +1,5 @@
 -- Batches as their callers see them, and what their intake looks for.
 
--- name: get_batch
--- A batch, and how many of its lines are unfinished jobs.
-SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
-FROM batches b WHERE b.id = %(id)s AND b.tenant_id = %(tenant_id)s
-
--- name: list_batches
--- A page of batches, newest first.
-SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
-FROM batches b
-WHERE b.tenant_id = %(tenant_id)s AND (%(status)s::text IS NULL OR b.status = %(status)s)
-  AND (%(below)s::uuid IS NULL OR b.id < %(below)s)
-ORDER BY b.id DESC LIMIT %(limit)s
-
--- name: batch_errors
--- A page of the lines with an error, in the order of the file.
-SELECT line, custom_id, status, job_id, error FROM batch_lines
-WHERE batch_id = %(id)s AND tenant_id = %(tenant_id)s AND error IS NOT NULL AND line > %(after)s
-ORDER BY line LIMIT %(limit)s
-
 -- name: received_lines
 -- As many as are to be looked at together, one in any case.
 SELECT line, raw FROM (

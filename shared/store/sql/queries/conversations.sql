@@ -34,23 +34,6 @@ JOIN elicitations e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenan
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
 ORDER BY planq_may_answer(e, j.user_id, false) DESC, e.id LIMIT 1
 
--- name: list_conversations
--- Conversations of a tenant, newest first, with the versions of agents that they keep, by name.
-SELECT c.*, (SELECT json_object_agg(k.agent, k.version ORDER BY k.agent) FROM conversation_agents k
-             WHERE k.conversation_id = c.id AND k.tenant_id = c.tenant_id) AS agent_versions
-FROM conversations c
-WHERE tenant_id = %(tenant_id)s
-  AND (%(channel)s::text IS NULL OR channel = %(channel)s)
-  AND (%(thread)s::text IS NULL OR thread = %(thread)s)
-  AND (%(below)s::uuid IS NULL OR id < %(below)s)
-ORDER BY id DESC LIMIT %(limit)s
-
--- name: get_conversation
--- One conversation, with the versions of agents that it keeps, by name.
-SELECT c.*, (SELECT json_object_agg(k.agent, k.version ORDER BY k.agent) FROM conversation_agents k
-             WHERE k.conversation_id = c.id AND k.tenant_id = c.tenant_id) AS agent_versions
-FROM conversations c WHERE tenant_id = %(tenant_id)s AND id = %(id)s
-
 -- name: begin_conversation
 -- Stores a conversation without a message, and the version of its agent that it keeps where one is named; no row where the
 -- channel has the thread.
@@ -75,13 +58,6 @@ WITH kept AS (
 )
 UPDATE conversations SET policy = %(policy)s, is_closed = %(is_closed)s, agent = %(agent)s, follows_agent = %(follows_agent)s
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s
-
--- name: list_conversation_messages
--- Rows of a conversation, newest first.
-SELECT * FROM conversation_messages
-WHERE tenant_id = %(tenant_id)s AND conversation_id = %(conversation_id)s
-  AND (%(below)s::bigint IS NULL OR sequence < %(below)s)
-ORDER BY sequence DESC LIMIT %(limit)s
 
 -- name: list_job_messages
 -- Rows of a job, oldest first; the call of its chained tool from where the job keeps it, unless its turn is written down.

@@ -1,0 +1,59 @@
+"""Batches of a tenant, and the lines of them, for who looks after them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, func, select
+
+from planq.shared.store.batches.tables import BatchLineRow, BatchRow
+from planq.shared.store.selects.named import named, newest_first, where_given
+
+b: Any = BatchRow
+line: Any = BatchLineRow
+
+_RUNNING = (
+    select(func.count()).where(line.batch_id == b.id, line.status == "admitted").scalar_subquery().label("running")
+)
+"""How many lines of a batch are unfinished jobs."""
+
+_LINE = (line.line, line.custom_id, line.status, line.job_id, line.error)
+
+
+@named
+def get_batch(tenant_id: str, id: UUID) -> Select[Any]:
+    """Select a batch."""
+    return select(b, _RUNNING).where(b.tenant_id == tenant_id, b.id == id)
+
+
+@named
+def list_batches(tenant_id: str, status: str | None, below: UUID | None, limit: int) -> Select[Any]:
+    """Select a page of batches, newest first."""
+    rows = select(b, _RUNNING).where(b.tenant_id == tenant_id)
+    return newest_first(where_given(rows, {b.status: status}), b.id, below, limit)
+
+
+@named
+def batch_errors(tenant_id: str, id: UUID, after: int, limit: int) -> Select[Any]:
+    """Select a page of the lines with an error, in the order of the file."""
+    rows = select(*_LINE).where(line.batch_id == id, line.tenant_id == tenant_id, line.error.is_not(None))
+    return rows.where(line.line > after).order_by(line.line).limit(limit)
+
+
+def _ended(tenant_id: str, id: UUID, status: str | None) -> Select[Any]:
+    rows = select(*_LINE, line.settled).where(line.batch_id == id, line.tenant_id == tenant_id)
+    return where_given(rows.where(line.status.in_(["completed", "failed", "cancelled"])), {line.status: status})
+
+
+@named
+def lines_by_input(tenant_id: str, id: UUID, status: str | None, after: int, limit: int) -> Select[Any]:
+    """Select a page of the lines that have ended, in the order of the file."""
+    return _ended(tenant_id, id, status).where(line.line > after).order_by(line.line).limit(limit)
+
+
+@named
+def lines_by_completion(tenant_id: str, id: UUID, status: str | None, after: int, limit: int) -> Select[Any]:
+    """Select a page of the lines that have ended, in the order in which they did."""
+    rows = _ended(tenant_id, id, status).where(line.settled.is_not(None), line.settled > after)
+    return rows.order_by(line.settled).limit(limit)

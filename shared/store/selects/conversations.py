@@ -1,0 +1,46 @@
+"""Conversations of a tenant, and what was said in them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from planq.shared.store.conversations.tables import ConversationAgentRow, ConversationMessageRow, ConversationRow
+from planq.shared.store.selects.named import named, newest_first, where_given
+
+c: Any = ConversationRow
+k: Any = ConversationAgentRow
+m: Any = ConversationMessageRow
+
+_AGENT_VERSIONS = (
+    select(func.json_object_agg(k.agent, aggregate_order_by(k.version, k.agent)))
+    .where(k.conversation_id == c.id, k.tenant_id == c.tenant_id)
+    .scalar_subquery()
+    .label("agent_versions")
+)
+"""The versions of agents that a conversation keeps, by name."""
+
+
+@named
+def list_conversations(
+    tenant_id: str, channel: str | None, thread: str | None, below: UUID | None, limit: int
+) -> Select[Any]:
+    """Select conversations of a tenant, newest first."""
+    rows = select(c, _AGENT_VERSIONS).where(c.tenant_id == tenant_id)
+    return newest_first(where_given(rows, {c.channel: channel, c.thread: thread}), c.id, below, limit)
+
+
+@named
+def get_conversation(tenant_id: str, id: UUID) -> Select[Any]:
+    """Select one conversation."""
+    return select(c, _AGENT_VERSIONS).where(c.tenant_id == tenant_id, c.id == id)
+
+
+@named
+def list_conversation_messages(tenant_id: str, conversation_id: UUID, below: int | None, limit: int) -> Select[Any]:
+    """Select rows of a conversation, newest first."""
+    rows = select(m).where(m.tenant_id == tenant_id, m.conversation_id == conversation_id)
+    return newest_first(rows, m.sequence, below, limit)
