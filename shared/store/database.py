@@ -110,13 +110,14 @@ def stored_text(value: Any) -> str | None:
     return None if value is None else json_text(value)
 
 
-def record(kind: type[Record], row: Row) -> Record:
+def record(kind: type[Record], row: Row, /, **more: Any) -> Record:
     """Return the record that a row, or an object from SQL, is: a dataclass whose fields have its names.
 
+    `more` are fields that the row has not, or has otherwise: `ref=row` where the row says also which step it is of.
     Other names mean nothing, and what has its type already is taken as it is. JSON of users (`Any`, the values of
     mappings) is not looked at: NUL, lone surrogates and integers of any size pass. Raises `ValueError` for others.
     """
-    return cast(Record, _reader(cast(Any, kind)).validate_python(row))
+    return cast(Record, _reader(cast(Any, kind)).validate_python({**row, **more} if more else row))
 
 
 @cache

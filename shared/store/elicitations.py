@@ -101,7 +101,7 @@ class QuestionSweep:
     async def expired(self, limit: int) -> Sequence[ExpiredQuestion]:
         """Return waiting steps whose question nobody answered in time."""
         rows = await self._database.fetch_all("expired_questions", limit=limit)
-        return [record(ExpiredQuestion, {**row, "ref": row}) for row in rows]
+        return [record(ExpiredQuestion, row, ref=row) for row in rows]
 
     async def expire(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
         """Do to the step that nobody answered what `after` says."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -10,7 +11,6 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.messages import ShownHistory
 from planq.shared.domain.errors import InvalidArguments, capped, storable
-from planq.shared.domain.jobs.budget import Holder, ReservationRequest
 from planq.shared.domain.jobs.elicitations import (
     MAX_ELICITATION_CHARS,
     AfterAnswer,
@@ -35,10 +35,69 @@ from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ArtifactRecord, PayloadRecord, TransitionResult
+from planq.shared.ports.jobs.store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
 from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again
 from planq.shared.store.database import Row, json_text, record, sql_fields, storable_fields, stored_text
 from planq.shared.store.ids import new_id
+
+NOTHING = ClaimRequest(Lane.IO, 0, False)
+SqlValue = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One call of a batch: `text` is its JSON object without the opening brace and its number.
+
+    `owner` says whose it is: interactive work passes the batch of bulk work also where both are of one tenant.
+    """
+
+    job: str
+    text: str
+    take: ClaimRequest
+    weight: int
+    owner: str
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[str, Any],
+        claim: StageClaim | StepClaim | None = None,
+        take: ClaimRequest | None = None,
+        weight: int = 1,
+    ) -> BatchItem:
+        """Return the item of a call with these fields, `job` among them; raises ValueError for what is no JSON."""
+        owner = "" if claim is None else f"{claim.priority} {claim.tenant_id}"
+        return cls(fields["job"], json_text(fields)[1:], take or NOTHING, weight, owner)
+
+
+def array_of(items: Sequence[BatchItem]) -> str:
+    """Return the items as the SQL functions take them: numbered, in the order of their jobs' ids."""
+    ordered = sorted(enumerate(items), key=lambda numbered: numbered[1].job)
+    return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in ordered]) + "]"
+
+
+def shared_out(items: Sequence[BatchItem], row: Row) -> Iterator[tuple[int, SqlValue]]:
+    """Yield what each of the items gets that applied in one job: every one what it takes over, the last one the rest.
+
+    For the others it is as if they had come before: the job went on executing.
+    """
+    applied: list[int] = sorted(row["applied"])
+    claims = list(row["taken"] or ())
+    for n in applied:
+        is_last = n == applied[-1]
+        status = row["job_status"]
+        steps = items[n].take.steps
+        outcome = {
+            "applied": True,
+            "status": StepStatus.SUCCEEDED,
+            "job_status": status if is_last or status not in STAGES else JobStatus.EXECUTING,
+            "stage_attempt": row["stage_attempt"],
+            "taken": claims[:steps],
+            "ready": row["ready"] if is_last else (),
+            "stage": row["stage"] if is_last else None,
+        }
+        claims = claims[steps:]
+        yield n, outcome
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
@@ -69,39 +128,22 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
     return fence
 
 
-def holder_to_json(holder: Holder, wanted: ReservationRequest) -> dict[str, Any]:
-    """Return the form in which `planq_reserve` takes who reserves, and for which call."""
-    return {
-        "job": str(holder.job_id),
-        "round": holder.round,
-        "index": holder.index,
-        "attempt": holder.attempt,
-        "call": None if wanted.call_id is None else str(wanted.call_id),
+def end_fields(end: JobEnd) -> dict[str, Any]:
+    """Return the fields of an item of `planq_end_jobs`."""
+    fields: dict[str, Any] = {
+        "status": str(end.status),
+        "answer": end.answer,
+        "error": None if end.error is None else json_text(end.error.to_json()),
     }
-
-
-def wanted_to_json(wanted: ReservationRequest) -> dict[str, Any]:
-    """Return the form in which `planq_reserve` takes what is wanted."""
-    return {
-        "asked": wanted.asked_tokens,
-        "reply": wanted.reply_tokens,
-        "least": wanted.least_tokens,
-        "calls": wanted.model_calls,
-        "steps": wanted.steps,
-        "asked_usd": None if wanted.price is None else wanted.price.asked_usd,
-        "token_usd": None if wanted.price is None else wanted.price.token_usd,
-        "may_ask": wanted.may_ask,
-    }
-
-
-def made_to_json(made: Sequence[ModelCall]) -> dict[str, Any]:
-    """Return the form in which `planq_reserve` takes what calls have used that are not recorded yet."""
-    return {
-        "input": sum(call.input_tokens for call in made),
-        "output": sum(call.output_tokens for call in made),
-        "cost": float(sum(call.cost_usd or 0 for call in made)),
-        "calls": len(made),
-    }
+    if end.output is not None:
+        fields["output"] = stored_text(end.output)
+    if end.chained is not None:
+        fields["chained"] = stored_text(end.chained)
+    if end.stop_reason is not None:
+        fields["stop_reason"] = str(end.stop_reason)
+    if end.messages:
+        fields["messages"] = list(map(storable_fields, end.messages))
+    return fields
 
 
 class CalledArguments:
@@ -165,7 +207,7 @@ def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: Payloa
     """Return the fields of a `planq_outcome` in which a step has succeeded."""
     fields: dict[str, Any] = {"output": stored_text(output)}
     if artifact is not None:
-        fields["artifact"] = artifact_text(artifact)
+        fields["artifact"] = json_text(_artifact_fields(artifact))
     if payload is not None:
         fields |= {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
     return fields
@@ -195,11 +237,6 @@ def after_answer_fields(after: AfterAnswer) -> dict[str, Any]:
             return {"error": json_text(error.to_json())}
         case ContinueStep():
             return {}
-
-
-def artifact_text(artifact: ArtifactRecord) -> str:
-    """Return the JSON in which the transitions take an artifact."""
-    return json_text(_artifact_fields(artifact))
 
 
 def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
@@ -235,35 +272,34 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
     job_tree = value["job_tree"]
     if limits := job_tree.get("limits"):
         job_tree = {**job_tree, "limits": Limits.from_json(limits)}
-    fields = {
-        **value,
+    return record(
+        StepClaim,
+        value,
         **job_tree,
-        "ref": value,
-        "outputs": {index: known_output(stored) for index, stored in value["outputs"].items()},
-        "wanted": [path_of(path) for path in value["wanted"] or ()],
-        "policies": [block["policy"] for block in value["loops"] if block.get("policy")],
-    }
-    return record(StepClaim, fields)
+        ref=value,
+        outputs={index: known_output(stored) for index, stored in value["outputs"].items()},
+        wanted=[path_of(path) for path in value["wanted"] or ()],
+        policies=[block["policy"] for block in value["loops"] if block.get("policy")],
+    )
 
 
 def stage_claim(value: Mapping[str, Any]) -> StageClaim:
     """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at."""
     results, source = value["results"], value["forked_from"]
-    fields = {
-        **value,
-        **(value["job_tree"] or {}),
-        "limits": Limits.from_json(value["limits"]),
-        "reuse": {
+    return record(
+        StageClaim,
+        {**value, **(value["job_tree"] or {})},
+        limits=Limits.from_json(value["limits"]),
+        reuse={
             index: {"job_id": source, "index": reused}
             for index, reused in (value["plan_reuse"] or {}).items()
             if source
         },
-        "results": None if results is None else step_results(results),
-        "rounds": round_records(value["rounds"] or (), value["merged"] or ()),
-        "history": ShownHistory.of(value["history"]),
-        "tried": value["tried"] or {},
-    }
-    return record(StageClaim, fields)
+        results=None if results is None else step_results(results),
+        rounds=round_records(value["rounds"] or (), value["merged"] or ()),
+        history=ShownHistory.of(value["history"]),
+        tried=value["tried"] or {},
+    )
 
 
 def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
@@ -300,7 +336,7 @@ def transition_result(value: Mapping[str, Any]) -> TransitionResult:
     taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in fields.get("taken", ())]
     if "stage" in fields:
         taken.append(stage_claim(fields["stage"]))
-    return record(TransitionResult, {**fields, "taken": taken})
+    return record(TransitionResult, fields, taken=taken)
 
 
 def array_text(items: Iterable[object]) -> str:

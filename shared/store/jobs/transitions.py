@@ -7,7 +7,7 @@ commit. Each caller makes its own item and reads its own result, so a defect the
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -42,34 +42,25 @@ from planq.shared.ports.jobs.store import (
 )
 from planq.shared.store.batching import Batcher
 from planq.shared.store.conversations.turns import history
-from planq.shared.store.database import Database, as_json, json_text, query, sql_fields, stored_text
+from planq.shared.store.database import Database, Row, as_json, json_text, query, sql_fields, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import children_text, outcomes
 from planq.shared.store.jobs.codec import (
+    NOTHING,
+    BatchItem,
+    SqlValue,
+    array_of,
     elicitation_text,
-    holder_to_json,
-    made_to_json,
+    end_fields,
     outcome_fields,
+    shared_out,
     stage_claim,
     stage_fence,
     step_claim,
     step_to_json,
     transition_result,
-    wanted_to_json,
 )
 from planq.shared.store.jobs.ends import serve_ends
-from planq.shared.store.jobs.items import (
-    LATE,
-    NOTHING,
-    BatchItem,
-    SqlValue,
-    array,
-    end_fields,
-    in_order,
-    item_of,
-    shared_out,
-    weight_of_success,
-)
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
@@ -81,7 +72,11 @@ _SUCCESSES_TOGETHER = 256
 """Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
 64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
 
+_BYTES_OF_A_SUCCESS = 16 * 1024
+"""A success that is longer counts as several, so that a statement stays within a few megabytes."""
+
 _OWNER = attrgetter("owner")
+_LATE: SqlValue = {"applied": False}
 
 _MOST_ASKED_ABOUT = 100
 """Steps at which a worker looks that is about to ask whether it may call its own."""
@@ -101,11 +96,20 @@ class PostgresJobStore:
         )
         self._ending = Batcher(self._end_jobs, owner_of=_OWNER)
         # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
-        self._succeeding: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
-        self._failing: dict[Lane, Batcher[BatchItem, SqlValue]] = {}
+        self._succeeding = defaultdict[Lane, Batcher[BatchItem, SqlValue]](
+            lambda: Batcher(
+                self._succeed_steps,
+                max_weight=_SUCCESSES_TOGETHER,
+                weigh=lambda item: item.weight + len(item.text) // _BYTES_OF_A_SUCCESS,
+                owner_of=_OWNER,
+            )
+        )
+        self._failing = defaultdict[Lane, Batcher[BatchItem, SqlValue]](
+            lambda: Batcher(self._fail_steps, owner_of=_OWNER)
+        )
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        value = await self._claiming.do(item_of({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
+        value = await self._claiming.do(BatchItem.of({"job": str(job_id), "statuses": list(map(str, statuses))}))
         return None if value is None else stage_claim(value)
 
     async def accept_plan(
@@ -142,7 +146,7 @@ class PostgresJobStore:
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
-        value = await self._accepting.do(item_of(fields, weight=1 + len(steps), claim=claim))
+        value = await self._accepting.do(BatchItem.of(fields, claim, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return transition_result({**value, "ready": planned.ready_after(value)})
@@ -189,7 +193,7 @@ class PostgresJobStore:
         stop_reason: StopReason | None = None,
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
-        return await self._ending.do(item_of({**stage_fence(claim, calls), **end_fields(end)}, claim=claim))
+        return await self._ending.do(BatchItem.of({**stage_fence(claim, calls), **end_fields(end)}, claim))
 
     async def keep_end(
         self,
@@ -201,12 +205,11 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
     ) -> bool:
         kept = claim.kept if end is None else json_text(end_fields(end))
-        return await self._retry_stage(claim, error, delay, tried, calls, kept)
+        return await self.retry_stage(claim, error, delay, tried, calls, kept=kept)
 
     async def end_kept(self, claim: StageClaim) -> bool:
-        return await self._ending.do(
-            item_of({**stage_fence(claim, ()), **json.loads(claim.kept or "{}")}, claim=claim)
-        )
+        kept = json.loads(claim.kept or "{}")
+        return await self._ending.do(BatchItem.of({**stage_fence(claim, ()), **kept}, claim))
 
     async def chain_tool(
         self,
@@ -237,10 +240,31 @@ class PostgresJobStore:
         return transition_result(value)
 
     async def reserve(self, holder: Holder, wanted: ReservationRequest) -> Reservation:
+        by = {
+            "job": str(holder.job_id),
+            "round": holder.round,
+            "index": holder.index,
+            "attempt": holder.attempt,
+            "call": None if wanted.call_id is None else str(wanted.call_id),
+        }
+        asked = {
+            "asked": wanted.asked_tokens,
+            "reply": wanted.reply_tokens,
+            "least": wanted.least_tokens,
+            "calls": wanted.model_calls,
+            "steps": wanted.steps,
+            "asked_usd": None if wanted.price is None else wanted.price.asked_usd,
+            "token_usd": None if wanted.price is None else wanted.price.token_usd,
+            "may_ask": wanted.may_ask,
+        }
+        unrecorded = {
+            "input": sum(call.input_tokens for call in wanted.made),
+            "output": sum(call.output_tokens for call in wanted.made),
+            "cost": float(sum(call.cost_usd or 0 for call in wanted.made)),
+            "calls": len(wanted.made),
+        }
         value = await self._database.call(
-            "planq_reserve",
-            *map(as_json, (holder_to_json(holder, wanted), wanted_to_json(wanted), made_to_json(wanted.made))),
-            as_json(dict(wanted.own) or None),
+            "planq_reserve", *map(as_json, (by, asked, unrecorded, dict(wanted.own) or None))
         )
         return Reservation(
             reply_tokens=value.get("reply_tokens"),
@@ -264,18 +288,14 @@ class PostgresJobStore:
         return applied
 
     async def retry_stage(
-        self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
-    ) -> bool:
-        return await self._retry_stage(claim, error, delay, tried, calls, None)
-
-    async def _retry_stage(
         self,
         claim: StageClaim,
         error: ErrorRecord,
         delay: timedelta,
         tried: StageTries,
         calls: Sequence[ModelCall],
-        kept: str | None,
+        *,
+        kept: str | None = None,
     ) -> bool:
         applied: bool = await self._database.call(
             "planq_retry_stage",
@@ -338,22 +358,22 @@ class PostgresJobStore:
         unit: Sequence[UnitStep] = (),
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
-        fields = {**_step_fence(claim, take), **outcome_fields(output, artifact, payload)}
+        fields = outcome_fields(output, artifact, payload)
         if claim.joined:
-            given = json_text(fields), self._worker_id, self._seconds
+            given = "{" + _step_item(claim, fields, take).text, self._worker_id, self._seconds
             return transition_result(await self._database.call("planq_finish_joined", *given))
         if unit:
-            fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
-        item = item_of(fields, take=take or NOTHING, weight=1 + len(unit), claim=claim)
-        if (batcher := self._succeeding.get(item.take.lane)) is None:
-            batcher = Batcher(
-                self._succeed_steps,
-                max_weight=_SUCCESSES_TOGETHER,
-                weigh=weight_of_success,
-                owner_of=_OWNER,
-            )
-            self._succeeding[item.take.lane] = batcher
-        return transition_result(await batcher.do(item))
+            fields["unit"] = [
+                {
+                    "index": step.claim.ref.index,
+                    "seconds": step.seconds,
+                    **outcome_fields(step.output, step.artifact, None),
+                }
+                for step in unit
+            ]
+            fields["unit_seconds"] = sum(step.seconds for step in unit)
+        item = _step_item(claim, fields, take, weight=1 + len(unit))
+        return transition_result(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
         self,
@@ -366,16 +386,13 @@ class PostgresJobStore:
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
         fields = {
-            **_step_fence(claim, take),
             "error": json_text(error.to_json()),
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
             "in_doubt": in_doubt,
             "anew": anew,
         }
-        item = item_of(fields, take=take or NOTHING, claim=claim)
-        if (batcher := self._failing.get(item.take.lane)) is None:
-            batcher = self._failing[item.take.lane] = Batcher(self._fail_steps, owner_of=_OWNER)
-        return transition_result(await batcher.do(item))
+        item = _step_item(claim, fields, take)
+        return transition_result(await self._failing[item.take.lane].do(item))
 
     async def ask_step(
         self,
@@ -476,34 +493,37 @@ class PostgresJobStore:
         return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
     async def _claim_stages(self, items: Sequence[BatchItem]) -> Sequence[SqlValue | None]:
-        rows = await self._database.call_table("planq_claim_stages", array(items), self._worker_id, self._seconds)
-        claims = {row["n"]: row["claim"] for row in rows}
-        return [claims.get(n) for n in range(len(items))]
+        rows = await self._answers("planq_claim_stages", items, self._worker_id, self._seconds)
+        return [None if row is None else row["claim"] for row in rows]
 
     async def _accept_plans(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        return in_order(
-            items,
-            await self._database.call_table("planq_accept_plans", array(items), self._worker_id, self._seconds),
-        )
+        rows = await self._answers("planq_accept_plans", items, self._worker_id, self._seconds)
+        return [_LATE if row is None else row["result"] for row in rows]
 
     async def _end_jobs(self, items: Sequence[BatchItem]) -> Sequence[bool]:
-        applied = {row["n"] for row in await self._database.call_table("planq_end_jobs", array(items))}
-        return [n in applied for n in range(len(items))]
+        return [row is not None for row in await self._answers("planq_end_jobs", items)]
 
     async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = array(items), str(items[0].take.lane), self._worker_id, self._seconds
-        return in_order(items, await self._database.call_table("planq_fail_steps", *given))
+        given = str(items[0].take.lane), self._worker_id, self._seconds
+        rows = await self._answers("planq_fail_steps", items, *given)
+        return [_LATE if row is None else row["result"] for row in rows]
 
     async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
-        given = array(items), str(items[0].take.lane), self._worker_id, self._seconds
+        given = str(items[0].take.lane), self._worker_id, self._seconds
         has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
         if has_unit or max(Counter(item.job for item in items).values()) < _SET_FROM:
-            return in_order(items, await self._database.call_table("planq_succeed_steps", *given))
-        outcomes = [LATE] * len(items)
-        for row in await self._database.call_table("planq_succeed_many", *given):
+            rows = await self._answers("planq_succeed_steps", items, *given)
+            return [_LATE if row is None else row["result"] for row in rows]
+        outcomes = [_LATE] * len(items)
+        for row in await self._database.call_table("planq_succeed_many", array_of(items), *given):
             for n, outcome in shared_out(items, row):
                 outcomes[n] = outcome
         return outcomes
+
+    async def _answers(self, function: str, items: Sequence[BatchItem], *given: Any) -> Sequence[Row | None]:
+        """Call a function with a batch and return the row of each item; one that came too late has none."""
+        rows = {row["n"]: row for row in await self._database.call_table(function, array_of(items), *given)}
+        return [rows.get(n) for n in range(len(items))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,21 +568,19 @@ class _Planned:
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 
-def _unit_step(step: UnitStep) -> dict[str, Any]:
-    fields = outcome_fields(step.output, step.artifact, None)
-    return {"index": step.claim.ref.index, "seconds": step.seconds, **fields}
-
-
-def _step_fence(claim: StepClaim, take: ClaimRequest | None) -> dict[str, Any]:
+def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest | None, weight: int = 1) -> BatchItem:
+    """Return the item of a transition of a step, which is guarded by its attempt."""
     ref = claim.ref
-    return {
+    guarded = {
         "job": str(ref.job_id),
         "round": ref.round,
         "index": ref.index,
         "attempt": claim.attempt,
         "take_steps": take.steps if take else 0,
         "take_stage": take is not None and take.stage,
+        **fields,
     }
+    return BatchItem.of(guarded, claim, take, weight)
 
 
 def _fence(claim: StepClaim) -> tuple[UUID, int, int, int]:

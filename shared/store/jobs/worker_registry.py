@@ -321,7 +321,7 @@ class WorkerRegistry:
             margin_seconds=self._margin_seconds,
             limit=limit,
         )
-        return [record(LostStep, {**row, "ref": row}) for row in rows]
+        return [record(LostStep, row, ref=row) for row in rows]
 
     async def take_back_step(
         self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
@@ -384,7 +384,7 @@ class WorkerRegistry:
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:
         rows = await self._database.fetch_all("due_timers", limit=limit)
-        return [record(DueTimer, {**row, "ref": row}) for row in rows]
+        return [record(DueTimer, row, ref=row) for row in rows]
 
     async def fire_timer(self, timer: DueTimer) -> TransitionResult:
         ref = timer.ref
@@ -406,7 +406,7 @@ class WorkerRegistry:
 
     async def missed_tools(self, limit: int) -> Sequence[MissedTool]:
         rows = await self._database.fetch_all("missed_tools", limit=limit, tool_wait_seconds=self._tool_wait_seconds)
-        return [record(MissedTool, {**row, "ref": row}) for row in rows]
+        return [record(MissedTool, row, ref=row) for row in rows]
 
     async def miss_tool(self, step: MissedTool, error: ErrorRecord) -> TransitionResult:
         item = {
