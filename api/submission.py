@@ -10,18 +10,18 @@ A refusal leaves no trace. An execution of an agent is a job too, and comes the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
 from planq.api.access.limits import job_headers, too_many, too_many_jobs
 from planq.api.deps import Services, conversation_id_of
-from planq.api.http.exchange import MAX_DEFECTS, HttpRefusal, body_digest, json_bytes, left_out
+from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
+from planq.api.plan_checks import known_names, listed, refused_plan, unknown_agents, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
-from planq.shared.computing import INLINE_CHARS, off_loop
+from planq.shared.computing import off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from planq.shared.domain.agents.naming import read_named_agent
 from planq.shared.domain.agents.source import Finding
@@ -30,18 +30,11 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
 from planq.shared.domain.models.exchange import CONTEXT
 from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
-from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, form_of, read_any_form, readable_part_of
-from planq.shared.domain.plan.validation import further_errors, validate_plan
 from planq.shared.domain.rounds.block import LoopBlock, block_refused, merged, parse_block, read_block
 from planq.shared.domain.rounds.evaluate import rule_defects
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import NameIndex, resolve_name, suggestion
+from planq.shared.domain.tools.names import NameIndex, suggestion
 from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.encoding import JsonText, is_larger
@@ -52,16 +45,9 @@ from planq.shared.store.agents.documents import PinnedAgent, pin_agent, with_pro
 from planq.shared.store.ids import new_id
 from planq.shared.store.requests import Submission
 
-_INLINE_CALLS = 200
-"""Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
-
 _INLINE_BLOCK_BYTES = 4 * 1024
 """A longer loop block may hold hundreds of expressions, and is checked in a thread."""
 
-_MANY_DEFECTS = 100
-"""Beside so many structural defects of a plan nobody reads what else is wrong with it."""
-
-_MAX_NAMED = 100
 CHANNEL_OF_TASKS = "api"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -126,8 +112,8 @@ async def checked_submission(
         submission = await _checked(tenant, body, {}, services.settings, given)
     else:
         submission = await _checked_by_tools(services, tenant, body, given)
-    if unknown := await unknown_agents(services, tenant_id, body.plan):
-        raise _refused_plan(unknown)
+    if unknown := await unknown_agents(services.agents, tenant_id, body.plan):
+        raise refused_plan(unknown)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent, strategy)
     return await ready(services, replace(submission, history_of=reads))
@@ -160,7 +146,7 @@ async def _check_planner(services: Services, submission: Submission) -> None:
     name = None if submission.loop is None else submission.loop.get("planner")
     if name is None or (known := await services.workers.planners()) is None or name in known:
         return
-    there = _listed(sorted(known)) or "none"
+    there = listed(sorted(known)) or "none"
     message = f"no worker has a planner {capped(name, 80)!r}; {suggestion(name, known)}there are {there}"
     raise block_refused([(("planner",), message)])
 
@@ -390,116 +376,6 @@ def check_object(field: str, value: Mapping[str, Any] | None, limit: int) -> Non
     size = len(json_bytes(value))
     if size > limit:
         raise TooLarge(f"{field}: expected at most {limit} bytes of JSON, found {size}", limit=limit, actual=size)
-
-
-async def valid_plan(
-    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], limits: Limits
-) -> Plan:
-    """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
-
-    A plan for agents becomes the one call that carries it out. Raises `PlanInvalid` with the first of its defects;
-    nothing of a plan is dropped.
-    """
-    agents = OrchestrateLimits.of(limits)
-    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=limits.max_plan_steps, agents=agents)
-    if isinstance(checked, ReadPlan):
-        checked = unfit_for_a_job(checked) or checked
-    if isinstance(checked, ReadPlan):
-        return _orchestrated(raw) if checked.form is PlanForm.ORCHESTRATION else checked.plan
-    raise _refused_plan(checked, "" if tools else "\nNo worker has published a tool yet; is one running?")
-
-
-def _refused_plan(found: Sequence[PlanError], hint: str = "") -> PlanInvalid:
-    refusal = PlanInvalid(format_plan_errors(found) + hint, [one.to_json() for one in found[:MAX_DEFECTS]])
-    refusal.details |= left_out(len(found))
-    return refusal
-
-
-def _orchestrated(raw: Mapping[str, Any]) -> Plan:
-    """Return the plan of a job that carries out a plan for agents."""
-    asked = {name: raw[name] for name in ("on_failure",) if raw.get(name) is not None}
-    return parse_plan({"calls": [{"tool_name": ORCHESTRATE, "arguments": {"plan": dict(raw)}}], **asked})
-
-
-async def unknown_agents(services: Services, tenant_id: str, raw: Any) -> list[PlanError]:
-    """Return a defect for each call of an agent that nobody has stored, by a plan for agents; none of other plans."""
-    plan = read_orchestration(raw) if form_of(raw) is PlanForm.ORCHESTRATION else None
-    if not isinstance(plan, OrchestrationPlan):
-        return []
-    named = {call.agent_id for step in plan.steps for call in step.calls}
-    stored = await services.agents.newest(tenant_id, named)
-    return [
-        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
-        for number, step in enumerate(plan.steps)
-        for call in step.calls
-        if call.agent_id not in stored
-    ]
-
-
-def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
-    """Return what a plan has that a planner may write, and a caller may not: steps that would never run."""
-    if document.dropped:
-        last = len(document.plan.calls) - 1
-        message = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
-        return [invalid_plan(message, f"/steps/{last}", last)]
-    return []
-
-
-async def check_plan(
-    raw: Any,
-    tools: Mapping[str, ToolDefinition],
-    *,
-    max_steps: int,
-    agents: OrchestrateLimits | None = None,
-) -> ReadPlan | Sequence[PlanError]:
-    """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
-
-    `agents` bound a plan for agents, of which only the document itself is checked.
-    """
-    steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
-    size = len(steps) if isinstance(steps, list) else 0
-    if size > max_steps:  # to check each call beside it would take a second
-        return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
-    if size <= _INLINE_CALLS and not is_larger(raw, INLINE_CHARS):
-        return _check_plan(raw, tools, max_steps, agents)
-    return await off_loop(_check_plan, raw, tools, max_steps, agents)
-
-
-def _check_plan(
-    raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int, agents: OrchestrateLimits | None
-) -> ReadPlan | Sequence[PlanError]:
-    read = read_any_form(raw, limits=agents)
-    if not isinstance(read, ReadPlan):
-        part = None if len(read) > _MANY_DEFECTS else readable_part_of(raw)
-        further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
-        return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
-    if read.form is PlanForm.ORCHESTRATION:
-        return validate_plan(_orchestrated(raw), tools, max_steps=max_steps) or read
-    return validate_plan(read.plan, tools, max_steps=max_steps) or read
-
-
-def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:
-    """Return the registered names of the tools that a request allows, each once, in the order given.
-
-    Raises `InvalidRequest` naming those that nobody has published, and what is known.
-    """
-    found = {name: resolve_name(name, tools) for name in wanted}
-    unknown = [name for name, registered in found.items() if registered is None]
-    if unknown:
-        known = _listed(sorted(tools)) or "none: is a worker running?"
-        near = suggestion(unknown[0], tools)
-        raise InvalidRequest(f"unknown tools {_listed(unknown)}; {near}known tools are {known}")
-    return list(dict.fromkeys(name for name in found.values() if name is not None))
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = [repr(capped(name, 80)) for name in names]
-    return ", ".join(shown[:_MAX_NAMED]) + (", …" if len(shown) > _MAX_NAMED else "")
-
-
-def allowed_tools(names: Sequence[str] | None, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
-    """Return the tools of these registered names, all of them for None."""
-    return tools if names is None else {name: tools[name] for name in names}
 
 
 def _agent_of(request: JobRequest) -> str | None:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from planq.api.plan_checks import allowed_tools, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
-from planq.api.submission import allowed_tools, check_object, checked_input, valid_plan
+from planq.api.submission import check_object, checked_input
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from planq.shared.domain.jobs.limits import Limits

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from planq.api.http.exchange import HttpRefusal
-from planq.api.submission import check_key, known_names, trace_id, valid_plan
+from planq.api.plan_checks import known_names, valid_plan
+from planq.api.submission import check_key, trace_id
 from planq.shared.domain.errors import InvalidRequest, PlanInvalid
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.tools.definition import ToolDefinition

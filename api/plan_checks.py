@@ -1,0 +1,150 @@
+"""Plans that callers write, checked against the tools that are there, in whichever form they are written.
+
+    valid_plan       the plan of a job, or the refusal of the request
+    check_plan       the plan, or everything that is wrong with it
+    unknown_agents   what a plan for agents names that nobody has stored
+
+Nothing is stored, and a long plan is checked beside the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from planq.api.http.exchange import MAX_DEFECTS, left_out
+from planq.shared.computing import INLINE_CHARS, off_loop
+from planq.shared.domain.errors import InvalidRequest, PlanInvalid, capped
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
+from planq.shared.domain.plan.document import Plan, parse_plan
+from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
+from planq.shared.domain.plan.forms import PlanForm, ReadPlan, form_of, read_any_form, readable_part_of
+from planq.shared.domain.plan.validation import further_errors, validate_plan
+from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.tools.names import resolve_name, suggestion
+from planq.shared.domain.values.encoding import is_larger
+from planq.shared.store.agents.documents import DocumentStore
+
+_INLINE_CALLS = 200
+"""Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
+
+_MANY_DEFECTS = 100
+"""Beside so many structural defects of a plan nobody reads what else is wrong with it."""
+
+_MAX_NAMED = 100
+
+
+async def valid_plan(
+    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], limits: Limits
+) -> Plan:
+    """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
+
+    A plan for agents becomes the one call that carries it out. Raises `PlanInvalid` with the first of its defects;
+    nothing of a plan is dropped.
+    """
+    agents = OrchestrateLimits.of(limits)
+    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=limits.max_plan_steps, agents=agents)
+    if isinstance(checked, ReadPlan):
+        checked = unfit_for_a_job(checked) or checked
+    if isinstance(checked, ReadPlan):
+        return _orchestrated(raw) if checked.form is PlanForm.ORCHESTRATION else checked.plan
+    raise refused_plan(checked, "" if tools else "\nNo worker has published a tool yet; is one running?")
+
+
+def refused_plan(found: Sequence[PlanError], hint: str = "") -> PlanInvalid:
+    """Return the refusal of a plan with its first defects."""
+    refusal = PlanInvalid(format_plan_errors(found) + hint, [one.to_json() for one in found[:MAX_DEFECTS]])
+    refusal.details |= left_out(len(found))
+    return refusal
+
+
+def _orchestrated(raw: Mapping[str, Any]) -> Plan:
+    """Return the plan of a job that carries out a plan for agents."""
+    asked = {name: raw[name] for name in ("on_failure",) if raw.get(name) is not None}
+    return parse_plan({"calls": [{"tool_name": ORCHESTRATE, "arguments": {"plan": dict(raw)}}], **asked})
+
+
+async def unknown_agents(agents: DocumentStore, tenant_id: str, raw: Any) -> list[PlanError]:
+    """Return a defect for each call of an agent that nobody has stored, by a plan for agents; none of other plans."""
+    plan = read_orchestration(raw) if form_of(raw) is PlanForm.ORCHESTRATION else None
+    if not isinstance(plan, OrchestrationPlan):
+        return []
+    named = {call.agent_id for step in plan.steps for call in step.calls}
+    stored = await agents.newest(tenant_id, named)
+    return [
+        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
+        for number, step in enumerate(plan.steps)
+        for call in step.calls
+        if call.agent_id not in stored
+    ]
+
+
+def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
+    """Return what a plan has that a planner may write, and a caller may not: steps that would never run."""
+    if document.dropped:
+        last = len(document.plan.calls) - 1
+        message = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
+        return [invalid_plan(message, f"/steps/{last}", last)]
+    return []
+
+
+async def check_plan(
+    raw: Any,
+    tools: Mapping[str, ToolDefinition],
+    *,
+    max_steps: int,
+    agents: OrchestrateLimits | None = None,
+) -> ReadPlan | Sequence[PlanError]:
+    """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
+
+    `agents` bound a plan for agents, of which only the document itself is checked.
+    """
+    steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
+    size = len(steps) if isinstance(steps, list) else 0
+    if size > max_steps:  # to check each call beside it would take a second
+        return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
+    if size <= _INLINE_CALLS and not is_larger(raw, INLINE_CHARS):
+        return _check_plan(raw, tools, max_steps, agents)
+    return await off_loop(_check_plan, raw, tools, max_steps, agents)
+
+
+def _check_plan(
+    raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int, agents: OrchestrateLimits | None
+) -> ReadPlan | Sequence[PlanError]:
+    read = read_any_form(raw, limits=agents)
+    if not isinstance(read, ReadPlan):
+        part = None if len(read) > _MANY_DEFECTS else readable_part_of(raw)
+        further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
+        return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
+    if read.form is PlanForm.ORCHESTRATION:
+        return validate_plan(_orchestrated(raw), tools, max_steps=max_steps) or read
+    return validate_plan(read.plan, tools, max_steps=max_steps) or read
+
+
+def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:
+    """Return the registered names of the tools that a request allows, each once, in the order given.
+
+    Raises `InvalidRequest` naming those that nobody has published, and what is known.
+    """
+    found = {name: resolve_name(name, tools) for name in wanted}
+    unknown = [name for name, registered in found.items() if registered is None]
+    if unknown:
+        known = listed(sorted(tools)) or "none: is a worker running?"
+        near = suggestion(unknown[0], tools)
+        raise InvalidRequest(f"unknown tools {listed(unknown)}; {near}known tools are {known}")
+    return list(dict.fromkeys(name for name in found.values() if name is not None))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a message lists them, without all those beyond the first hundred."""
+    shown = [repr(capped(name, 80)) for name in names]
+    return ", ".join(shown[:_MAX_NAMED]) + (", …" if len(shown) > _MAX_NAMED else "")
+
+
+def allowed_tools(names: Sequence[str] | None, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """Return the tools of these registered names, all of them for None."""
+    return tools if names is None else {name: tools[name] for name in names}
