@@ -209,24 +209,6 @@ def client_closed_response() -> Response:
     return Response(status_code=499)
 
 
-def uuid_of(what: str, text: str, whose: str = "their") -> UUID:
-    """Return the id in a path; text that is no UUID names none of `what`: `NotFound`."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no {what} {capped(text, 80)!r}; {whose} ids are UUIDs") from None
-
-
-def job_id_of(text: str) -> UUID:
-    """Return the id of a job in a path, as `uuid_of` does."""
-    return uuid_of("job", text, "job")
-
-
-def conversation_id_of(text: str) -> UUID:
-    """Return the id of a conversation that a caller names, as `uuid_of` does."""
-    return uuid_of("conversation", text)
-
-
 KeyHeader = Annotated[
     str | None,
     Header(

@@ -17,8 +17,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from planq.api.access.limits import job_headers, too_many, too_many_jobs
-from planq.api.deps import Services, conversation_id_of
+from planq.api.deps import Services
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
+from planq.api.http.ids import conversation_id_of
 from planq.api.plan_checks import known_names, listed, refused_plan, unknown_agents, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.shared.computing import off_loop

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import KeyHeader, Services, Use, strict_router, uuid_of
+from planq.api.deps import KeyHeader, Services, Use, strict_router
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
+from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import JobFilterRequest
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from planq.api.conversations.messages import receive_message
-from planq.api.deps import Services, conversation_id_of
+from planq.api.deps import Services
+from planq.api.http.ids import conversation_id_of
 from planq.api.schemas import JobRequest
 from planq.api.submission import SubmittedJob, checked_submission, let_in, sender_of, submit_job
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent

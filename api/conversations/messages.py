@@ -26,16 +26,10 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller
 from planq.api.conversations.agents import AGENT_HEADER, named_agent, received_for_agent
 from planq.api.conversations.message_flow import task_document
-from planq.api.deps import (
-    Services,
-    announce_ended,
-    client_closed_response,
-    conversation_id_of,
-    job_when_ended,
-    place_to_wait,
-)
+from planq.api.deps import Services, announce_ended, client_closed_response, job_when_ended, place_to_wait
 from planq.api.documents import elicitation_document
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
+from planq.api.http.ids import conversation_id_of
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
 from planq.api.submission import check_key, check_object, trace_id
 from planq.shared.domain import errors

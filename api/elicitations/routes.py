@@ -9,10 +9,11 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, job_id_of, strict_router, uuid_of
+from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, strict_router
 from planq.api.documents import elicitation_document
 from planq.api.elicitations.answering import answer_elicitation, is_closed
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of, uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
 from planq.shared.domain.errors import NotFound

@@ -26,8 +26,9 @@ from planq.api.access.guard import IS_HEAD
 from planq.api.access.places import Kind
 from planq.api.access.scopes import digest_behind
 from planq.api.conversations.routes.conversations import ConversationPath
-from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
+from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
+from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.protocol import ABORT_CONNECTION
 from planq.api.streams.followers import Stream, StreamSubject, Topic
 from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame

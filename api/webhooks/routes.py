@@ -11,8 +11,9 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Use, strict_router, uuid_of
+from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
+from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.api.submission import callback_of, require_signing

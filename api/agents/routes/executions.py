@@ -23,13 +23,13 @@ from planq.api.deps import (
     Use,
     WaitQuery,
     client_closed_response,
-    job_id_of,
     job_when_ended,
     place_to_wait,
     strict_router,
 )
 from planq.api.documents import execution_document
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
 from planq.api.jobs.routes.jobs import ACCEPTED
 from planq.api.schemas import (
     SAYS_SOMETHING,

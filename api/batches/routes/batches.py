@@ -15,8 +15,9 @@ from planq.api.access.callers import Caller, Who
 from planq.api.batches.documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
 from planq.api.batches.upload import upload
 from planq.api.batches.validation import defects_of
-from planq.api.deps import KeyHeader, Services, Use, client_closed_response, strict_router, uuid_of
+from planq.api.deps import KeyHeader, Services, Use, client_closed_response, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import object_in
 from planq.api.schemas import MAX_PAGE, JobRequest

@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.conversations.agents import AgentHeader, named_agent
-from planq.api.deps import JobPath, Services, Use, announce_ended, conversation_id_of, job_id_of, strict_router
+from planq.api.deps import JobPath, Services, Use, announce_ended, strict_router
 from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent

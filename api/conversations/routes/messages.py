@@ -33,10 +33,10 @@ from planq.api.deps import (
     TraceHeader,
     Use,
     WaitQuery,
-    job_id_of,
     strict_router,
 )
 from planq.api.http.exchange import HttpRefusal, decode_body, error_response, error_responses
+from planq.api.http.ids import job_id_of
 from planq.shared.domain.errors import PlanqError
 from planq.shared.store.conversations.store import Arrival
 

@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who, answered_by
-from planq.api.deps import JobPath, KeyHeader, StepPath, TraceHeader, Use, job_id_of, step_index_of, strict_router
+from planq.api.deps import JobPath, KeyHeader, StepPath, TraceHeader, Use, step_index_of, strict_router
 from planq.api.documents import fork_preview
 from planq.api.http.exchange import JsonResponse, error_responses, json_bytes
+from planq.api.http.ids import job_id_of
 from planq.api.jobs.recovery import asks_nothing, fork_of, verdict_of
 from planq.api.jobs.routes.jobs import ACCEPTED, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest

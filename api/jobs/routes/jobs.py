@@ -25,12 +25,12 @@ from planq.api.deps import (
     WaitQuery,
     announce_ended,
     client_closed_response,
-    job_id_of,
     job_when_ended,
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, page_of
 from planq.api.jobs.filters import (
     FilterAgent,

@@ -26,17 +26,9 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.api.deps import (
-    KeyHeader,
-    Services,
-    TraceHeader,
-    Use,
-    WaitQuery,
-    check_job_is_open_to,
-    job_id_of,
-    strict_router,
-)
+from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, id_cursor, id_of_cursor
 from planq.api.jobs.routes.control import resume_job
 from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, seconds_to_wait

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from planq.api.access.callers import Who
-from planq.api.deps import JobPath, StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
+from planq.api.deps import JobPath, StepPath, Use, check_job_is_open_to, step_index_of, strict_router
 from planq.api.documents import artifact_record
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
 from planq.api.http.ranges import part_of
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound

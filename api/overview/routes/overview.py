@@ -10,8 +10,9 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import JobPath, Services, Use, job_id_of, strict_router
+from planq.api.deps import JobPath, Services, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of

@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Use, conversation_id_of
+from planq.api.deps import Use
 from planq.api.elicitations.routes import answer_question, get_elicitation
+from planq.api.http.ids import conversation_id_of
 from planq.api.jobs.routes.control import pause_job, resume_job, settle_step
 from planq.api.jobs.routes.jobs import cancel_job, get_job
 from planq.api.page.frame.fields import content_of

@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import Services, StepPath, Use, job_id_of, step_index_of
+from planq.api.deps import Services, StepPath, Use, step_index_of
 from planq.api.elicitations.routes import get_elicitation
 from planq.api.events.routes import get_job_events
+from planq.api.http.ids import job_id_of
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.jobs.routes.outputs import get_artifacts, get_output
 from planq.api.overview.routes.overview import get_model_calls, get_why

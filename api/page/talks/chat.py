@@ -25,9 +25,10 @@ from planq.api.conversations.routes.conversations import (
     post_conversation,
 )
 from planq.api.conversations.routes.messages import post_message
-from planq.api.deps import Services, Use, check_job_is_open_to, job_id_of
+from planq.api.deps import Services, Use, check_job_is_open_to
 from planq.api.elicitations.routes import get_elicitation
 from planq.api.http.exchange import HttpRefusal
+from planq.api.http.ids import job_id_of
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.overview.routes.overview import get_why
 from planq.api.page.frame.fields import fields_in
