@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,20 +29,26 @@ from planq.api.access.sessions import Sessions
 from planq.api.actions.routes import action_routes
 from planq.api.agents.routes.agents import agent_routes
 from planq.api.agents.routes.executions import execution_routes
+from planq.api.assignments import Assignments
 from planq.api.batches.routes.batches import batch_routes
 from planq.api.batches.routes.control import batch_control_routes
-from planq.api.batches.validation import validate_batches
+from planq.api.batches.upload import BatchUploads
+from planq.api.batches.validation import BatchValidation
 from planq.api.catalogue.routes import catalogue_routes
+from planq.api.channels.receiving import ChannelReceiver
 from planq.api.channels.routes import channel_routes
-from planq.api.channels.telegram import telegram_routes
+from planq.api.channels.telegram import TelegramUpdates, telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
+from planq.api.conversations.jobs import TurnSubmissions
+from planq.api.conversations.messages import MessageReplies, Messages
 from planq.api.conversations.routes.conversations import conversation_routes
 from planq.api.conversations.routes.messages import message_routes
 from planq.api.costs.routes import cost_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
+from planq.api.elicitations.answering import ElicitationAnswers
 from planq.api.elicitations.routes import elicitation_routes
-from planq.api.events.routes import event_routes
+from planq.api.events.routes import EventStreams, event_routes
 from planq.api.http import exchange as http
 from planq.api.http.prefix import Prefix
 from planq.api.insights.routes import insight_routes
@@ -51,6 +56,7 @@ from planq.api.jobs.routes.control import control_routes
 from planq.api.jobs.routes.jobs import job_routes
 from planq.api.jobs.routes.message_flow import message_flow_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
+from planq.api.mcp.calls import ToolCalls
 from planq.api.mcp.server import McpDoor
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
@@ -63,7 +69,9 @@ from planq.api.page.routers import PAGE_ROUTERS
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
+from planq.api.submission import JobBuilder, Submissions
 from planq.api.tenants.routes import tenant_routes
+from planq.api.waits import EndAnnouncer, JobWaits
 from planq.api.webhooks.routes import webhook_routes
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
@@ -142,7 +150,7 @@ def create_api(settings: Settings) -> FastAPI:
         statement_seconds=settings.database_timeout_seconds + _STATEMENT_SECONDS,
     )
     services = _compose(settings, database)
-    mcp = McpDoor(services)
+    mcp = McpDoor(services.catalogue, services.subject(ToolCalls), settings.max_body_bytes)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -205,6 +213,40 @@ def _compose(settings: Settings, database: Database) -> Services:
     tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
     broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
     limits = RateLimits(open_windows(settings, database))
+    catalogue = Catalogue(partial(list_tools, database), tenants)
+    payloads = PayloadStore(database, open_objects(settings.payloads))
+    publisher = failpoints.around("publisher", CeleryPublisher(celery, from_loop=True))
+    timers, ended, cancelled = NearTimers(), Notifier(database, ENDED), Notifier(database, CANCELLED)
+    places = Places(PlaceStore(database, new_id(), LEASE_SECONDS))
+    ongoing = OngoingRequests(known_keys.look)
+    agents = failpoints.around("agents", DocumentStore(database, "agent"))
+    skills = failpoints.around("skills", DocumentStore(database, "skill"))
+    elicitations = failpoints.around("elicitations", ElicitationStore(database))
+    conversations = failpoints.around("conversations", ConversationStore(database))
+    batches = failpoints.around("batches", BatchStore(database, new_id()))
+    batch_arrived = asyncio.Event()
+    channels = ChannelStore(database)
+    waits = JobWaits(settings, tenants, requests, waiters, ongoing, places)
+    endings = EndAnnouncer(cancelled, ended, waiters)
+    assignments = Assignments(agents, skills, worker_registry)
+    builder = JobBuilder(settings, tenants, catalogue, conversations, assignments)
+    unfinished = UnfinishedJobs(requests.unfinished)
+    submissions = Submissions(builder, tenants, requests, publisher, waiters, limits, unfinished)
+    messages = Messages(conversations, assignments, publisher, timers, waiters, endings)
+    answers = ElicitationAnswers(settings, elicitations, requests, catalogue, payloads)
+    receiver = ChannelReceiver(settings, tenants, messages, elicitations, answers, publisher)
+    subjects = (
+        TurnSubmissions(submissions, messages),
+        messages,
+        MessageReplies(settings, conversations, requests, elicitations, publisher, waits),
+        answers,
+        receiver,
+        TelegramUpdates(channels, limits, receiver),
+        BatchUploads(settings, tenants, batches, batch_arrived),
+        BatchValidation(batches, builder, catalogue, batch_arrived),
+        EventStreams(tenants, event_log, texts, streams, places, ongoing),
+        ToolCalls(settings, submissions, requests, payloads, waits),
+    )
     return Services(
         settings=settings,
         tenants=tenants,
@@ -213,43 +255,44 @@ def _compose(settings: Settings, database: Database) -> Services:
         known_keys=known_keys,
         access=Access(settings.keys, known_keys, is_required=settings.needs_keys),
         sessions=Sessions(_secrets(settings)),
-        ongoing=OngoingRequests(known_keys.look),
+        ongoing=ongoing,
         requests=requests,
         overview=JobOverview(database),
         job_actions=JobActions(database),
-        catalogue=Catalogue(partial(list_tools, database), tenants),
-        payloads=PayloadStore(database, open_objects(settings.payloads)),
-        publisher=failpoints.around("publisher", CeleryPublisher(celery, from_loop=True)),
-        timers=NearTimers(),
-        ended=Notifier(database, ENDED),
-        cancelled=Notifier(database, CANCELLED),
+        catalogue=catalogue,
+        payloads=payloads,
+        publisher=publisher,
+        timers=timers,
+        ended=ended,
+        cancelled=cancelled,
         waiters=waiters,
         event_log=event_log,
-        texts=texts,
         streams=streams,
-        places=Places(PlaceStore(database, new_id(), LEASE_SECONDS)),
-        agents=failpoints.around("agents", DocumentStore(database, "agent")),
-        skills=failpoints.around("skills", DocumentStore(database, "skill")),
+        places=places,
+        agents=agents,
+        skills=skills,
         schedules=failpoints.around("schedules", Schedules(database)),
-        elicitations=failpoints.around("elicitations", ElicitationStore(database)),
-        conversations=failpoints.around("conversations", ConversationStore(database)),
-        batches=failpoints.around("batches", BatchStore(database, new_id())),
+        elicitations=elicitations,
+        conversations=conversations,
+        batches=batches,
         batch_control=failpoints.around("batch_control", BatchControl(database)),
         workers=worker_registry,
-        batch_arrived=asyncio.Event(),
-        uploads=Counter(),
         webhooks=WebhookStore(database),
         insights=InsightStore(database),
         costs=CostStore(database),
-        channels=ChannelStore(database),
+        channels=channels,
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
-        unfinished=UnfinishedJobs(requests.unfinished),
         readiness=ReadinessChecks(
             *(database, worker_registry, broker),
             rates=limits.describe,
             data=_embedded_data(settings),
         ),
+        waits=waits,
+        endings=endings,
+        assignments=assignments,
+        submissions=submissions,
+        subjects={type(one): one for one in subjects},
         metrics=Metrics(worker_registry, TallyStore(database), waiters, streams),
     )
 
@@ -278,7 +321,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
     companions = [
         _start(listen(settings.require_server(), ENDED, services.waiters.heard)),
         _start(services.waiters.poll()),
-        _start(validate_batches(services)),
+        _start(services.subject(BatchValidation).keep()),
         _start(services.streams.look()),
         _start(services.streams.beat()),
         _start(services.ongoing.look()),

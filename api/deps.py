@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -21,14 +18,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from planq.api.access.callers import Caller, caller_of
-from planq.api.access.limits import RateLimits, UnfinishedJobs
-from planq.api.access.places import Kind, Places
+from planq.api.access.callers import Caller
+from planq.api.access.limits import RateLimits
+from planq.api.access.places import Places
 from planq.api.access.revocation import OngoingRequests
-from planq.api.access.scopes import Access, digest_behind
+from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
+from planq.api.assignments import Assignments
 from planq.api.http.exchange import (
-    HttpRefusal,
     check_fields,
     decode_body,
     error_response,
@@ -37,7 +34,9 @@ from planq.api.http.exchange import (
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import ReadinessChecks
 from planq.api.streams.followers import Streams
-from planq.api.streams.waiting import WAITED, Waiters
+from planq.api.streams.waiting import Waiters
+from planq.api.submission import Submissions
+from planq.api.waits import EndAnnouncer, JobWaits
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
@@ -59,10 +58,8 @@ from planq.shared.store.overview import JobOverview
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
-from planq.shared.store.streams.followers import StreamStore
 from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys
 from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
-from planq.shared.store.views import JobView
 from planq.shared.store.webhooks.endpoints import WebhookStore
 from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.timers import NearTimers
@@ -74,8 +71,8 @@ T = TypeVar("T")
 class Services:
     """What the composition root has put together for one application.
 
-    `batch_arrived` is set when an upload is whole, for what validates its lines; `uploads` counts the files that each
-    tenant sends to this process now.
+    Routes alone read it, and hand on what is used. `subjects` holds by its class what carries out the work of a
+    subject above this module.
     """
 
     settings: Settings
@@ -97,7 +94,6 @@ class Services:
     cancelled: Notifier
     waiters: Waiters
     event_log: EventLog
-    texts: StreamStore
     streams: Streams
     places: Places
     agents: DocumentStore
@@ -113,12 +109,19 @@ class Services:
     channels: ChannelStore
     signing: SigningSecrets
     workers: WorkerRegistry
-    batch_arrived: asyncio.Event
-    uploads: Counter[str]
     limits: RateLimits
-    unfinished: UnfinishedJobs
     readiness: ReadinessChecks
     metrics: Metrics
+    waits: JobWaits
+    endings: EndAnnouncer
+    assignments: Assignments
+    submissions: Submissions
+    subjects: Mapping[type, Any]
+
+    def subject(self, kind: type[T]) -> T:
+        """Return the object of this class that carries out what a subject above this module does."""
+        found: T = self.subjects[kind]
+        return found
 
     def release_clients(self) -> None:
         """Answer all who wait and end all streams, now and from now on: the process stops."""
@@ -134,79 +137,16 @@ async def _services(request: Request) -> Services:
 Use = Annotated[Services, Depends(_services)]
 
 
-def announce_ended(services: Services, ended: Iterable[UUID]) -> None:
-    """Tell of jobs that a request has ended: the workers that carry them out, and whoever waits for one."""
-    for one in ended:
-        services.cancelled.send(one)
-        services.ended.send(one)
-        services.waiters.heard(one)
-
-
-@asynccontextmanager
-async def place_to_wait(services: Services, request: Request) -> AsyncIterator[bool]:
-    """Hold a place among those of the caller's tenant that wait; False where it has none left."""
-    tenant_id = caller_of(request.scope).tenant_id
-    most = (await services.tenants.of(tenant_id)).config.max_waits
-    async with contextlib.AsyncExitStack() as held:
-        try:
-            await held.enter_async_context(services.places.hold(Kind.WAITS, tenant_id, most))
-        except HttpRefusal:
-            yield False
-            return
-        yield True
-
-
-async def job_when_ended(
-    services: Services, job_id: UUID, seconds: float, request: Request, *, has_place: bool = False
-) -> JobView | None:
-    """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
-
-    A question that was open before ends no wait.
-    None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`, and, where the
-    caller's key ends meanwhile, what a request with it is refused by; `HttpRefusal` (429) where as many requests of
-    the tenant wait as may, but not for one that `has_place`.
-    """
-    tenant_id = caller_of(request.scope).tenant_id
-    if seconds > 0:
-        begun = monotonic()
-        with (
-            services.waiters.watch(job_id) as waiter,
-            services.ongoing.under(digest_behind(request.scope), waiter.wake) as ongoing,
-        ):
-            # Registered first, looked at afterwards: an ending between the two is not missed.
-            if not services.waiters.has_surely_not_ended(job_id, tenant_id):
-                view = await services.requests.view(tenant_id, job_id, only_ended=True)
-                if view.is_whole:
-                    return view
-            seconds = min(seconds, services.settings.max_wait_seconds)
-            if has_place:
-                stayed = await waiter.wait(seconds, request.receive)
-            else:
-                most = (await services.tenants.of(tenant_id)).config.max_waits
-                async with services.places.hold(Kind.WAITS, tenant_id, most):
-                    stayed = await waiter.wait(seconds, request.receive)
-        request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
-        if not stayed:
-            return None
-        ongoing.check()
-    return await services.requests.view(tenant_id, job_id)
-
-
-async def check_job_is_open_to(who: Caller, services: Services, job_id: UUID, *, is_task: bool = False) -> None:
+async def check_job_is_open_to(who: Caller, requests: RequestStore, job_id: UUID, *, is_task: bool = False) -> None:
     """Raise `NotFound` unless a job is there for the caller: a key with `messages` alone sees the message flow alone.
 
     As a task it sees only what no other job has made. Nothing is looked up for a caller who sees all jobs.
     """
     if who.sees_all_jobs:
         return
-    row = (await services.requests.view(who.tenant_id, job_id, only_ended=True)).row
+    row = (await requests.view(who.tenant_id, job_id, only_ended=True)).row
     if not row["in_message_flow"] or (is_task and row["parent_job_id"] is not None):
         raise NotFound(f"there is no job {job_id}")
-
-
-def client_closed_response() -> Response:
-    """Return the answer to a client that has gone: only our metrics read it, under nginx' number for it."""
-    return Response(status_code=499)
 
 
 KeyHeader = Annotated[

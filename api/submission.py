@@ -1,8 +1,8 @@
 """From a request to a stored job with its wake-up published: every check, then one commit, then one message.
 
-    submit_job           what a route does with a body that becomes a job
-    checked_submission   the checks alone: a line of a batch becomes a job later (`api/batches/validation.py`)
-    store_job            the commit and the message alone: a fork has its own checks (`api/jobs/recovery.py`)
+    Submissions.submit   what a route does with a body that becomes a job
+    JobBuilder.build     the checks alone: a line of a batch becomes a job later (`api/batches/validation.py`)
+    Submissions.store    the commit and the message alone: a fork has its own checks (`api/jobs/recovery.py`)
 
 A refusal leaves no trace. An execution of an agent is a job too, and comes the same way.
 """
@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.api.access.limits import job_headers, too_many, too_many_jobs
-from planq.api.deps import Services
+from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too_many, too_many_jobs
+from planq.api.assignments import Assignment, Assignments, without_rounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
 from planq.api.http.ids import conversation_id_of
-from planq.api.plan_checks import known_names, listed, refused_plan, unknown_agents, valid_plan
+from planq.api.plan_checks import known_names, refused_plan, unknown_agents, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
+from planq.api.streams.waiting import Waiters
+from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.computing import off_loop
 from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from planq.shared.domain.agents.naming import read_named_agent
-from planq.shared.domain.agents.source import Finding
 from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
 from planq.shared.domain.models.exchange import CONTEXT
 from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.rounds.block import LoopBlock, block_refused, merged, parse_block, read_block
+from planq.shared.domain.rounds.block import LoopBlock, block_refused, read_block
 from planq.shared.domain.rounds.evaluate import rule_defects
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -40,11 +41,14 @@ from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.encoding import JsonText, is_larger
 from planq.shared.domain.webhooks.endpoints import checked_url
-from planq.shared.ports import PlanWake, Tenant
+from planq.shared.ports import PlanWake
 from planq.shared.settings import Settings
-from planq.shared.store.agents.documents import PinnedAgent, pin_agent, with_prompt
+from planq.shared.store.agents.documents import PinnedAgent
+from planq.shared.store.catalogue import Catalogue
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.store.tenants.directory import TenantDirectory
 
 _INLINE_BLOCK_BYTES = 4 * 1024
 """A longer loop block may hold hundreds of expressions, and is checked in a thread."""
@@ -67,136 +71,207 @@ class SubmittedJob:
     """What the answer says of the tenant's rates; nothing where nothing was counted."""
 
 
-async def submit_job(
-    services: Services,
-    tenant_id: str,
-    body: JobRequest,
-    sent: Any,
-    *,
-    idempotency_key: str | None,
-    traceparent: str | None,
-    is_task: bool = False,
-    strategy: Strategy = Strategy.PLAN,
-) -> SubmittedJob:
-    """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
+@dataclass(frozen=True, slots=True)
+class JobBuilder:
+    """Checks requests, and builds the jobs that they become; stores nothing."""
 
-    An agent whose document names no strategy, asked by a request that names none, has `strategy`.
+    settings: Settings
+    tenants: TenantDirectory
+    catalogue: Catalogue
+    conversations: ConversationStore
+    assignments: Assignments
 
-    Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with the plan's first defects, `NotFound` for an agent that is
-    not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used, and
-    `HttpRefusal` for a key that is none.
-    """
-    given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
-    if earlier is not None:
-        return SubmittedJob(earlier)
-    submission = await checked_submission(services, tenant_id, body, given, strategy)
-    return await store_job(services, replace(submission, is_task=is_task))
+    async def build(
+        self,
+        tenant_id: str,
+        body: JobRequest,
+        given: Mapping[str, Any],
+        *,
+        strategy: Strategy = Strategy.PLAN,
+        is_task: bool = False,
+    ) -> Submission:
+        """Return the job that a request becomes, with the fields `given` that come with its headers.
+
+        `strategy` is that of an agent where neither it nor the request names one. Raises as `Submissions.submit` does
+        for what is wrong with the request.
+        """
+        agent = _agent_of(body)
+        history_of = await self._conversation_read(tenant_id, body)
+        tenant = await self.tenants.of(tenant_id)
+        if body.strategy is not None and body.strategy not in set(Strategy):
+            known = ", ".join(Strategy)
+            raise InvalidRequest(f"unknown strategy {capped(body.strategy, 80)!r}; known strategies are {known}")
+        needs_input = body.plan is None and (body.agent is None or body.action is None)
+        text = checked_input(body.input, self.settings.max_input_bytes, may_be_absent=not needs_input)
+        model = body.model if body.model is not None else tenant.config.model or self.settings.model
+        if model != self.settings.model:
+            check_model_name(model, allow_cassette=False)
+        check_object("metadata", body.metadata, MAX_METADATA_BYTES)
+        limits = tenant.limits if body.limits is None else tenant.limits.lowered(body.limits.bounds())
+        tools = block = plan = None
+        if body.plan is not None or body.tools is not None or body.loop is not None:
+            tools, block, plan = await self._checked_by_tools(tenant_id, body, limits)
+        respond = _respond(body)
+        budget = None if body.limits is None else body.limits.checked_budget()
+        context = _context(body, self.settings.max_input_bytes)
+        callback_url = None if body.callback_url is None else callback_of(self.settings, body.callback_url)
+        if body.plan is not None:
+            unknown = await unknown_agents(self.assignments.agents, tenant_id, body.plan)
+            if unknown:
+                raise refused_plan(unknown)
+        assignment = Assignment(Strategy(body.strategy or Strategy.PLAN), model, limits)
+        if block is not None:
+            assignment = assignment._replace(limits=block.lowered(limits), loop=block.to_json())
+        if agent is not None:
+            assignment = await self._assigned(tenant_id, body, agent, assignment, block, strategy)
+        if assignment.loop is not None:
+            assignment = await self.assignments.completed(tenant_id, assignment)
+        return Submission(
+            id=new_id(),
+            tenant_id=tenant_id,
+            input=text,
+            respond=respond,
+            priority=Priority(body.priority or Priority.INTERACTIVE),
+            budget=budget,
+            plan=plan,
+            tools=tools,
+            metadata=body.metadata,
+            user_id=body.user or "",
+            action=body.action,
+            with_=context if agent is None else body.with_,
+            callback_url=callback_url,
+            is_task=is_task,
+            history_of=history_of,
+            **assignment._asdict(),
+            **given,
+        )
+
+    async def _conversation_read(self, tenant_id: str, body: JobRequest) -> UUID | None:
+        """Return the conversation that a job reads without being a turn of it.
+
+        Raises `NotFound` for one that is not there, and `InvalidRequest` where no conversation is named.
+        """
+        if body.conversation is not None and body.conversation_id is None:
+            raise body_refused([Defect("conversation", "", "is only understood together with conversation_id")])
+        if body.conversation != "read" or body.conversation_id is None:
+            return None
+        found: UUID = (await self.conversations.get(tenant_id, conversation_id_of(body.conversation_id)))["id"]
+        return found
+
+    async def _checked_by_tools(self, tenant_id: str, body: JobRequest, limits: Limits) -> _Checked:
+        """Check a request against the published tools, as they were a moment ago or as they are.
+
+        Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards,
+        and the engine checks again. But they never refuse one that the tools of now let pass.
+        """
+        known = await self.catalogue.tools(tenant_id)
+        try:
+            return await _checked(body, known, limits)
+        except (InvalidRequest, PlanInvalid):
+            now = await self.catalogue.renewed(tenant_id)
+            if now == known:
+                raise
+            return await _checked(body, now, limits)
+
+    async def _assigned(
+        self,
+        tenant_id: str,
+        body: JobRequest,
+        named: str,
+        assignment: Assignment,
+        asked: LoopBlock | None,
+        default: Strategy,
+    ) -> Assignment:
+        """Return the assignment to an agent, in its newest version or the one named.
+
+        Raises `NotFound` for one that is not there.
+        """
+        name = read_named_agent(named)
+        agent = await self.assignments.pinned(tenant_id, name)
+        work = (body, name.name, agent, assignment, asked, default, self.settings.max_input_bytes)
+        # The agent's schema may take seconds to check, which others would wait for.
+        return _to_agent(*work) if body.with_ is None else await off_loop(_to_agent, *work)
 
 
-async def checked_submission(
-    services: Services,
-    tenant_id: str,
-    body: JobRequest,
-    given: Mapping[str, Any],
-    strategy: Strategy = Strategy.PLAN,
-) -> Submission:
-    """Return the job that a request becomes, with the fields `given` beside it; nothing is stored.
+@dataclass(frozen=True, slots=True)
+class Submissions:
+    """Stores jobs, and publishes their wake-ups."""
 
-    `strategy` is that of an agent where neither it nor the request names one.
+    builder: JobBuilder
+    tenants: TenantDirectory
+    requests: RequestStore
+    publisher: CeleryPublisher
+    waiters: Waiters
+    limits: RateLimits
+    unfinished: UnfinishedJobs
 
-    Raises as `submit_job` does for what is wrong with the request.
-    """
-    agent = _agent_of(body)
-    reads = await _conversation_read(services, tenant_id, body)
-    tenant = await services.tenants.of(tenant_id)
-    if body.plan is None and body.tools is None and body.loop is None:
-        submission = await _checked(tenant, body, {}, services.settings, given)
-    else:
-        submission = await _checked_by_tools(services, tenant, body, given)
-    if unknown := await unknown_agents(services.agents, tenant_id, body.plan):
-        raise refused_plan(unknown)
-    if agent is not None:
-        submission = await _assigned(services, submission, body, agent, strategy)
-    return await ready(services, replace(submission, history_of=reads))
+    async def submit(
+        self,
+        tenant_id: str,
+        body: JobRequest,
+        sent: Any,
+        *,
+        idempotency_key: str | None,
+        traceparent: str | None,
+        is_task: bool = False,
+        strategy: Strategy = Strategy.PLAN,
+    ) -> SubmittedJob:
+        """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
+        An agent whose document names no strategy, asked by a request that names none, has `strategy`.
 
-async def _conversation_read(services: Services, tenant_id: str, body: JobRequest) -> UUID | None:
-    """Return the conversation that a job reads without being a turn of it.
+        Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with the plan's first defects, `NotFound` for an agent that
+        is not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used,
+        and `HttpRefusal` for a key that is none.
+        """
+        given, earlier = await self.sender_of(tenant_id, sent, idempotency_key, traceparent)
+        if earlier is not None:
+            return SubmittedJob(earlier)
+        return await self.store(await self.builder.build(tenant_id, body, given, strategy=strategy, is_task=is_task))
 
-    Raises `NotFound` for one that is not there, and `InvalidRequest` where no conversation is named.
-    """
-    if body.conversation is not None and body.conversation_id is None:
-        raise body_refused([Defect("conversation", "", "is only understood together with conversation_id")])
-    if body.conversation != "read" or body.conversation_id is None:
-        return None
-    found: UUID = (await services.conversations.get(tenant_id, conversation_id_of(body.conversation_id)))["id"]
-    return found
+    async def sender_of(
+        self, tenant_id: str, sent: Any, idempotency_key: str | None, traceparent: str | None
+    ) -> tuple[dict[str, str | None], UUID | None]:
+        """Return the fields of a `Submission` that come with headers, and the job that the key was used for before.
 
+        Raises `Conflict` when that was for another request than `sent`, and `HttpRefusal` as `check_key` does.
+        """
+        key = check_key(idempotency_key)
+        given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": None}
+        if key is None:
+            return given, None
+        given["request_hash"] = fingerprint = body_digest(sent)
+        return given, await self.requests.earlier(tenant_id, key, fingerprint)
 
-async def ready(services: Services, submission: Submission) -> Submission:
-    """Return a job with the text of the skill that its loop block names as prompt.
+    async def store(self, submission: Submission) -> SubmittedJob:
+        """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
 
-    Raises `InvalidRequest` for a skill that is none, and for a planner that no worker alive has.
-    """
-    await _check_planner(services, submission)
-    return replace(submission, loop=await with_prompt(services.skills, submission.tenant_id, submission.loop))
+        It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker
+        does not take is published later, by the sweeper.
+        """
+        headers = await self.let_in(submission)
+        job_id, created_at = await self.requests.submit(submission)
+        if created_at is None:
+            return SubmittedJob(job_id, headers=headers)
+        self.waiters.submitted(job_id, submission.tenant_id)
+        wake = PlanWake(job_id, priority=submission.priority, agent=submission.agent, tenant=submission.tenant_id)
+        self.publisher.publish_soon([wake])
+        return SubmittedJob(job_id, submission, created_at, headers)
 
-
-async def _check_planner(services: Services, submission: Submission) -> None:
-    """Raise `InvalidRequest` for a planner that no worker alive has; while none is there nobody knows."""
-    name = None if submission.loop is None else submission.loop.get("planner")
-    if name is None or (known := await services.workers.planners()) is None or name in known:
-        return
-    there = listed(sorted(known)) or "none"
-    message = f"no worker has a planner {capped(name, 80)!r}; {suggestion(name, known)}there are {there}"
-    raise block_refused([(("planner",), message)])
-
-
-async def store_job(services: Services, submission: Submission) -> SubmittedJob:
-    """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
-
-    It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker does
-    not take is published later, by the sweeper.
-    """
-    headers = await let_in(services, submission)
-    job_id, created_at = await services.requests.submit(submission)
-    if created_at is None:
-        return SubmittedJob(job_id, headers=headers)
-    services.waiters.submitted(job_id, submission.tenant_id)
-    wake = PlanWake(job_id, priority=submission.priority, agent=submission.agent, tenant=submission.tenant_id)
-    services.publisher.publish_soon([wake])
-    return SubmittedJob(job_id, submission, created_at, headers)
-
-
-async def let_in(services: Services, submission: Submission) -> Mapping[str, str]:
-    """Count a job for its tenant's rates; returns the headers that say so. Raises `HttpRefusal` (429)."""
-    tenant = await services.tenants.of(submission.tenant_id)
-    if submission.is_task:
-        verdict = await services.limits.check(tenant.id, CHANNEL_OF_TASKS, tenant.config)
+    async def let_in(self, submission: Submission) -> Mapping[str, str]:
+        """Count a job for its tenant's rates; returns the headers that say so. Raises `HttpRefusal` (429)."""
+        tenant = await self.tenants.of(submission.tenant_id)
+        if submission.is_task:
+            verdict = await self.limits.check(tenant.id, CHANNEL_OF_TASKS, tenant.config)
+            if not verdict.is_allowed:
+                raise too_many(verdict)
+            return verdict.headers()
+        await self.unfinished.check(tenant.id, tenant.config)  # first: it counts nothing
+        verdict = await self.limits.check_job(tenant.id, tenant.config)
         if not verdict.is_allowed:
-            raise too_many(verdict)
-        return verdict.headers()
-    await services.unfinished.check(tenant.id, tenant.config)  # first: it counts nothing
-    verdict = await services.limits.check_job(tenant.id, tenant.config)
-    if not verdict.is_allowed:
-        raise too_many_jobs(verdict)
-    services.unfinished.add(tenant.id)
-    return job_headers(verdict)
-
-
-async def sender_of(
-    services: Services, tenant_id: str, sent: Any, idempotency_key: str | None, traceparent: str | None
-) -> tuple[dict[str, str | None], UUID | None]:
-    """Return the fields of a `Submission` that come with headers, and the job that the key was used for before.
-
-    Raises `Conflict` when that was for another request than `sent`, and `HttpRefusal` as `check_key` does.
-    """
-    key = check_key(idempotency_key)
-    given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": None}
-    if key is None:
-        return given, None
-    given["request_hash"] = fingerprint = body_digest(sent)
-    return given, await services.requests.earlier(tenant_id, key, fingerprint)
+            raise too_many_jobs(verdict)
+        self.unfinished.add(tenant.id)
+        return job_headers(verdict)
 
 
 def trace_id(traceparent: str | None) -> str:
@@ -217,76 +292,21 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-async def _checked_by_tools(
-    services: Services, tenant: Tenant, body: JobRequest, given: Mapping[str, Any]
-) -> Submission:
-    """Check a request against the published tools, as they were a moment ago or as they are.
-
-    Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards, and
-    the engine checks again. But they never refuse one that the tools of now let pass.
-    """
-    known = await services.catalogue.tools(tenant.id)
-    try:
-        return await _checked(tenant, body, known, services.settings, given)
-    except (InvalidRequest, PlanInvalid):
-        now = await services.catalogue.renewed(tenant.id)
-        if now == known:
-            raise
-        return await _checked(tenant, body, now, services.settings, given)
+_Checked = tuple[list[str] | None, LoopBlock | None, JsonText | None]
+"""The registered names of the tools that a request allows, its loop block, and its plan."""
 
 
-async def _checked(
-    tenant: Tenant,
-    request: JobRequest,
-    tools: Mapping[str, ToolDefinition],
-    settings: Settings,
-    given: Mapping[str, Any],
-) -> Submission:
-    """Return the job of a tenant that a request becomes, under the tenant's limits.
-
-    Raises `InvalidRequest`, `TooLarge` or `PlanInvalid`.
-    """
-    if request.strategy is not None and request.strategy not in set(Strategy):
-        known = ", ".join(Strategy)
-        raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
-    needs_input = request.plan is None and (request.agent is None or request.action is None)
-    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=not needs_input)
-    model = request.model if request.model is not None else tenant.config.model or settings.model
-    if model != settings.model:
-        check_model_name(model, allow_cassette=False)
-    check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = tenant.limits
-    if request.limits is not None:
-        limits = limits.lowered(request.limits.bounds())
-    names = None if request.tools is None else known_names(request.tools, tools)
+async def _checked(body: JobRequest, known: Mapping[str, ToolDefinition], limits: Limits) -> _Checked:
+    """Return what a request has that depends on tools; raises `InvalidRequest` or `PlanInvalid`."""
+    tools = None if body.tools is None else known_names(body.tools, known)
     block = None
-    if request.loop is not None:
-        is_long = is_larger(request.loop, _INLINE_BLOCK_BYTES)
-        work = (request, limits, tools)
-        block = await off_loop(_block, *work) if is_long else _block(*work)
-    plan = None
-    if request.plan is not None:
-        checked = await valid_plan(request.plan, names, tools, limits)
-        plan = JsonText(checked.model_dump_json(exclude_none=True).encode())
-    return Submission(
-        id=new_id(),
-        tenant_id=tenant.id,
-        input=text,
-        respond=_respond(request),
-        strategy=Strategy(request.strategy or Strategy.PLAN),
-        priority=Priority(request.priority or Priority.INTERACTIVE),
-        loop=None if block is None else block.to_json(),
-        model=model,
-        limits=limits if block is None else block.lowered(limits),
-        budget=None if request.limits is None else request.limits.checked_budget(),
-        plan=plan,
-        tools=names,
-        metadata=request.metadata,
-        user_id=request.user or "",
-        with_=_context(request, settings.max_input_bytes),
-        callback_url=None if request.callback_url is None else callback_of(settings, request.callback_url),
-        **given,
-    )
+    if body.loop is not None:
+        is_long = is_larger(body.loop, _INLINE_BLOCK_BYTES)
+        block = await off_loop(_block, body, limits, known) if is_long else _block(body, limits, known)
+    if body.plan is None:
+        return tools, block, None
+    plan = await valid_plan(body.plan, tools, known, limits)
+    return tools, block, JsonText(plan.model_dump_json(exclude_none=True).encode())
 
 
 def _respond(request: JobRequest) -> Respond:
@@ -339,15 +359,10 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
         ]
         found += rule_defects(block, tools)
         if request.strategy == Strategy.PLAN or (request.strategy is None and request.agent is None):
-            found += _without_rounds(block)
+            found += without_rounds(block)
     if block is None or found:
         raise block_refused(found)
     return block
-
-
-def _without_rounds(block: LoopBlock) -> list[Finding]:
-    message = "only a job with rounds has it; send strategy: loop, or strategy: react"
-    return [((name,), message) for name in block.of_loops_alone()]
 
 
 def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False, field: str = "input") -> str:
@@ -395,67 +410,25 @@ def _agent_of(request: JobRequest) -> str | None:
     return request.agent
 
 
-async def _assigned(
-    services: Services, submission: Submission, request: JobRequest, text: str, strategy: Strategy
-) -> Submission:
-    """Return the job as an agent does it, in its newest version or the one named.
-
-    Raises `NotFound` for one that is not there.
-    """
-    named = read_named_agent(text)
-    agent = await pin_agent(services.agents, services.skills, submission.tenant_id, named.name, named.version)
-    work = (submission, request, named.name, agent, services.settings, strategy)
-    # The agent's schema may take seconds to check, which others would wait for.
-    return _pinned(*work) if request.with_ is None else await off_loop(_pinned, *work)
-
-
-def _pinned(
-    submission: Submission,
-    request: JobRequest,
+def _to_agent(
+    body: JobRequest,
     name: str,
     agent: PinnedAgent,
-    settings: Settings,
+    assignment: Assignment,
+    asked: LoopBlock | None,
     default: Strategy,
-) -> Submission:
+    max_input_bytes: int,
+) -> Assignment:
     """Pin the agent's version and those of its skills, and choose its model.
 
     Raises `InvalidArguments` for an action that the agent does not have and a `with` that breaks the action's input
     schema, `InvalidRequest` for a skill that is not there, `TooLarge` for a long `with`.
     """
-    check_object("with", request.with_, settings.max_input_bytes)
-    if found := [*unstorable_texts(request.with_), *input_defects(agent.document, request.action, request.with_)]:
+    check_object("with", body.with_, max_input_bytes)
+    if found := [*unstorable_texts(body.with_), *input_defects(agent.document, body.action, body.with_)]:
         raise input_refused(agent.document, found)
-    strategy = agent.strategy(default) if request.strategy is None else Strategy(request.strategy)
-    asked = None if submission.loop is None else parse_block(submission.loop)
-    if asked is not None and strategy is Strategy.PLAN and (needless := _without_rounds(asked)):
+    strategy = agent.strategy(default) if body.strategy is None else Strategy(body.strategy)
+    if asked is not None and strategy is Strategy.PLAN and (needless := without_rounds(asked)):
         raise block_refused(needless)
-    model = agent.model_or(submission.model) if request.model is None else submission.model
-    made = for_agent(submission, name, agent, strategy=strategy, model=model, asked=asked)
-    return replace(made, action=request.action, with_=request.with_)
-
-
-def for_agent(
-    submission: Submission,
-    name: str,
-    agent: PinnedAgent,
-    *,
-    strategy: Strategy,
-    model: str,
-    asked: LoopBlock | None = None,
-) -> Submission:
-    """Return a job as an agent's, with the agent's loop block, which `asked` narrows.
-
-    Raises `InvalidRequest` for a skill that is not there.
-    """
-    own = agent.document.loop_block()
-    block = merged(own, asked)
-    return replace(
-        submission,
-        strategy=strategy,
-        loop=None if block is None else block.to_json(),
-        limits=submission.limits if own is None else own.lowered(submission.limits),
-        agent=name,
-        agent_version=agent.version,
-        skill_versions=agent.skill_versions(),
-        model=model,
-    )
+    model = agent.model_or(assignment.model) if body.model is None else assignment.model
+    return assignment.to_agent(name, agent, strategy, model, asked)

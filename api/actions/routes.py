@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import KeyHeader, Services, Use, strict_router
+from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
@@ -21,7 +21,7 @@ from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, T
 from planq.api.submission import check_key
 from planq.shared.domain.errors import Conflict
 from planq.shared.domain.overview.selection import ActionStatus, JobAct
-from planq.shared.store.actions.store import COUNTED_AMONG, NewAction
+from planq.shared.store.actions.store import COUNTED_AMONG, JobActions, NewAction
 from planq.shared.store.database import Row, shown_time
 
 action_routes = strict_router("jobs")
@@ -123,7 +123,9 @@ async def post_action(
     new = NewAction(who.tenant_id, body.act, wanted, body.repeat_unsafe, key, digest)
     id, is_replayed = await services.job_actions.begin(new)
     replayed = {"Idempotency-Replayed": "true"} if is_replayed else {}
-    return await _answer_with(services, who, id, status=202, headers={"Location": f"/job-actions/{id}", **replayed})
+    return await _answer_with(
+        services.job_actions, who, id, status=202, headers={"Location": f"/job-actions/{id}", **replayed}
+    )
 
 
 @action_routes.get("/job-actions", response_model=JobActionPage)
@@ -133,14 +135,14 @@ async def get_actions(
     """List job actions, newest first; thirty days after their end they are removed."""
     below = id_of_cursor(cursor)
     rows = await services.job_actions.page(who.tenant_id, below=below, limit=limit + 1)
-    left = {row["id"]: await _left(services, who, row) for row in rows}
+    left = {row["id"]: await _left(services.job_actions, who, row) for row in rows}
     return page_of(rows, limit, lambda row: _document(row, left[row["id"]]))
 
 
 @action_routes.get("/job-actions/{action_id}", response_model=JobActionDocument, responses=error_responses(404))
 async def get_action(action_id: ActionPath, services: Use, who: Who) -> Response:
     """Return a job action."""
-    return await _answer_with(services, who, uuid_of("job action", action_id))
+    return await _answer_with(services.job_actions, who, uuid_of("job action", action_id))
 
 
 @action_routes.post(
@@ -153,18 +155,18 @@ async def cancel_action(action_id: ActionPath, services: Use, who: Who) -> Respo
         row = await services.job_actions.get(who.tenant_id, found)
         if row["status"] != ActionStatus.CANCELLED:
             raise Conflict(f"job action {found} has {row['status']}; only one that is running can be cancelled")
-    return await _answer_with(services, who, found)
+    return await _answer_with(services.job_actions, who, found)
 
 
 async def _answer_with(
-    services: Services, who: Caller, id: UUID, *, status: int = 200, headers: dict[str, str] | None = None
+    actions: JobActions, who: Caller, id: UUID, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    row = await services.job_actions.get(who.tenant_id, id)
-    return JsonResponse(_document(row, await _left(services, who, row)), status_code=status, headers=headers)
+    row = await actions.get(who.tenant_id, id)
+    return JsonResponse(_document(row, await _left(actions, who, row)), status_code=status, headers=headers)
 
 
-async def _left(services: Services, who: Caller, row: Row) -> int | None:
-    return None if row["finished_at"] is not None else await services.job_actions.left(who.tenant_id, row)
+async def _left(actions: JobActions, who: Caller, row: Row) -> int | None:
+    return None if row["finished_at"] is not None else await actions.left(who.tenant_id, row)
 
 
 def _document(row: Row, left: int | None) -> dict[str, Any]:

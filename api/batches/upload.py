@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from itertools import islice
 from tempfile import TemporaryFile
 from typing import IO, Any
 from uuid import UUID
 
-from planq.api.deps import Services
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.batches.lines import FileLine, LineSplitter
 from planq.shared.domain.errors import InvalidRequest, TooLarge, Unavailable
-from planq.shared.store.batches.store import NewBatch
+from planq.shared.settings import Settings
+from planq.shared.store.batches.store import BatchStore, NewBatch
+from planq.shared.store.tenants.directory import TenantDirectory
 
 _WRITTEN_AT_ONCE = 1024 * 1024
 _READ_AT_ONCE = 256 * 1024
@@ -32,49 +34,84 @@ _CHARS_AT_ONCE = 4 * 1024 * 1024
 """What is stored in one transaction."""
 
 
-async def upload(services: Services, new: NewBatch, body: AsyncIterator[bytes], parameters: str) -> tuple[UUID, bool]:
-    """Store a batch with its lines; return its id, and whether it is new.
+@dataclass(frozen=True, slots=True)
+class BatchUploads:
+    """Stores batches; `arrived` is set when one is whole, for what validates its lines.
 
-    An idempotency key stands for the file and the `parameters`. Raises `InvalidRequest` for a file without lines,
-    `TooLarge` for one line too many, `HttpRefusal` (429) beyond what the tenant may send at once,
-    `Conflict` as `BatchStore.begin` does, and what `body` raises.
+    `receiving` counts the files that each tenant sends to this process now.
     """
-    waiting, most = await _room(services, new.tenant_id)
-    # Of no name in the file system, so it goes with the process, whatever becomes of it.
-    with await asyncio.to_thread(TemporaryFile) as file:
-        services.uploads[new.tenant_id] += 1
-        try:
-            digest = await _received(body, file)
-        finally:
-            services.uploads[new.tenant_id] -= 1
-        if new.idempotency_key is not None:
-            digest.update(parameters.encode())
-            new = replace(new, request_hash=digest.hexdigest())
-        earlier = await services.batches.begin(new)
-        if earlier is not None:
-            return earlier, False
-        try:
-            await _stored(services, new, file, waiting, most)
-        except BaseException:
-            await _given_up(services, new)
-            raise
-    services.batch_arrived.set()
-    return new.id, True
 
+    settings: Settings
+    tenants: TenantDirectory
+    batches: BatchStore
+    arrived: asyncio.Event
+    receiving: Counter[str] = field(default_factory=Counter)
 
-async def _room(services: Services, tenant_id: str) -> tuple[int, int]:
-    """Return how many lines of a tenant wait, and how many may; raises `HttpRefusal` (429) for an upload too many.
+    async def store(self, new: NewBatch, body: AsyncIterator[bytes], parameters: str) -> tuple[UUID, bool]:
+        """Store a batch with its lines; return its id, and whether it is new.
 
-    Files that other processes receive count as soon as these begin to store them.
-    """
-    config = (await services.tenants.of(tenant_id)).config
-    stored, waiting = await services.batches.intake(tenant_id)
-    if stored + services.uploads[tenant_id] >= config.max_uploads:
-        message = f"expected at most {config.max_uploads} uploads of this tenant at once; send this one again later"
-        raise _refused("too_many_uploads", message)
-    if waiting >= config.max_waiting_lines:
-        raise _too_many_lines(waiting, config.max_waiting_lines)
-    return waiting, config.max_waiting_lines
+        An idempotency key stands for the file and the `parameters`. Raises `InvalidRequest` for a file without lines,
+        `TooLarge` for one line too many, `HttpRefusal` (429) beyond what the tenant may send at once,
+        `Conflict` as `BatchStore.begin` does, and what `body` raises.
+        """
+        waiting, most = await self._room(new.tenant_id)
+        # Of no name in the file system, so it goes with the process, whatever becomes of it.
+        with await asyncio.to_thread(TemporaryFile) as file:
+            self.receiving[new.tenant_id] += 1
+            try:
+                digest = await _received(body, file)
+            finally:
+                self.receiving[new.tenant_id] -= 1
+            if new.idempotency_key is not None:
+                digest.update(parameters.encode())
+                new = replace(new, request_hash=digest.hexdigest())
+            earlier = await self.batches.begin(new)
+            if earlier is not None:
+                return earlier, False
+            try:
+                await self._stored(new, file, waiting, most)
+            except BaseException:
+                await self._given_up(new)
+                raise
+        self.arrived.set()
+        return new.id, True
+
+    async def _room(self, tenant_id: str) -> tuple[int, int]:
+        """Return how many lines of a tenant wait, and how many may.
+
+        Files that other processes receive count as soon as these begin to store them. Raises `HttpRefusal` (429) for
+        an upload too many.
+        """
+        config = (await self.tenants.of(tenant_id)).config
+        stored, waiting = await self.batches.intake(tenant_id)
+        if stored + self.receiving[tenant_id] >= config.max_uploads:
+            message = (
+                f"expected at most {config.max_uploads} uploads of this tenant at once; send this one again later"
+            )
+            raise _refused("too_many_uploads", message)
+        if waiting >= config.max_waiting_lines:
+            raise _too_many_lines(waiting, config.max_waiting_lines)
+        return waiting, config.max_waiting_lines
+
+    async def _stored(self, new: NewBatch, file: IO[bytes], waiting: int, most: int) -> None:
+        settings = self.settings
+        splitter = LineSplitter(max_line_bytes=settings.max_plan_bytes, max_lines=settings.max_batch_lines)
+        lines = _lines(file, splitter)
+        invalid = 0
+        while found := await asyncio.to_thread(_next_lines, lines):
+            invalid += sum(line.error is not None for line in found)
+            if splitter.found > most:
+                raise TooLarge(f"expected at most {most} lines, found more", limit=most, actual=splitter.found)
+            if waiting + splitter.found > most:
+                raise _too_many_lines(waiting + splitter.found, most)
+            await self.batches.add_lines(new.tenant_id, new.id, found)
+        if not splitter.found:
+            raise InvalidRequest("expected a line for each request, as JSON, found an empty file")
+        await self.batches.end_upload(new.tenant_id, new.id, splitter.found, invalid)
+
+    async def _given_up(self, new: NewBatch) -> None:
+        with contextlib.suppress(Unavailable):  # it is removed once nobody holds it any more
+            await self.batches.drop(new.tenant_id, new.id)
 
 
 def _too_many_lines(waiting: int, most: int) -> HttpRefusal:
@@ -105,23 +142,6 @@ async def _received(body: AsyncIterator[bytes], file: IO[bytes]) -> Any:
     return digest
 
 
-async def _stored(services: Services, new: NewBatch, file: IO[bytes], waiting: int, most: int) -> None:
-    settings = services.settings
-    splitter = LineSplitter(max_line_bytes=settings.max_plan_bytes, max_lines=settings.max_batch_lines)
-    lines = _lines(file, splitter)
-    invalid = 0
-    while found := await asyncio.to_thread(_next_lines, lines):
-        invalid += sum(line.error is not None for line in found)
-        if splitter.found > most:
-            raise TooLarge(f"expected at most {most} lines, found more", limit=most, actual=splitter.found)
-        if waiting + splitter.found > most:
-            raise _too_many_lines(waiting + splitter.found, most)
-        await services.batches.add_lines(new.tenant_id, new.id, found)
-    if not splitter.found:
-        raise InvalidRequest("expected a line for each request, as JSON, found an empty file")
-    await services.batches.end_upload(new.tenant_id, new.id, splitter.found, invalid)
-
-
 def _lines(file: IO[bytes], splitter: LineSplitter) -> Iterator[FileLine]:
     while data := file.read(_READ_AT_ONCE):
         yield from splitter.feed(data)
@@ -136,8 +156,3 @@ def _next_lines(lines: Iterator[FileLine]) -> Sequence[FileLine]:
         if chars >= _CHARS_AT_ONCE:
             break
     return found
-
-
-async def _given_up(services: Services, new: NewBatch) -> None:
-    with contextlib.suppress(Unavailable):  # it is removed once nobody holds it any more
-        await services.batches.drop(new.tenant_id, new.id)

@@ -15,10 +15,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from planq.api.deps import Services
 from planq.api.http.exchange import MAX_DEFECTS, HttpRefusal, decode_body
 from planq.api.schemas import JobRequest, RequestBody
-from planq.api.submission import checked_submission, trace_id
+from planq.api.submission import JobBuilder, trace_id
 from planq.shared.computing import off_loop
 from planq.shared.domain.batches.estimate import LineEstimate, line_estimate
 from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
@@ -31,7 +30,8 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.defects import defects_of_fields
 from planq.shared.domain.values.encoding import measure
 from planq.shared.prices import price_of
-from planq.shared.store.batches.store import CheckedLine, HeldBatch
+from planq.shared.store.batches.store import BatchStore, CheckedLine, HeldBatch
+from planq.shared.store.catalogue import Catalogue
 from planq.shared.store.requests import Submission
 from planq.shared.timers import every, woken_by
 
@@ -63,37 +63,6 @@ class _ReadLine:
     custom_id: str | None
     request: JobRequest | None = None
     error: ErrorRecord | None = None
-
-
-async def validate_batches(services: Services) -> None:
-    """Validate the lines of batches as long as the process lives; what the database refuses is tried again."""
-
-    async def validate_due() -> None:
-        if await services.batches.is_due():
-            await services.batches.drop_abandoned()
-            while (held := await services.batches.take()) is not None:
-                await _validate(services, held)
-
-    await every(_POLL_SECONDS, validate_due, name="batches", pause=woken_by(services.batch_arrived))
-
-
-async def _validate(services: Services, held: HeldBatch) -> None:
-    """Validate the lines of a batch up to the end, unless another process holds it by then."""
-    estimate, sizes, after = held.estimate, Sizes(), 0
-    while lines := await services.batches.received(held, after):
-        read = await off_loop(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
-        checked = []
-        for line in read:
-            one, used = await _checked(services, held, line, sizes)
-            checked.append(one)
-            estimate = estimate if used is None else estimate.plus(used)
-            await asyncio.sleep(0)  # a request that came meanwhile goes first
-        if not await services.batches.store_checked(held, checked, estimate):
-            return
-        after = lines[-1][0]
-    status = await services.batches.end_validation(held)
-    if status is not None:
-        _log.info("batch_validated", extra={"batch": str(held.id), "status": status})
 
 
 def _read_lines(lines: Sequence[tuple[int, str]], defaults: Mapping[str, Any]) -> list[_ReadLine]:
@@ -135,38 +104,6 @@ def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
     return ErrorRecord(InvalidRequest.code, capped(message), details={"errors": found})
 
 
-async def _checked(
-    services: Services, held: HeldBatch, line: _ReadLine, sizes: Sizes
-) -> tuple[CheckedLine, LineEstimate | None]:
-    """Return what becomes of a line, and what it is taken to use; raises `Unavailable` where that cannot be known."""
-    if line.request is None:
-        return CheckedLine(line.number, line.custom_id, error=line.error), None
-    given = {"trace_id": trace_id(None)}
-    try:
-        if line.request.conversation_id is not None:
-            raise InvalidRequest("conversation_id: a line of a batch belongs to no conversation; send it as a job")
-        submission = await checked_submission(services, held.tenant_id, line.request, given)
-        used = await _estimated(services, submission, sizes)
-    except (Unavailable, TimeoutError):
-        raise
-    except HTTPException as refusal:
-        return CheckedLine(line.number, line.custom_id, error=ErrorRecord("invalid_request", refusal.detail)), None
-    except PlanqError as error:
-        return CheckedLine(line.number, line.custom_id, error=ErrorRecord.of(error)), None
-    except Exception as error:
-        # A line that comes upon a defect of ours must not keep all others waiting.
-        _log.exception("line_failed", extra={"batch": str(held.id), "line": line.number})
-        return CheckedLine(line.number, line.custom_id, error=ErrorRecord.of(error)), None
-    budget = submission.budget or {}
-    return CheckedLine(
-        line.number,
-        line.custom_id,
-        submission,
-        max_cost_usd=budget.get("max_cost_usd", used.most_cost_usd),
-        max_tokens=budget.get("max_tokens", used.max_tokens),
-    ), used
-
-
 class Sizes:
     """What lines of a batch have in common, worked out once: planq's own words, tools as they are told, prices."""
 
@@ -201,16 +138,92 @@ def _price_of(model: str) -> Price | None:
     return None if found is None else Price(found.asked_usd / _PRICED_TOKENS, found.token_usd)
 
 
-async def _estimated(services: Services, submission: Submission, sizes: Sizes) -> LineEstimate:
-    planner = None
-    if submission.plan is None:
-        known = await services.catalogue.tools(submission.tenant_id)
-        planner = sizes.planner_tokens(submission.tools, known)
-    with_ = 0 if submission.with_ is None else measure(submission.with_, _MOST_CHARS)
-    return line_estimate(
-        chars=len(submission.input) + with_,
-        planner_tokens=planner,
-        answer_tokens=sizes.answer_tokens,
-        price=await sizes.price(submission.model),
-        has_rounds=submission.strategy is not Strategy.PLAN,
-    )
+@dataclass(frozen=True, slots=True)
+class BatchValidation:
+    """Makes jobs-to-be of the lines of batches; `arrived` is set when an upload is whole."""
+
+    batches: BatchStore
+    builder: JobBuilder
+    catalogue: Catalogue
+    arrived: asyncio.Event
+
+    async def keep(self) -> None:
+        """Validate the lines of batches as long as the process lives; what the database refuses is tried again."""
+
+        async def validate_due() -> None:
+            if await self.batches.is_due():
+                await self.batches.drop_abandoned()
+                while (held := await self.batches.take()) is not None:
+                    await self._validate(held)
+
+        await every(_POLL_SECONDS, validate_due, name="batches", pause=woken_by(self.arrived))
+
+    async def _validate(self, held: HeldBatch) -> None:
+        """Validate the lines of a batch up to the end, unless another process holds it by then."""
+        estimate, sizes, after = held.estimate, Sizes(), 0
+        while lines := await self.batches.received(held, after):
+            read = await off_loop(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
+            checked = []
+            for line in read:
+                one, used = await self._checked(held, line, sizes)
+                checked.append(one)
+                estimate = estimate if used is None else estimate.plus(used)
+                await asyncio.sleep(0)  # a request that came meanwhile goes first
+            if not await self.batches.store_checked(held, checked, estimate):
+                return
+            after = lines[-1][0]
+        status = await self.batches.end_validation(held)
+        if status is not None:
+            _log.info("batch_validated", extra={"batch": str(held.id), "status": status})
+
+    async def _checked(
+        self, held: HeldBatch, line: _ReadLine, sizes: Sizes
+    ) -> tuple[CheckedLine, LineEstimate | None]:
+        """Return what becomes of a line, and what it is taken to use.
+
+        Raises `Unavailable` where that cannot be known.
+        """
+        if line.request is None:
+            return CheckedLine(line.number, line.custom_id, error=line.error), None
+        given = {"trace_id": trace_id(None)}
+        try:
+            if line.request.conversation_id is not None:
+                raise InvalidRequest(
+                    "conversation_id: a line of a batch belongs to no conversation; send it as a job"
+                )
+            submission = await self.builder.build(held.tenant_id, line.request, given)
+            used = await self._estimated(submission, sizes)
+        except (Unavailable, TimeoutError):
+            raise
+        except HTTPException as refusal:
+            return CheckedLine(
+                line.number, line.custom_id, error=ErrorRecord("invalid_request", refusal.detail)
+            ), None
+        except PlanqError as error:
+            return CheckedLine(line.number, line.custom_id, error=ErrorRecord.of(error)), None
+        except Exception as error:
+            # A line that comes upon a defect of ours must not keep all others waiting.
+            _log.exception("line_failed", extra={"batch": str(held.id), "line": line.number})
+            return CheckedLine(line.number, line.custom_id, error=ErrorRecord.of(error)), None
+        budget = submission.budget or {}
+        return CheckedLine(
+            line.number,
+            line.custom_id,
+            submission,
+            max_cost_usd=budget.get("max_cost_usd", used.most_cost_usd),
+            max_tokens=budget.get("max_tokens", used.max_tokens),
+        ), used
+
+    async def _estimated(self, submission: Submission, sizes: Sizes) -> LineEstimate:
+        planner = None
+        if submission.plan is None:
+            known = await self.catalogue.tools(submission.tenant_id)
+            planner = sizes.planner_tokens(submission.tools, known)
+        with_ = 0 if submission.with_ is None else measure(submission.with_, _MOST_CHARS)
+        return line_estimate(
+            chars=len(submission.input) + with_,
+            planner_tokens=planner,
+            answer_tokens=sizes.answer_tokens,
+            price=await sizes.price(submission.model),
+            has_rounds=submission.strategy is not Strategy.PLAN,
+        )

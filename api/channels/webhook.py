@@ -11,12 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.limits import too_many
-from planq.api.channels.receiving import Post, answer_for, message_of, post_of, question_of, receive
-from planq.api.deps import Services, Use, strict_router
+from planq.api.channels.receiving import ChannelReceiver, Post, message_of
+from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.shared.store.channels import ChannelStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 
 webhook_channel_routes = strict_router("channels")
 
@@ -31,30 +33,36 @@ async def post_to_channel(tenant: str, channel: str, request: Request, services:
     has no `source_message_id`, so that what is posted again is the same message.
     """
     body = await request.body()
-    post = await _proved(services, tenant, channel, body, request)
+    receiver = services.subject(ChannelReceiver)
+    await _check_proof(services.channels, services.signing, tenant, channel, request)
+    post = await receiver.post_of(tenant, channel)
     document = decode_body(body)
     if not isinstance(document, dict):
         raise InvalidRequest("expected a JSON object: a message, or the answer to a question")
     if "question_id" in document:
-        return await _answered(services, post, document)
+        return await _answered(receiver, post, document)
     verdict = await services.limits.check(post.tenant.id, channel, post.tenant.config)
     if not verdict.is_allowed:
         raise too_many(verdict)
     named = {"source_message_id": capped(request.headers["webhook-id"], 128)}
-    received = await receive(services, post, message_of(post, {**named, **document}))
+    received = await receiver.receive(post, message_of(post, {**named, **document}))
     ids = {"job_id": str(received.job_id), "conversation_id": str(received.conversation_id)}
     return JsonResponse({"status": str(received.outcome), **ids}, status_code=202)
 
 
-async def _proved(services: Services, tenant: str, channel: str, body: bytes, request: Request) -> Post:
-    found = await services.channels.find(tenant, channel)
+async def _check_proof(
+    channels: ChannelStore, signing: SigningSecrets, tenant: str, channel: str, request: Request
+) -> None:
+    """Raise `HttpRefusal` (403) for what is not signed, or of a channel that is not there."""
+    body = await request.body()
+    found = await channels.find(tenant, channel)
     if found is not None and found.kind is ChannelKind.WEBHOOK:
-        for secret in await services.signing.of(tenant, None):
+        for secret in await signing.of(tenant, None):
             try:
                 Webhook(secret).verify(body, dict(request.headers))
             except (WebhookVerificationError, ValueError):
                 continue  # signed by an older one, or by nobody
-            return await post_of(services, tenant, channel)
+            return
     raise HttpRefusal(
         403,
         "not_proved",
@@ -63,7 +71,7 @@ async def _proved(services: Services, tenant: str, channel: str, body: bytes, re
     )
 
 
-async def _answered(services: Services, post: Post, document: dict[str, Any]) -> Response:
+async def _answered(receiver: ChannelReceiver, post: Post, document: dict[str, Any]) -> Response:
     try:
         question_id = UUID(str(document["question_id"]))
     except ValueError:
@@ -81,6 +89,6 @@ async def _answered(services: Services, post: Post, document: dict[str, Any]) ->
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidRequest(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    row = await question_of(services, post, question_id)
-    await answer_for(services, post, row, request)
+    row = await receiver.question_of(post, question_id)
+    await receiver.answer(post, row, request)
     return JsonResponse({"status": "answered", "question_id": str(question_id)}, status_code=202)

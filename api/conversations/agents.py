@@ -13,14 +13,12 @@ from typing import Annotated, Any
 
 from fastapi import Header
 
-from planq.api.deps import Services
-from planq.api.submission import for_agent, ready
+from planq.api.assignments import Assignment, Assignments
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import excerpt
-from planq.shared.store.agents.documents import pin_agent
-from planq.shared.store.conversations.store import Inbound, InboundResult, OtherAgent
+from planq.shared.store.conversations.store import ConversationStore, Inbound, InboundResult, OtherAgent
 
 AGENT_HEADER = "X-Agent-Schema-Name"
 
@@ -51,27 +49,29 @@ def named_agent(agent: str | None, header: str | None, metadata: Mapping[str, An
     return read_named_agent(found)
 
 
-async def received_for_agent(services: Services, inbound: Inbound) -> InboundResult:
+async def received_for_agent(
+    conversations: ConversationStore, assignments: Assignments, inbound: Inbound
+) -> InboundResult:
     """Store a message with a job of the agent that it is for; one that was sent as a job has it already.
 
     Raises as `ConversationStore.receive` does, `NotFound` for an agent that is not there, and `InvalidRequest` for
     one that lists skills which are not.
     """
     if inbound.is_job:
-        return await services.conversations.receive(inbound)
+        return await conversations.receive(inbound)
     wanted = inbound.named_agent or inbound.default_agent
     given, refusal = inbound, None
     try:
-        given = await _for(services, inbound, wanted)
+        given = await _for(assignments, inbound, wanted)
     except NotFound as error:  # its conversation may have another one, or keep a version that is retired
         refusal = error
     for _ in range(_LOOKS):
         try:
-            return await services.conversations.receive(given)
+            return await conversations.receive(given)
         except OtherAgent as other:
             if refusal is not None and _wanted(inbound, other.agent) == wanted:
                 raise refusal from None
-            given = await _for(services, inbound, _wanted(inbound, other.agent), keeps=other.agent)
+            given = await _for(assignments, inbound, _wanted(inbound, other.agent), keeps=other.agent)
     raise Conflict("its conversation is being given other agents all the time; send the message again")
 
 
@@ -84,20 +84,15 @@ def _wanted(inbound: Inbound, found: NamedAgent | None) -> NamedAgent | None:
 
 
 async def _for(
-    services: Services, inbound: Inbound, agent: NamedAgent | None, keeps: NamedAgent | None = None
+    assignments: Assignments, inbound: Inbound, agent: NamedAgent | None, keeps: NamedAgent | None = None
 ) -> Inbound:
     if agent is None:
         return inbound
     submission = inbound.submission
     is_kept = keeps is not None and keeps.version is not None
-    pinned = await pin_agent(
-        services.agents,
-        services.skills,
-        submission.tenant_id,
-        agent.name,
-        agent.version,
-        may_be_retired=is_kept,
+    pinned = await assignments.pinned(submission.tenant_id, agent, may_be_retired=is_kept)
+    mine = Assignment(submission.strategy, submission.model, submission.limits).to_agent(
+        agent.name, pinned, pinned.strategy(submission.strategy), pinned.model_or(submission.model)
     )
-    strategy = pinned.strategy(submission.strategy)
-    made = for_agent(submission, agent.name, pinned, strategy=strategy, model=pinned.model_or(submission.model))
-    return replace(inbound, submission=await ready(services, made))
+    mine = await assignments.completed(submission.tenant_id, mine)
+    return replace(inbound, submission=replace(submission, **mine._asdict()))

@@ -3,66 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.api.conversations.messages import receive_message
-from planq.api.deps import Services
+from planq.api.conversations.messages import Messages
 from planq.api.http.ids import conversation_id_of
 from planq.api.schemas import JobRequest
-from planq.api.submission import SubmittedJob, checked_submission, let_in, sender_of, submit_job
+from planq.api.submission import Submissions, SubmittedJob
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.store.conversations.store import Arrival, Inbound
 
 
-async def submitted_turn_or_job(
-    services: Services,
-    tenant_id: str,
-    body: JobRequest,
-    sent: Any,
-    *,
-    idempotency_key: str | None,
-    traceparent: str | None,
-) -> SubmittedJob:
-    """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
+@dataclass(frozen=True, slots=True)
+class TurnSubmissions:
+    """Stores jobs, those that name a conversation to be had in as turns of it."""
 
-    Raises as `submit_job` does; for a turn `NotFound` where the conversation is not there, and `Conflict` where that
-    takes none.
-    """
-    if body.conversation_id is None or body.conversation == "read":
-        return await submit_job(
-            services, tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+    submissions: Submissions
+    messages: Messages
+
+    async def submit(
+        self,
+        tenant_id: str,
+        body: JobRequest,
+        sent: Any,
+        *,
+        idempotency_key: str | None,
+        traceparent: str | None,
+    ) -> SubmittedJob:
+        """Store a job and publish its wake-up, as a turn where its request names a conversation to have it in.
+
+        Raises as `Submissions.submit` does; for a turn `NotFound` where the conversation is not there, and
+        `Conflict` where that takes none.
+        """
+        if body.conversation_id is None or body.conversation == "read":
+            return await self.submissions.submit(
+                tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+            )
+        conversation_id = conversation_id_of(body.conversation_id)
+        given, earlier = await self.submissions.sender_of(tenant_id, sent, idempotency_key, traceparent)
+        if earlier is not None:
+            return SubmittedJob(earlier)
+        row = await self.messages.conversations.get(tenant_id, conversation_id)
+        kept = {} if row["follows_agent"] else row["agent_versions"] or {}
+        submission = await self.submissions.builder.build(tenant_id, _kept(body, kept), given)
+        agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
+        headers = await self.submissions.let_in(submission)
+        config = (await self.submissions.tenants.of(tenant_id)).config
+        # The key is the message's: of the same one in the same conversation there is one, with one job.
+        received = await self.messages.receive(
+            Inbound(
+                submission=replace(submission, idempotency_key=None, request_hash=None),
+                channel=row["channel"],
+                thread=row["thread"],
+                idempotency_key=submission.idempotency_key,
+                request_hash=submission.request_hash,
+                user_id=submission.user_id,
+                text=submission.input,
+                metadata=submission.metadata,
+                policy=config.policy,
+                is_job=True,
+                named_agent=agent,
+            ),
         )
-    conversation_id = conversation_id_of(body.conversation_id)
-    given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
-    if earlier is not None:
-        return SubmittedJob(earlier)
-    row = await services.conversations.get(tenant_id, conversation_id)
-    kept = {} if row["follows_agent"] else row["agent_versions"] or {}
-    submission = await checked_submission(services, tenant_id, _kept(body, kept), given)
-    agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
-    headers = await let_in(services, submission)
-    config = (await services.tenants.of(tenant_id)).config
-    # The key is the message's: of the same one in the same conversation there is one, with one job.
-    received = await receive_message(
-        services,
-        Inbound(
-            submission=replace(submission, idempotency_key=None, request_hash=None),
-            channel=row["channel"],
-            thread=row["thread"],
-            idempotency_key=submission.idempotency_key,
-            request_hash=submission.request_hash,
-            user_id=submission.user_id,
-            text=submission.input,
-            metadata=submission.metadata,
-            policy=config.policy,
-            is_job=True,
-            named_agent=agent,
-        ),
-    )
-    assert received.job_id is not None  # only a rejected message has none
-    is_new = received.outcome is not Arrival.DUPLICATE
-    return SubmittedJob(received.job_id, submission if is_new else None, headers=headers)
+        assert received.job_id is not None  # only a rejected message has none
+        is_new = received.outcome is not Arrival.DUPLICATE
+        return SubmittedJob(received.job_id, submission if is_new else None, headers=headers)
 
 
 def _kept(body: JobRequest, versions: Mapping[str, int]) -> JobRequest:

@@ -1,9 +1,9 @@
 """From an inbound message to a job of its conversation, and from that job's end to the answer of the request.
 
-    checked_message     every check of what was sent
-    receive_message     one commit, then the wake-ups
-    answer_message      wait for the job within bounds, and answer with what it came to
-    answer_for_job      the same for a job that somebody asks for later
+    checked_message          every check of what was sent
+    Messages.receive         one commit, then the wake-ups
+    MessageReplies.answer    wait for the job within bounds, and answer with what it came to
+    MessageReplies.for_job   the same for a job that somebody asks for later
 
 What a provider or a tool has said never goes out: a person is told a plain sentence, and the id under which whoever
 runs planq finds the rest (docs/decisions.md, D41).
@@ -12,7 +12,7 @@ runs planq finds the rest (docs/decisions.md, D41).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -23,15 +23,17 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller
+from planq.api.assignments import Assignments
 from planq.api.conversations.agents import AGENT_HEADER, named_agent, received_for_agent
 from planq.api.conversations.message_flow import task_document
-from planq.api.deps import Services, announce_ended, client_closed_response, job_when_ended, place_to_wait
 from planq.api.documents import elicitation_document
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from planq.api.http.ids import conversation_id_of
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from planq.api.streams.waiting import Waiters
 from planq.api.submission import check_key, check_object, trace_id
+from planq.api.waits import EndAnnouncer, JobWaits, client_closed_response
+from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.domain import errors
 from planq.shared.domain.conversations.failure import user_message
 from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
@@ -44,11 +46,13 @@ from planq.shared.domain.questions.answering import ACTIONS
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.ports.tenants import Tenant
 from planq.shared.settings import Settings
-from planq.shared.store.conversations.store import Arrival, Inbound, InboundResult, erased
+from planq.shared.store.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
 from planq.shared.store.database import Row, shown_time
+from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.store.requests import RequestStore, Submission
 from planq.shared.store.views import JobView
+from planq.shared.timers import NearTimers
 
 _LIMITED_SECONDS = 30
 """What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""
@@ -187,43 +191,53 @@ def checked_message(
     )
 
 
-async def in_conversation(services: Services, inbound: Inbound, conversation_id: str | None) -> Inbound:
-    """Return a message in the thread of the conversation that it names; as it is where it names none.
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Takes messages in: a turn each of its conversation, or the answer to a question."""
 
-    Raises `NotFound` for one that the tenant does not have on the message's channel, and `Conflict` where the message
-    names another thread beside it.
-    """
-    if conversation_id is None:
-        return inbound
-    found = await services.conversations.get(inbound.submission.tenant_id, conversation_id_of(conversation_id))
-    if found["channel"] != inbound.channel:
-        raise NotFound(
-            f"there is no conversation {found['id']} on the channel {inbound.channel}, it is of another one"
-        )
-    if inbound.thread not in (None, found["thread"]):
-        raise Conflict(
-            f"conversation {found['id']} has another thread; expected its own, or only one of the two names"
-        )
-    return replace(inbound, thread=found["thread"])
+    conversations: ConversationStore
+    assignments: Assignments
+    publisher: CeleryPublisher
+    timers: NearTimers
+    waiters: Waiters
+    endings: EndAnnouncer
 
+    async def in_conversation(self, inbound: Inbound, conversation_id: str | None) -> Inbound:
+        """Return a message in the thread of the conversation that it names; as it is where it names none.
 
-async def receive_message(services: Services, inbound: Inbound) -> InboundResult:
-    """Store a message; publish what has to begin, announce what has ended.
+        Raises `NotFound` for one that the tenant does not have on the message's channel, and `Conflict` where the
+        message names another thread beside it.
+        """
+        if conversation_id is None:
+            return inbound
+        found = await self.conversations.get(inbound.submission.tenant_id, conversation_id_of(conversation_id))
+        if found["channel"] != inbound.channel:
+            raise NotFound(
+                f"there is no conversation {found['id']} on the channel {inbound.channel}, it is of another one"
+            )
+        if inbound.thread not in (None, found["thread"]):
+            raise Conflict(
+                f"conversation {found['id']} has another thread; expected its own, or only one of the two names"
+            )
+        return replace(inbound, thread=found["thread"])
 
-    Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for a
-    source id or an idempotency key of another message; and as `received_for_agent` for its agent.
-    """
-    received = await received_for_agent(services, inbound)
-    announce_ended(services, received.ended)
-    if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
-        services.waiters.submitted(received.job_id, inbound.submission.tenant_id)
-    services.publisher.publish_soon(received.wakes)
-    if received.later is not None:
-        seconds, wake = received.later
-        services.timers.set(seconds, partial(services.publisher.publish, [wake]))
-    if received.outcome is Arrival.REJECTED:
-        raise _rejected(received)
-    return received
+    async def receive(self, inbound: Inbound) -> InboundResult:
+        """Store a message; publish what has to begin, announce what has ended.
+
+        Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for
+        a source id or an idempotency key of another message; and as `received_for_agent` for its agent.
+        """
+        received = await received_for_agent(self.conversations, self.assignments, inbound)
+        self.endings.announce(received.ended)
+        if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
+            self.waiters.submitted(received.job_id, inbound.submission.tenant_id)
+        self.publisher.publish_soon(received.wakes)
+        if received.later is not None:
+            seconds, wake = received.later
+            self.timers.set(seconds, partial(self.publisher.publish, [wake]))
+        if received.outcome is Arrival.REJECTED:
+            raise _rejected(received)
+        return received
 
 
 def _rejected(received: InboundResult) -> Conflict:
@@ -236,20 +250,157 @@ def _rejected(received: InboundResult) -> Conflict:
     )
 
 
-async def stored_message(services: Services, who: Caller, received: InboundResult) -> Response:
-    """Answer that a message is stored and will be worked on, or what has to be answered first."""
-    assert received.job_id is not None  # only a rejected message has none
-    if received.missed is not None:
-        return await _pending(services, who, await services.requests.view(who.tenant_id, received.job_id), {})
-    status, message = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
-    answer = {
-        "status": status,
-        "job_id": str(received.job_id),
-        "conversation_id": str(received.conversation_id),
-        "message": message,
-        **_taken(received),
-    }
-    return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
+@dataclass(frozen=True, slots=True)
+class MessageReplies:
+    """Answers requests with what their messages came to."""
+
+    settings: Settings
+    conversations: ConversationStore
+    requests: RequestStore
+    elicitations: ElicitationStore
+    publisher: CeleryPublisher
+    waits: JobWaits
+
+    async def stored(self, tenant_id: str, received: InboundResult) -> Response:
+        """Answer that a message is stored and will be worked on, or what has to be answered first."""
+        assert received.job_id is not None  # only a rejected message has none
+        if received.missed is not None:
+            return await self._pending(tenant_id, await self.requests.view(tenant_id, received.job_id), {})
+        status, message = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
+        answer = {
+            "status": status,
+            "job_id": str(received.job_id),
+            "conversation_id": str(received.conversation_id),
+            "message": message,
+            **_taken(received),
+        }
+        return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
+
+    async def answer(self, tenant_id: str, received: InboundResult, request: Request) -> Response:
+        """Answer with what a message came to, at the latest after the longest wait with where it stands.
+
+        A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or
+        over any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
+        """
+        async with self.waits.place(request) as may_wait:
+            seconds = self.settings.max_wait_seconds if may_wait and received.missed is None else 0.0
+            return await self._answer_within(tenant_id, received, request, seconds)
+
+    async def _answer_within(
+        self, tenant_id: str, received: InboundResult, request: Request, seconds: float
+    ) -> Response:
+        job_id = received.job_id
+        message_id = received.message_id
+        assert job_id is not None  # only a rejected message has none
+        assert message_id is not None
+        until = monotonic() + seconds
+        taken = _taken(received)
+        while True:
+            seconds = min(self.settings.wait_poll_seconds, until - monotonic())
+            try:
+                view = await self.waits.ended(job_id, max(seconds, 0.0), request, has_place=True)
+            except NotFound:
+                return await self._answer_from_conversation(tenant_id, job_id)
+            if view is None:
+                return client_closed_response()
+            if view.has_ended:
+                await self._settle(job_id)
+                answering = await self.conversations.job_of(tenant_id, message_id)
+                if answering in (None, job_id):
+                    return await self._answered(tenant_id, view, taken)
+                job_id = answering  # it was to merge with a job that ended before
+            elif await self._question(tenant_id, view) is not None or monotonic() >= until:
+                return await self._pending(tenant_id, view, taken)
+
+    async def for_job(self, tenant_id: str, job_id: UUID, seconds: float, request: Request) -> Response:
+        """Answer as `answer` does, for the job of a message; raises `NotFound` for one of no conversation."""
+        try:
+            view = await self.waits.ended(job_id, seconds, request)
+        except NotFound:
+            return await self._answer_from_conversation(tenant_id, job_id)
+        if view is None:
+            return client_closed_response()
+        if view.row["conversation_id"] is None:
+            raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
+        if not view.has_ended:
+            return await self._pending(tenant_id, view, {})
+        await self._settle(job_id)
+        return await self._answered(tenant_id, view, {})
+
+    async def _settle(self, job_id: UUID) -> None:
+        """Have the end of a turn written down now, so that its answer can be read and the next turn begins."""
+        self.publisher.publish_soon(await self.conversations.settle(job_id))
+
+    async def _answered(self, tenant_id: str, view: JobView, taken: Mapping[str, Any]) -> Response:
+        row = view.row
+        reply = await self.conversations.reply(tenant_id, row["id"])
+        if reply is None:
+            raise NotFound(f"the conversation {row['conversation_id']} is not there any more, nor is its answer")
+        if row["status"] != JobStatus.COMPLETED and reply["status"] != MessageStatus.ERASED:
+            code = errors.Cancelled.code
+            if row["status"] == JobStatus.FAILED:
+                code = decode_stored(row["error"].body)["code"]
+            raise _failed(row["id"], row["conversation_id"], code)
+        task = task_document(view)
+        ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
+        calls = sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps)
+        return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
+
+    async def _answer_from_conversation(self, tenant_id: str, job_id: UUID) -> Response:
+        """Answer for a job that retention has removed, by what its conversation keeps of it."""
+        rows = await self.conversations.messages_of_job(tenant_id, job_id)
+        replies = [
+            row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND
+        ]
+        if not replies:
+            raise NotFound(f"there is no job {job_id}")
+        reply = replies[-1]
+        if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
+            raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
+        calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
+        return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
+
+    async def _question(self, tenant_id: str, view: JobView) -> tuple[UUID, UUID] | None:
+        """Return the oldest question for which a job waits, and the turn that asks it: its own or the one before."""
+        row = view.row
+        if row["status"] == JobStatus.QUEUED:
+            before = await self.conversations.question_before(tenant_id, row["id"])
+            return None if before is None else (before["id"], before["job_id"])
+        if row["status"] != JobStatus.INPUT_REQUIRED or row["paused_at"] is not None or row["open_questions"] is None:
+            return None
+        return UUID(decode_stored(row["open_questions"].body)[0]["id"]), row["id"]
+
+    async def _pending(self, tenant_id: str, view: JobView, taken: Mapping[str, Any]) -> Response:
+        """Answer with where a job stands, and with the question that it waits for."""
+        job_id = view.row["id"]
+        answer: dict[str, Any] = {
+            "status": "processing",
+            "job_id": str(job_id),
+            "conversation_id": str(view.row["conversation_id"]),
+            "message": _RUNS,
+            **taken,
+        }
+        if view.row["status"] == JobStatus.QUEUED:
+            answer |= {"status": "queued", "message": _QUEUED}
+        if view.row["stage_retry"] is not None:
+            answer["reason"] = "model_away"
+            if (retry_at := shown_time(view.row["next_attempt_at"])) is not None:
+                answer["retry_at"] = retry_at
+        if (found := await self._question(tenant_id, view)) is not None:
+            question, turn = found
+            row = await self.elicitations.get(tenant_id, question)
+            is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(
+                view.row["user_id"]
+            )
+            asked = {"status": "input_required", "elicitation": elicitation_document(row)}
+            if turn == job_id:
+                answer |= {**asked, "message": _ASKS if is_theirs else _ASKS_OTHERS}
+            elif is_theirs:
+                answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
+            else:
+                message = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
+                answer |= {"message": message, "behind_job_id": str(turn)}
+        return JsonResponse(answer, status_code=202, headers=_location(job_id))
 
 
 def _taken(received: InboundResult) -> dict[str, Any]:
@@ -257,94 +408,6 @@ def _taken(received: InboundResult) -> dict[str, Any]:
     if (answered := received.answered) is None:
         return {}
     return {"answered": {"id": str(answered.id), "action": ACTIONS[answered.status]}}
-
-
-async def answer_message(services: Services, who: Caller, received: InboundResult, request: Request) -> Response:
-    """Answer with what a message came to, at the latest after the longest wait with where it stands.
-
-    A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or over
-    any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
-    """
-    async with place_to_wait(services, request) as may_wait:
-        seconds = services.settings.max_wait_seconds if may_wait and received.missed is None else 0.0
-        return await _answer_within(services, who, received, request, seconds)
-
-
-async def _answer_within(
-    services: Services, who: Caller, received: InboundResult, request: Request, seconds: float
-) -> Response:
-    job_id = received.job_id
-    message_id = received.message_id
-    assert job_id is not None  # only a rejected message has none
-    assert message_id is not None
-    until = monotonic() + seconds
-    taken = _taken(received)
-    while True:
-        seconds = min(services.settings.wait_poll_seconds, until - monotonic())
-        try:
-            view = await job_when_ended(services, job_id, max(seconds, 0.0), request, has_place=True)
-        except NotFound:
-            return await _answer_from_conversation(services, who, job_id)
-        if view is None:
-            return client_closed_response()
-        if view.has_ended:
-            await _settle(services, job_id)
-            answering = await services.conversations.job_of(who.tenant_id, message_id)
-            if answering in (None, job_id):
-                return await _answered(services, who, view, taken)
-            job_id = answering  # it was to merge with a job that ended before
-        elif await _question(services, who, view) is not None or monotonic() >= until:
-            return await _pending(services, who, view, taken)
-
-
-async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds: float, request: Request) -> Response:
-    """Answer as `answer_message` does, for the job of a message; raises `NotFound` for one of no conversation."""
-    try:
-        view = await job_when_ended(services, job_id, seconds, request)
-    except NotFound:
-        return await _answer_from_conversation(services, who, job_id)
-    if view is None:
-        return client_closed_response()
-    if view.row["conversation_id"] is None:
-        raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
-    if not view.has_ended:
-        return await _pending(services, who, view, {})
-    await _settle(services, job_id)
-    return await _answered(services, who, view, {})
-
-
-async def _settle(services: Services, job_id: UUID) -> None:
-    """Have the end of a turn written down now, so that its answer can be read and the next turn begins."""
-    services.publisher.publish_soon(await services.conversations.settle(job_id))
-
-
-async def _answered(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
-    row = view.row
-    reply = await services.conversations.reply(who.tenant_id, row["id"])
-    if reply is None:
-        raise NotFound(f"the conversation {row['conversation_id']} is not there any more, nor is its answer")
-    if row["status"] != JobStatus.COMPLETED and reply["status"] != MessageStatus.ERASED:
-        code = errors.Cancelled.code
-        if row["status"] == JobStatus.FAILED:
-            code = decode_stored(row["error"].body)["code"]
-        raise _failed(row["id"], row["conversation_id"], code)
-    task = task_document(view)
-    ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
-    calls = sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps)
-    return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
-
-
-async def _answer_from_conversation(services: Services, who: Caller, job_id: UUID) -> Response:
-    """Answer for a job that retention has removed, by what its conversation keeps of it."""
-    rows = await services.conversations.messages_of_job(who.tenant_id, job_id)
-    replies = [row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND]
-    if not replies:
-        raise NotFound(f"there is no job {job_id}")
-    reply = replies[-1]
-    if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
-        raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
-    calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
-    return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
 
 
 def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int, taken: Mapping[str, Any]) -> Response:
@@ -385,48 +448,6 @@ def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
         job_id=str(job_id),
         conversation_id=str(conversation_id),
     )
-
-
-async def _question(services: Services, who: Caller, view: JobView) -> tuple[UUID, UUID] | None:
-    """Return the oldest question for which a job waits, and the turn that asks it: its own, or the one before it."""
-    row = view.row
-    if row["status"] == JobStatus.QUEUED:
-        before = await services.conversations.question_before(who.tenant_id, row["id"])
-        return None if before is None else (before["id"], before["job_id"])
-    if row["status"] != JobStatus.INPUT_REQUIRED or row["paused_at"] is not None or row["open_questions"] is None:
-        return None
-    return UUID(decode_stored(row["open_questions"].body)[0]["id"]), row["id"]
-
-
-async def _pending(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
-    """Answer with where a job stands, and with the question that it waits for."""
-    job_id = view.row["id"]
-    answer: dict[str, Any] = {
-        "status": "processing",
-        "job_id": str(job_id),
-        "conversation_id": str(view.row["conversation_id"]),
-        "message": _RUNS,
-        **taken,
-    }
-    if view.row["status"] == JobStatus.QUEUED:
-        answer |= {"status": "queued", "message": _QUEUED}
-    if view.row["stage_retry"] is not None:
-        answer["reason"] = "model_away"
-        if (retry_at := shown_time(view.row["next_attempt_at"])) is not None:
-            answer["retry_at"] = retry_at
-    if (found := await _question(services, who, view)) is not None:
-        question, turn = found
-        row = await services.elicitations.get(who.tenant_id, question)
-        is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(view.row["user_id"])
-        asked = {"status": "input_required", "elicitation": elicitation_document(row)}
-        if turn == job_id:
-            answer |= {**asked, "message": _ASKS if is_theirs else _ASKS_OTHERS}
-        elif is_theirs:
-            answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
-        else:
-            message = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
-            answer |= {"message": message, "behind_job_id": str(turn)}
-    return JsonResponse(answer, status_code=202, headers=_location(job_id))
 
 
 def _location(job_id: UUID) -> dict[str, str]:

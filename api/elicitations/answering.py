@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from planq.api.access.callers import Caller, answered_by
-from planq.api.deps import Services
 from planq.api.jobs.recovery import verdict_of
 from planq.api.schemas import AnswerRequest, SettleRequest
 from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
@@ -13,29 +13,62 @@ from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAns
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
 from planq.shared.domain.questions.answering import checked_action, content_defects
 from planq.shared.domain.values.encoding import encode
+from planq.shared.settings import Settings
+from planq.shared.store.catalogue import Catalogue
 from planq.shared.store.database import Row
-from planq.shared.store.requests import AnsweredBy, ControlResult, Verdict
+from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.store.requests import AnsweredBy, ControlResult, RequestStore, Verdict
 
 MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""
 
 
-async def answer_elicitation(services: Services, row: Row, request: AnswerRequest, who: Caller) -> ControlResult:
-    """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
+@dataclass(frozen=True, slots=True)
+class ElicitationAnswers:
+    """Takes the answers of people to questions."""
 
-    Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action that
-    is none, or with every defect of the content, and `TooLarge`.
-    """
-    if row["status"] != ElicitationStatus.OPEN:
-        raise is_closed(row)
-    status = checked_action(request.action)
-    by = answered_by(who, request.by, request.channel, request.reason)
-    if row["kind"] == ElicitationKind.OUTCOME:
-        return await _settle(services, row, status, request, by)
-    content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
-    answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
-    after = after_answer(answer, StepKind(row["step_kind"]))
-    return await services.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
+    settings: Settings
+    elicitations: ElicitationStore
+    requests: RequestStore
+    catalogue: Catalogue
+    payloads: PayloadStore
+
+    async def answer(self, row: Row, request: AnswerRequest, who: Caller) -> ControlResult:
+        """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
+
+        Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action
+        that is none, or with every defect of the content, and `TooLarge`.
+        """
+        if row["status"] != ElicitationStatus.OPEN:
+            raise is_closed(row)
+        status = checked_action(request.action)
+        by = answered_by(who, request.by, request.channel, request.reason)
+        if row["kind"] == ElicitationKind.OUTCOME:
+            return await self._settle(row, status, request, by)
+        content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
+        answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
+        after = after_answer(answer, StepKind(row["step_kind"]))
+        return await self.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
+
+    async def _settle(
+        self, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
+    ) -> ControlResult:
+        """Answer what became of a call; whoever does not accept the question does not know."""
+        tenant_id = row["tenant_id"]
+        verdict = Verdict(
+            Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect"))
+        )
+        if status is ElicitationStatus.ACCEPTED:
+            given = {} if request.content is None else request.content
+            if defects := content_defects(OUTCOME_SCHEMA, given):
+                message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
+                raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
+            job, steps = await self.requests.planned(tenant_id, row["job_id"], row["step_index"])
+            settle = SettleRequest.model_validate(given)
+            tools = await self.catalogue.renewed(tenant_id)
+            verdict = await verdict_of(settle, job, steps[0], tools, self.settings, self.payloads)
+        return await self.requests.settle(tenant_id, row["job_id"], row["step_index"], verdict, by, status)
 
 
 def is_closed(row: Row) -> Conflict:
@@ -60,21 +93,3 @@ def _content(schema: Any, given: Any) -> Any:
         message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
         raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
     return content
-
-
-async def _settle(
-    services: Services, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
-) -> ControlResult:
-    """Answer what became of a call; whoever does not accept the question does not know."""
-    tenant_id = row["tenant_id"]
-    verdict = Verdict(Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect")))
-    if status is ElicitationStatus.ACCEPTED:
-        given = {} if request.content is None else request.content
-        if defects := content_defects(OUTCOME_SCHEMA, given):
-            message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
-            raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
-        job, steps = await services.requests.planned(tenant_id, row["job_id"], row["step_index"])
-        settle = SettleRequest.model_validate(given)
-        tools = await services.catalogue.renewed(tenant_id)
-        verdict = await verdict_of(settle, job, steps[0], tools, services.settings, services.payloads)
-    return await services.requests.settle(tenant_id, row["job_id"], row["step_index"], verdict, by, status)

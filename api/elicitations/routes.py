@@ -9,9 +9,9 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, strict_router
+from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.documents import elicitation_document
-from planq.api.elicitations.answering import answer_elicitation, is_closed
+from planq.api.elicitations.answering import ElicitationAnswers, is_closed
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of, uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
@@ -19,6 +19,7 @@ from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, Elic
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import ElicitationStatus
 from planq.shared.store.database import Row
+from planq.shared.store.elicitations import ElicitationStore
 
 elicitation_routes = strict_router("jobs")
 
@@ -62,7 +63,7 @@ async def get_elicitations_of_job(
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
     found, beyond = job_id_of(job_id), id_of_cursor(cursor)
-    await check_job_is_open_to(who, services, found)
+    await check_job_is_open_to(who, services.requests, found)
     await services.requests.view(who.tenant_id, found, only_ended=True)
     rows = await services.elicitations.page(who.tenant_id, job_id=found, beyond=beyond, limit=limit + 1)
     return page_of(rows, limit, elicitation_document)
@@ -73,7 +74,7 @@ async def get_elicitations_of_job(
 )
 async def get_elicitation(elicitation_id: ElicitationPath, services: Use, who: Who) -> Response:
     """Return a question, with its answer once there is one."""
-    return JsonResponse(elicitation_document(await _question(services, who, elicitation_id)))
+    return JsonResponse(elicitation_document(await _question(services.elicitations, who, elicitation_id)))
 
 
 @elicitation_routes.post(
@@ -88,8 +89,8 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
     every defect and its place, 422, and the question stays open. So does one that is asked of others (`asked_of`):
     403 with the code `not_asked`; a key with the scope `approve` or `admin` may answer any.
     """
-    row = await _question(services, who, elicitation_id)
-    asked = await answer_elicitation(services, row, body, who)
+    row = await _question(services.elicitations, who, elicitation_id)
+    asked = await services.subject(ElicitationAnswers).answer(row, body, who)
     now = await services.elicitations.get(who.tenant_id, row["id"])
     if not asked.applied:
         raise is_closed(now)
@@ -97,9 +98,9 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
     return JsonResponse(elicitation_document(now))
 
 
-async def _question(services: Services, who: Caller, text: str) -> Row:
+async def _question(elicitations: ElicitationStore, who: Caller, text: str) -> Row:
     """Return a question that is there for the caller; raises `NotFound`."""
-    row = await services.elicitations.get(who.tenant_id, uuid_of("elicitation", text))
+    row = await elicitations.get(who.tenant_id, uuid_of("elicitation", text))
     if not (row["in_message_flow"] or who.sees_all_questions):
         raise NotFound(f"there is no elicitation {row['id']}")
     return row

@@ -10,6 +10,7 @@ import contextlib
 import random
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -23,20 +24,23 @@ from starlette.types import Receive, Scope, Send
 
 from planq.api.access.callers import Caller, Who
 from planq.api.access.guard import IS_HEAD
-from planq.api.access.places import Kind
+from planq.api.access.places import Kind, Places
+from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import digest_behind
 from planq.api.conversations.routes.conversations import ConversationPath
-from planq.api.deps import JobPath, Services, Use, check_job_is_open_to, strict_router
+from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.protocol import ABORT_CONNECTION
-from planq.api.streams.followers import Stream, StreamSubject, Topic
+from planq.api.streams.followers import Stream, Streams, StreamSubject, Topic
 from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from planq.api.streams.waiting import WAITED
 from planq.shared.domain.errors import DatabaseUnavailable, capped
 from planq.shared.domain.streams.position import BEGINNING, END, Position
 from planq.shared.ports.streams import TextPiece
-from planq.shared.store.events.log import LoggedEvent
+from planq.shared.store.events.log import EventLog, LoggedEvent
+from planq.shared.store.streams.followers import StreamStore
+from planq.shared.store.tenants.directory import TenantDirectory
 
 event_routes = strict_router("jobs")
 
@@ -129,11 +133,11 @@ async def get_job_events(
     `Accept: application/json` the answer is a page of the events.
     """
     found = job_id_of(job_id)
-    await check_job_is_open_to(who, services, found)
-    position = await _position(request, services, after, last_event_id)
+    await check_job_is_open_to(who, services.requests, found)
+    position = await _position(request, services.event_log, after, last_event_id)
     view = await services.requests.view(who.tenant_id, found, only_ended=True)
     if _wants_page(request):
-        return await _page_of_job(services, who, found, position, limit, order, with_children=children)
+        return await _page_of_job(services.event_log, who, found, position, limit, order, with_children=children)
     more = services.event_log.has_more
     if (
         view.has_ended
@@ -143,9 +147,8 @@ async def get_job_events(
     ):
         return Response(status_code=204)
     topic = Topic(StreamSubject.TREE if children else StreamSubject.JOB, found)
-    return await _opened(
+    return await services.subject(EventStreams).open(
         request,
-        services,
         who,
         topic,
         position or BEGINNING,
@@ -178,10 +181,10 @@ async def get_conversation_events(
     Texts come with `children`: keep one for each `job_id`. `job_submitted` names the job of each turn.
     """
     found = conversation_id_of(conversation_id)
-    position = await _position(request, services, after, last_event_id)
+    position = await _position(request, services.event_log, after, last_event_id)
     await services.conversations.get(who.tenant_id, found)
     topic = Topic(StreamSubject.TALK if children else StreamSubject.CONVERSATION, found)
-    return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
+    return await services.subject(EventStreams).open(request, who, topic, position or BEGINNING, follow=follow)
 
 
 @event_routes.get("/events", response_class=Response, responses={**_PAGED, **error_responses(400, 429)})
@@ -199,10 +202,12 @@ async def get_events(
 
     With `Accept: application/json` the answer is a page of the events, from the first one on.
     """
-    position = await _position(request, services, after, last_event_id)
+    position = await _position(request, services.event_log, after, last_event_id)
     if _wants_page(request):
-        return await _page_of_tenant(services, who, position, limit, order)
-    return await _opened(request, services, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow)
+        return await _page_of_tenant(services.event_log, who, position, limit, order)
+    return await services.subject(EventStreams).open(
+        request, who, Topic(StreamSubject.TENANT, who.tenant_id), position, follow=follow
+    )
 
 
 def _wants_page(request: Request) -> bool:
@@ -217,7 +222,7 @@ def _wants_page(request: Request) -> bool:
 
 
 async def _page_of_job(
-    services: Services,
+    log: EventLog,
     who: Caller,
     job_id: UUID,
     position: Position | None,
@@ -226,7 +231,6 @@ async def _page_of_job(
     *,
     with_children: bool,
 ) -> Response:
-    log = services.event_log
     page = (who.tenant_id, job_id)
     if order == "asc":
         found = await log.of_job(*page, position or BEGINNING, limit + 1, with_children=with_children)
@@ -235,13 +239,11 @@ async def _page_of_job(
     return _shown_page(found, limit)
 
 
-async def _page_of_tenant(
-    services: Services, who: Caller, position: Position | None, limit: int, order: str
-) -> Response:
+async def _page_of_tenant(log: EventLog, who: Caller, position: Position | None, limit: int, order: str) -> Response:
     if order == "asc":
-        found = await services.event_log.of_tenant(who.tenant_id, position or BEGINNING, limit + 1)
+        found = await log.of_tenant(who.tenant_id, position or BEGINNING, limit + 1)
     else:
-        found = await services.event_log.last_of_tenant(who.tenant_id, position or END, limit + 1)
+        found = await log.last_of_tenant(who.tenant_id, position or END, limit + 1)
     return _shown_page(found, limit)
 
 
@@ -253,7 +255,7 @@ def _shown_page(found: Sequence[LoggedEvent], limit: int) -> Response:
     return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "Vary": "Accept"})
 
 
-async def _position(request: Request, services: Services, after: str | None, last: str | None) -> Position | None:
+async def _position(request: Request, log: EventLog, after: str | None, last: str | None) -> Position | None:
     """Return from where a client wants to go on; raises `HttpRefusal` (400) where there is no such place."""
     if len(request.headers.getlist("last-event-id")) > 1:
         raise HttpRefusal(400, "invalid_position", "expected one Last-Event-ID, found several; send one of them")
@@ -264,7 +266,7 @@ async def _position(request: Request, services: Services, after: str | None, las
         position = Position.parse(text)
     except ValueError as error:
         raise HttpRefusal(400, "invalid_position", f"{name}: {error}; found {capped(text, 80)!r}") from None
-    if position.xid >= (await services.event_log.horizon()).following:
+    if position.xid >= (await log.horizon()).following:
         raise HttpRefusal(
             400,
             "unknown_position",
@@ -273,31 +275,43 @@ async def _position(request: Request, services: Services, after: str | None, las
     return position
 
 
-async def _opened(
-    request: Request,
-    services: Services,
-    who: Caller,
-    topic: Topic,
-    after: Position | None,
-    *,
-    follow: bool,
-    has_ended: bool = False,
-    root: UUID | None = None,
-) -> Response:
-    stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
-    follow = follow and not request.scope.get(IS_HEAD)
-    headers: dict[str, str] = {}
-    if follow:
-        most = (await services.tenants.of(who.tenant_id)).config.max_streams
-        headers = await services.places.take(Kind.STREAMS, who.tenant_id, most)
-        try:
-            await services.streams.join(stream, has_ended=has_ended)
-        except BaseException:
-            services.places.give(Kind.STREAMS, who.tenant_id)
-            raise
-    else:
-        stream.joined = (await services.event_log.horizon()).position
-    return EventStream(services, stream, after, headers, is_live=follow, has_ended=has_ended)
+@dataclass(frozen=True, slots=True)
+class EventStreams:
+    """Opens streams of events, each at a place of its tenant."""
+
+    tenants: TenantDirectory
+    log: EventLog
+    texts: StreamStore
+    streams: Streams
+    places: Places
+    ongoing: OngoingRequests
+
+    async def open(
+        self,
+        request: Request,
+        who: Caller,
+        topic: Topic,
+        after: Position | None,
+        *,
+        follow: bool,
+        has_ended: bool = False,
+        root: UUID | None = None,
+    ) -> Response:
+        """Answer with the events of a topic; raises `HttpRefusal` (429) where the tenant has no place left."""
+        stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
+        follow = follow and not request.scope.get(IS_HEAD)
+        headers: dict[str, str] = {}
+        if follow:
+            most = (await self.tenants.of(who.tenant_id)).config.max_streams
+            headers = await self.places.take(Kind.STREAMS, who.tenant_id, most)
+            try:
+                await self.streams.join(stream, has_ended=has_ended)
+            except BaseException:
+                self.places.give(Kind.STREAMS, who.tenant_id)
+                raise
+        else:
+            stream.joined = (await self.log.horizon()).position
+        return EventStream(self, stream, after, headers, is_live=follow, has_ended=has_ended)
 
 
 def _nothing() -> None:
@@ -309,7 +323,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        services: Services,
+        opener: EventStreams,
         stream: Stream,
         after: Position | None,
         headers: Mapping[str, str],
@@ -323,7 +337,7 @@ class EventStream(Response):
         """
         super().__init__(headers={**_HEADERS, **headers}, media_type=MEDIA_TYPE)
         del self.headers["content-length"]
-        self._services = services
+        self._opener = opener
         self._stream = stream
         self._after = stream.joined if after is None else after
         self._is_live = is_live
@@ -335,7 +349,7 @@ class EventStream(Response):
         gone.add_done_callback(lambda _: self._stream.cut())
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            with self._services.ongoing.under(digest_behind(scope), self._stream.cut):
+            with self._opener.ongoing.under(digest_behind(scope), self._stream.cut):
                 async for chunk in self._chunks():
                     if self._stream.is_cut:
                         break
@@ -344,8 +358,8 @@ class EventStream(Response):
         finally:
             gone.cancel()
             if self._is_live:
-                self._services.streams.leave(self._stream)
-                self._services.places.give(Kind.STREAMS, self._stream.tenant_id)
+                self._opener.streams.leave(self._stream)
+                self._opener.places.give(Kind.STREAMS, self._stream.tenant_id)
             scope[WAITED] = scope.get(WAITED, 0.0) + monotonic() - begun
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -364,10 +378,10 @@ class EventStream(Response):
 
     async def _past(self) -> AsyncIterator[list[LoggedEvent]]:
         """Yield the events that were there before the stream, in pages."""
-        log, stream, after = self._services.event_log, self._stream, self._after
+        log, stream, after = self._opener.log, self._stream, self._after
         # The pages of single jobs are read many at a time anyway.
         reading = (
-            contextlib.nullcontext() if stream.topic.followed is StreamSubject.JOB else self._services.streams.reading
+            contextlib.nullcontext() if stream.topic.followed is StreamSubject.JOB else self._opener.streams.reading
         )
         while after < stream.joined and not stream.is_cut:
             async with reading:
@@ -387,17 +401,17 @@ class EventStream(Response):
 
     async def _said(self) -> AsyncIterator[TextPiece]:
         """Yield what models have said before the stream: of the job, of the turns, and of those below that run."""
-        stream, log = self._stream, self._services.event_log
+        stream, log = self._stream, self._opener.log
         followed, of = stream.topic
         if self._has_ended or not isinstance(of, UUID) or followed is StreamSubject.CONVERSATION:
             return
         parts = [] if followed is StreamSubject.TALK else [(of, stream.texts_below)]
         if followed is not StreamSubject.JOB:
             asked = log.unfinished_below if followed is StreamSubject.TREE else log.unfinished_in
-            new, below = self._services.streams.show_below(stream, await asked(stream.tenant_id, of))
+            new, below = self._opener.streams.show_below(stream, await asked(stream.tenant_id, of))
             parts += [(job_id, below) for job_id in new]
         for job_id, below in parts:
-            text = await self._services.texts.live_text(stream.tenant_id, job_id, below)
+            text = await self._opener.texts.live_text(stream.tenant_id, job_id, below)
             if text is not None:
                 yield TextPiece(text.epoch, stream.tenant_id, text.stage, 0, text.text)
 

@@ -123,30 +123,20 @@ async def fork_of(
     compiled, reuse, doubts = await off_loop(_compare, *work) if is_long else _compare(*work)
     if doubts and not (request.repeat_unsafe or request.dry_run):
         raise _refused_fork(job, steps, doubts)
-    submission = replace(
-        _like(job, given),
-        input=text,
-        limits=limits,
-        budget=budget or job["budget"],
-        plan=plan.model_dump(mode="json", exclude_none=True),
-        metadata=job["metadata"] if request.metadata is None else request.metadata,
-        reuse=reuse,
-    )
-    return Fork(submission, compiled, doubts)
-
-
-def _like(job: Row, given: Mapping[str, Any]) -> Submission:
-    """Return a fork of a job in which nothing is different, without its plan."""
-    return Submission(
+    submission = Submission(
         id=new_id(),
         tenant_id=job["tenant_id"],
-        input=job["input"],
+        input=text,
         strategy=Strategy(job["strategy"]),
         priority=Priority(job["priority"]),
         respond=Respond(job["respond"]),
         model=job["model"],
-        limits=Limits.from_json(job["limits"]),
+        limits=limits,
+        budget=budget or job["budget"],
+        plan=plan.model_dump(mode="json", exclude_none=True),
+        reuse=reuse,
         tools=job["tools"],
+        metadata=job["metadata"] if request.metadata is None else request.metadata,
         user_id=job["user_id"],
         forked_from=job["id"],
         agent=job["agent_name"],
@@ -157,6 +147,7 @@ def _like(job: Row, given: Mapping[str, Any]) -> Submission:
         loop=job["loop_block"],
         **given,
     )
+    return Fork(submission, compiled, doubts)
 
 
 _OWN_PLANS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 from urllib.parse import unquote
@@ -18,11 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from planq.api.access.callers import caller_of
-from planq.api.deps import Services, job_when_ended
 from planq.api.documents import job_document
 from planq.api.http.exchange import HttpRefusal, json_bytes
 from planq.api.schemas import JobRequest
-from planq.api.submission import submit_job
+from planq.api.submission import Submissions
+from planq.api.waits import JobWaits
 from planq.shared.domain.errors import InvalidArguments, PlanqError
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.references.grammar import escaped
@@ -30,6 +31,9 @@ from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.settings import Settings
+from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
 
 IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
@@ -51,50 +55,124 @@ _Report = Callable[[float, str | None], Awaitable[None]]
 """Tells a client of progress: a part of 1, and a message."""
 
 
-async def call_tool(
-    services: Services,
-    request: Request,
-    tool: ToolDefinition,
-    arguments: Mapping[str, Any],
-    key: Any,
-    report: _Report | None,
-) -> CallToolResult:
-    """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Carries out calls of tools as jobs of their callers."""
 
-    `key` is the idempotency key, None for none. `report` is None where the client did not ask for progress.
-    """
-    try:
-        job_id = await _submitted(services, request, tool, arguments, key)
-    except (PlanqError, HTTPException) as refusal:
-        return _refused(refusal)
-    try:
-        view = await _ended(services, request, tool, job_id, report)
-        return await _result(services, caller_of(request.scope).tenant_id, view)
-    except (PlanqError, HTTPException) as refusal:
-        return _refused(refusal, job_id)
+    settings: Settings
+    submissions: Submissions
+    requests: RequestStore
+    payloads: PayloadStore
+    waits: JobWaits
 
+    async def call(
+        self,
+        request: Request,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        key: Any,
+        report: _Report | None,
+    ) -> CallToolResult:
+        """Carry out a call as a job of the caller's, and return what became of it; raises nothing of planq's.
 
-async def _submitted(
-    services: Services, request: Request, tool: ToolDefinition, arguments: Mapping[str, Any], key: Any
-) -> UUID:
-    if key is not None and not isinstance(key, str):
-        raise InvalidArguments(f"_meta/{IDEMPOTENCY_KEY}: expected a string, found something else")
-    if is_deeper_than(arguments, MAX_DEPTH):
-        raise InvalidArguments(f"arguments: expected at most {MAX_DEPTH} levels, found more")
-    body = {
-        "plan": {"calls": [{"tool_name": tool.name, "arguments": _verbatim(arguments)}]},
-        "respond": "output",
-        "user": unquote(request.headers.get(_USER, "")) or None,
-    }
-    made = await submit_job(
-        services,
-        caller_of(request.scope).tenant_id,
-        JobRequest.model_validate(body),
-        {"mcp": body},
-        idempotency_key=key,
-        traceparent=request.headers.get("traceparent"),
-    )
-    return made.job_id
+        `key` is the idempotency key, None for none. `report` is None where the client did not ask for progress.
+        """
+        try:
+            job_id = await self._submitted(request, tool, arguments, key)
+        except (PlanqError, HTTPException) as refusal:
+            return _refused(refusal)
+        try:
+            view = await self._ended(request, tool, job_id, report)
+            return await self._result(caller_of(request.scope).tenant_id, view)
+        except (PlanqError, HTTPException) as refusal:
+            return _refused(refusal, job_id)
+
+    async def _submitted(
+        self, request: Request, tool: ToolDefinition, arguments: Mapping[str, Any], key: Any
+    ) -> UUID:
+        if key is not None and not isinstance(key, str):
+            raise InvalidArguments(f"_meta/{IDEMPOTENCY_KEY}: expected a string, found something else")
+        if is_deeper_than(arguments, MAX_DEPTH):
+            raise InvalidArguments(f"arguments: expected at most {MAX_DEPTH} levels, found more")
+        body = {
+            "plan": {"calls": [{"tool_name": tool.name, "arguments": _verbatim(arguments)}]},
+            "respond": "output",
+            "user": unquote(request.headers.get(_USER, "")) or None,
+        }
+        made = await self.submissions.submit(
+            caller_of(request.scope).tenant_id,
+            JobRequest.model_validate(body),
+            {"mcp": body},
+            idempotency_key=key,
+            traceparent=request.headers.get("traceparent"),
+        )
+        return made.job_id
+
+    async def _ended(self, request: Request, tool: ToolDefinition, job_id: UUID, report: _Report | None) -> JobView:
+        """Return the job of a call once it ends or asks a person, or as it stands when its client has waited enough.
+
+        That is as long as the tool may take, and at least as long as any other request waits.
+        """
+        tenant_id = caller_of(request.scope).tenant_id
+        until = monotonic() + max(self.settings.max_wait_seconds, tool.longest_seconds or tool.timeout_seconds)
+        part, reported_at = 0.0, None
+        while True:
+            left = max(0.0, until - monotonic())
+            seconds = left if report is None else min(left, _LOOK_SECONDS)
+            try:
+                view = await self.waits.ended(job_id, seconds, request)
+            except HttpRefusal as refusal:
+                if refusal.status_code != 429:
+                    raise
+                view = None  # nobody can wait just now: the job is stored all the same
+                left = 0.0
+            if (
+                view is None
+                or view.has_ended
+                or view.row["open_questions"]
+                or self.waits.waiters.is_closed
+                or not left
+            ):
+                return view or await self.requests.view(tenant_id, job_id)
+            said = None if report is None else next((one["progress"] for one in _document(view)["steps"]), None)
+            if report is not None and said is not None and said["at"] != reported_at:
+                # The protocol wants it to grow, which not every tool knows of.
+                part, reported_at = max(said["done"] or 0.0, part + _LEAST), said["at"]
+                await report(part, said["message"] or None)
+
+    async def _result(self, tenant_id: str, view: JobView) -> CallToolResult:
+        job_id: UUID = view.row["id"]
+        if view.row["status"] == JobStatus.COMPLETED:
+            return await self._output(tenant_id, job_id, view.steps[0]["content"])
+        job = _document(view)
+        if not view.has_ended:
+            asked = [f"question {one['id']}: {one['message']}" for one in job["open_questions"]]
+            why = f"a person has to answer first ({'; '.join(asked)})" if asked else "it has not ended"
+            return _failed(f"{job['status']}: {why}; {_LATER} GET /jobs/{job_id}", job_id)
+        error = next((one["error"] for one in job["steps"] if one["error"]), None) or job["error"]
+        message = "the job was cancelled" if error is None else f"{error['code']}: {error['message']}"
+        return _failed(message, job_id)
+
+    async def _output(self, tenant_id: str, job_id: UUID, content: str | None) -> CallToolResult:
+        """Return what a call came to: as text what its tool says to models, else the output."""
+        stored = await self.requests.output(tenant_id, job_id, 0)
+        body = stored.body
+        if stored.payload is not None:
+            size, pieces = await self.payloads.open(tenant_id, stored.payload)
+            if size > _MAX_RESULT_BYTES:
+                problem = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
+                return _failed(f"{problem}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
+            body = b"".join([piece async for piece in pieces])
+        # Tools may return lone surrogates, which are no text that a message could hold.
+        text = json.dumps(decode_stored(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
+        output = decode_stored(text)
+        said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
+        shown = content if content is not None else said if isinstance(said, str) else text
+        return CallToolResult(
+            content=[TextContent(text=shown)],
+            structured_content=output if isinstance(output, dict) else None,
+            _meta={JOB_ID: str(job_id)},
+        )
 
 
 def _verbatim(value: Any) -> Any:
@@ -106,76 +184,11 @@ def _verbatim(value: Any) -> Any:
     return [_verbatim(item) for item in value] if isinstance(value, list) else value
 
 
-async def _ended(
-    services: Services, request: Request, tool: ToolDefinition, job_id: UUID, report: _Report | None
-) -> JobView:
-    """Return the job of a call once it has ended or asks a person, or as it stands when its client has waited enough.
-
-    That is as long as the tool may take, and at least as long as any other request waits.
-    """
-    tenant_id = caller_of(request.scope).tenant_id
-    until = monotonic() + max(services.settings.max_wait_seconds, tool.longest_seconds or tool.timeout_seconds)
-    part, reported_at = 0.0, None
-    while True:
-        left = max(0.0, until - monotonic())
-        seconds = left if report is None else min(left, _LOOK_SECONDS)
-        try:
-            view = await job_when_ended(services, job_id, seconds, request)
-        except HttpRefusal as refusal:
-            if refusal.status_code != 429:
-                raise
-            view = None  # nobody can wait just now: the job is stored all the same
-            left = 0.0
-        if view is None or view.has_ended or view.row["open_questions"] or services.waiters.is_closed or not left:
-            return view or await services.requests.view(tenant_id, job_id)
-        said = None if report is None else next((one["progress"] for one in _document(view)["steps"]), None)
-        if report is not None and said is not None and said["at"] != reported_at:
-            # The protocol wants it to grow, which not every tool knows of.
-            part, reported_at = max(said["done"] or 0.0, part + _LEAST), said["at"]
-            await report(part, said["message"] or None)
-
-
 def _document(view: JobView) -> Any:
     return decode_stored(json_bytes(job_document(view)))
 
 
-async def _result(services: Services, tenant_id: str, view: JobView) -> CallToolResult:
-    job_id: UUID = view.row["id"]
-    if view.row["status"] == JobStatus.COMPLETED:
-        return await _output(services, tenant_id, job_id, view.steps[0]["content"])
-    job = _document(view)
-    if not view.has_ended:
-        asked = [f"question {one['id']}: {one['message']}" for one in job["open_questions"]]
-        why = f"a person has to answer first ({'; '.join(asked)})" if asked else "it has not ended"
-        return _failed(f"{job['status']}: {why}; {_LATER} GET /jobs/{job_id}", job_id)
-    error = next((one["error"] for one in job["steps"] if one["error"]), None) or job["error"]
-    message = "the job was cancelled" if error is None else f"{error['code']}: {error['message']}"
-    return _failed(message, job_id)
-
-
 _LATER = f"call again with the same _meta/{IDEMPOTENCY_KEY}, if there was one, or look at"
-
-
-async def _output(services: Services, tenant_id: str, job_id: UUID, content: str | None) -> CallToolResult:
-    """Return what a call came to: as text what its tool says to models, else the output."""
-    stored = await services.requests.output(tenant_id, job_id, 0)
-    body = stored.body
-    if stored.payload is not None:
-        size, pieces = await services.payloads.open(tenant_id, stored.payload)
-        if size > _MAX_RESULT_BYTES:
-            problem = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
-            return _failed(f"{problem}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
-        body = b"".join([piece async for piece in pieces])
-    # Tools may return lone surrogates, which are no text that a message could hold.
-    text = json.dumps(decode_stored(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()
-    output = decode_stored(text)
-    said = output["text"] if isinstance(output, dict) and list(output) == ["text"] else text
-    shown = content if content is not None else said if isinstance(said, str) else text
-    return CallToolResult(
-        content=[TextContent(text=shown)],
-        structured_content=output if isinstance(output, dict) else None,
-        _meta={JOB_ID: str(job_id)},
-    )
 
 
 def _refused(refusal: PlanqError | HTTPException, job_id: UUID | None = None) -> CallToolResult:

@@ -36,9 +36,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from planq.api.access.callers import caller_of
-from planq.api.deps import Services
 from planq.api.http.exchange import HttpRefusal, decode_body, error_response
-from planq.api.mcp.calls import IDEMPOTENCY_KEY, call_tool
+from planq.api.mcp.calls import IDEMPOTENCY_KEY, ToolCalls
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import PlanqError, Unavailable
 from planq.shared.domain.jobs.states import Effect, StepKind
@@ -47,7 +46,7 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import is_reserved, suggestion
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
 from planq.shared.settings import VERSION
-from planq.shared.store.catalogue import ToolsByName
+from planq.shared.store.catalogue import Catalogue, ToolsByName
 
 _log = logging.getLogger("planq.api")
 
@@ -64,20 +63,19 @@ _Asked = ServerRequestContext[Any, Request]
 class McpDoor:
     """The ASGI application behind `/mcp`; precondition: it is asked while `open` holds."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, catalogue: Catalogue, calls: ToolCalls, max_body_bytes: int) -> None:
         server: Server[Any] = Server(
             "planq",
             version=VERSION,
             instructions=_INSTRUCTIONS,
-            on_list_tools=partial(_listed, services),
-            on_call_tool=partial(_called, services),
+            on_list_tools=partial(_listed, catalogue),
+            on_call_tool=partial(_called, catalogue, calls),
         )
-        self._services = services
         self._make = partial(
             StreamableHTTPSessionManager,
             server,
             stateless=True,
-            max_request_body_size=services.settings.max_body_bytes,
+            max_request_body_size=max_body_bytes,
         )
         self._manager: StreamableHTTPSessionManager | None = None
 
@@ -140,12 +138,14 @@ def _rpc_error(code: int, message: str) -> Response:
     return Response(error.model_dump_json(exclude_unset=True), status_code=400, media_type="application/json")
 
 
-async def _listed(services: Services, asked: _Asked, _: PaginatedRequestParams | None) -> ListToolsResult:
-    return ListToolsResult(tools=[_shown(tool) for tool in (await _offered(services, asked)).values()])
+async def _listed(catalogue: Catalogue, asked: _Asked, _: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(tools=[_shown(tool) for tool in (await _offered(catalogue, asked)).values()])
 
 
-async def _called(services: Services, asked: _Asked, params: CallToolRequestParams) -> CallToolResult:
-    offered = await _offered(services, asked)
+async def _called(
+    catalogue: Catalogue, calls: ToolCalls, asked: _Asked, params: CallToolRequestParams
+) -> CallToolResult:
+    offered = await _offered(catalogue, asked)
     tool = offered.get(params.name)
     if tool is None:
         near = suggestion(params.name, offered)
@@ -160,7 +160,7 @@ async def _called(services: Services, asked: _Asked, params: CallToolRequestPara
     tells = None if meta.get("progress_token") is None else report
     key, arguments = meta.get(IDEMPOTENCY_KEY), params.arguments or {}
     try:
-        return await call_tool(services, _request_of(asked), tool, arguments, key, tells)
+        return await calls.call(_request_of(asked), tool, arguments, key, tells)
     except Exception as error:  # the SDK would tell its text
         fault_id = str(uuid4())
         _log.error("fault", extra={"fault": fault_id}, exc_info=error)
@@ -169,10 +169,10 @@ async def _called(services: Services, asked: _Asked, params: CallToolRequestPara
         ) from error
 
 
-async def _offered(services: Services, asked: _Asked) -> ToolsByName:
+async def _offered(catalogue: Catalogue, asked: _Asked) -> ToolsByName:
     """Return the tools of the caller's tenant, without those that are parts of planq: plans for agents come later."""
     try:
-        known = await services.catalogue.tools(caller_of(_request_of(asked).scope).tenant_id)
+        known = await catalogue.tools(caller_of(_request_of(asked).scope).tenant_id)
     except PlanqError as error:
         raise MCPError(INTERNAL_ERROR, f"{error.code}: {error.message}") from error
     return {name: tool for name, tool in known.items() if not is_reserved(name) and tool.kind in _KINDS}

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.deps import Services, Use, strict_router
+from planq.api.assignments import Assignments
+from planq.api.deps import Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
 from planq.api.http.pages import no_cursor, page_of
@@ -28,6 +29,7 @@ from planq.shared.domain.agents.warnings import DocumentWarning, document_warnin
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.values.defects import Defect
 from planq.shared.store.agents.documents import PutResult
+from planq.shared.store.catalogue import Catalogue
 from planq.shared.store.database import json_text
 
 agent_routes = strict_router("agents")
@@ -164,7 +166,13 @@ async def put_agent(request: Request, agent_id: NamePath, services: Use, who: Wh
         loop=None if block is None else block.to_json(),
     )
     stored = await services.agents.get(who.tenant_id, document.name, kept.version)
-    return _kept(kept, kept_agent_document(stored, await _warnings(services, who.tenant_id, document)), "agents")
+    return _kept(
+        kept,
+        kept_agent_document(
+            stored, await _warnings(services.assignments, services.catalogue, who.tenant_id, document)
+        ),
+        "agents",
+    )
 
 
 @agent_routes.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
@@ -209,16 +217,18 @@ async def delete_skill(skill_id: NamePath, services: Use, who: Who) -> Response:
     return Response(status_code=204)
 
 
-async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[DocumentWarning]:
+async def _warnings(
+    there: Assignments, catalogue: Catalogue, tenant_id: str, document: AgentDocument
+) -> Sequence[DocumentWarning]:
     """Return what the document names in vain, by what is published and stored now."""
     known: dict[str, Any] = {
-        "skills": await services.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
-        "agents": await services.agents.newest(tenant_id, named_agents(document)),
-        "planners": await services.workers.planners(),
+        "skills": await there.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
+        "agents": await there.agents.newest(tenant_id, named_agents(document)),
+        "planners": await there.workers.planners(),
     }
-    found = document_warnings(document, tools=await services.catalogue.tools(tenant_id), **known)
+    found = document_warnings(document, tools=await catalogue.tools(tenant_id), **known)
     if any(one.code in _OF_TOOLS for one in found):  # the tools of a moment ago may lack one that is there
-        found = document_warnings(document, tools=await services.catalogue.renewed(tenant_id), **known)
+        found = document_warnings(document, tools=await catalogue.renewed(tenant_id), **known)
     return found
 
 

@@ -15,16 +15,12 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who, caller_of
 from planq.api.agents.routes.agents import NamePath
-from planq.api.conversations.jobs import submitted_turn_or_job
+from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import (
     KeyHeader,
-    Services,
     TraceHeader,
     Use,
     WaitQuery,
-    client_closed_response,
-    job_when_ended,
-    place_to_wait,
     strict_router,
 )
 from planq.api.documents import execution_document
@@ -53,6 +49,7 @@ from planq.api.schemas import (
     object_with,
 )
 from planq.api.submission import SubmittedJob
+from planq.api.waits import client_closed_response
 from planq.shared.domain.errors import InvalidRequest, NotFound
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason
@@ -162,10 +159,10 @@ async def post_execution(
     It has 60 s if nothing is said, 300 s at most: its own durable timers do not count, and what it delegates gets no
     more time by waiting. The answer is its result, or after `PLANQ_MAX_WAIT_SECONDS` a 202 with `Location`.
     """
-    made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
-    async with place_to_wait(services, request) as may_wait:
+    made = await _submit(services.subject(TurnSubmissions), request, agent_id, body, idempotency_key, traceparent)
+    async with services.waits.place(request) as may_wait:
         seconds = services.settings.max_wait_seconds if may_wait else 0.0
-        view = await job_when_ended(services, made.job_id, seconds, request, has_place=True)
+        view = await services.waits.ended(made.job_id, seconds, request, has_place=True)
     return client_closed_response() if view is None else _shown(view, 200 if view.has_ended else 202, made)
 
 
@@ -185,7 +182,7 @@ async def post_execution_async(
     traceparent: TraceHeader = None,
 ) -> Response:
     """Let an agent do something, and answer at once; `Location` names the execution."""
-    made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
+    made = await _submit(services.subject(TurnSubmissions), request, agent_id, body, idempotency_key, traceparent)
     return _shown(await services.requests.view(who.tenant_id, made.job_id), 202, made)
 
 
@@ -203,7 +200,7 @@ async def get_execution(
     Its id is that of its job.
     """
     found = job_id_of(exec_id)
-    view = await job_when_ended(services, found, wait, request)
+    view = await services.waits.ended(found, wait, request)
     if view is None:
         return client_closed_response()
     if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
@@ -212,8 +209,8 @@ async def get_execution(
 
 
 async def _submit(
+    turns: TurnSubmissions,
     request: Request,
-    services: Services,
     agent_id: str,
     body: ExecutionRequest,
     idempotency_key: str | None,
@@ -221,12 +218,10 @@ async def _submit(
 ) -> SubmittedJob:
     """Store the job that an execution is."""
     tenant_id = caller_of(request.scope).tenant_id
-    limits = (await services.tenants.of(tenant_id)).limits
+    limits = (await turns.submissions.tenants.of(tenant_id)).limits
     wanted = _as_job(agent_id, body, limits.agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
-    return await submitted_turn_or_job(
-        services, tenant_id, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent
-    )
+    return await turns.submit(tenant_id, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent)
 
 
 def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> JobRequest:

@@ -13,19 +13,20 @@ from starlette.responses import Response, StreamingResponse
 
 from planq.api.access.callers import Caller, Who
 from planq.api.batches.documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
-from planq.api.batches.upload import upload
+from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import defects_of
-from planq.api.deps import KeyHeader, Services, Use, client_closed_response, strict_router
+from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.jobs.filters import object_in
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.api.submission import callback_of, check_key
+from planq.api.waits import client_closed_response
 from planq.shared.domain.batches.states import BatchStatus
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.store.batches.store import NewBatch
+from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.ids import new_id
 
 batch_routes = strict_router("batches")
@@ -120,11 +121,13 @@ async def post_batch(
     )
     parameters = json.dumps(sorted(request.query_params.items()))
     try:
-        batch_id, is_new = await upload(services, new, request.stream(), parameters)
+        batch_id, is_new = await services.subject(BatchUploads).store(new, request.stream(), parameters)
     except ClientDisconnect:
         return client_closed_response()
     headers = {"Location": f"/batches/{batch_id}"} | ({} if is_new else {"Idempotency-Replayed": "true"})
-    return JsonResponse(await _document(services, who.tenant_id, batch_id), status_code=202, headers=headers)
+    return JsonResponse(
+        batch_document(await services.batches.get(who.tenant_id, batch_id)), status_code=202, headers=headers
+    )
 
 
 @batch_routes.get("/batches", response_model=BatchPage)
@@ -144,7 +147,7 @@ async def get_batches(
 @batch_routes.get("/batches/{batch_id}", response_model=BatchDocument, responses=error_responses(404))
 async def get_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
     """Return a batch: where it stands, how many lines have ended and how, what it cost and may cost."""
-    return await answer_with_batch(services, who, batch_id_of(batch_id))
+    return await answer_with_batch(services.batches, who, batch_id_of(batch_id))
 
 
 @batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**LINES, **error_responses(404)})
@@ -170,13 +173,9 @@ def batch_id_of(text: str) -> UUID:
     return uuid_of("batch", text, "batch")
 
 
-async def answer_with_batch(services: Services, who: Caller, batch_id: UUID) -> Response:
+async def answer_with_batch(batches: BatchStore, who: Caller, batch_id: UUID) -> Response:
     """Answer with a batch of the caller as it stands; raises `NotFound`."""
-    return JsonResponse(await _document(services, who.tenant_id, batch_id))
-
-
-async def _document(services: Services, tenant_id: str, batch_id: UUID) -> dict[str, Any]:
-    return batch_document(await services.batches.get(tenant_id, batch_id))
+    return JsonResponse(batch_document(await batches.get(who.tenant_id, batch_id)))
 
 
 def _defaults(text: str | None) -> dict[str, Any] | None:

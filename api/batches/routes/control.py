@@ -14,13 +14,14 @@ from starlette.responses import Response, StreamingResponse
 from planq.api.access.callers import Who
 from planq.api.batches.documents import BatchDocument, BatchResumeRequest, json_lines, result_line
 from planq.api.batches.routes.batches import JSON_LINES, LINES, BatchPath, answer_with_batch, batch_id_of
-from planq.api.deps import Services, Use, announce_ended, strict_router
+from planq.api.deps import Use, strict_router
 from planq.api.documents import job_document
 from planq.api.http.exchange import error_responses
 from planq.shared.domain.batches.states import LineStatus
 from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.store.batches.control import BatchControlResult
+from planq.shared.store.batches.control import BatchControl, BatchControlResult
 from planq.shared.store.database import Row
+from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
 
 batch_control_routes = strict_router("batches")
@@ -56,27 +57,31 @@ async def get_batch_results(
     """
     found = batch_id_of(batch_id)
     await services.batches.get(who.tenant_id, found)
-    shown = _results(services, who.tenant_id, found, order, None if status is None else LineStatus(status))
+    of_status = None if status is None else LineStatus(status)
+    shown = _results(services.batch_control, services.requests, who.tenant_id, found, order, of_status)
     return StreamingResponse(json_lines(shown), media_type=JSON_LINES)
 
 
 async def _results(
-    services: Services, tenant_id: str, batch_id: UUID, order: ResultOrder, status: LineStatus | None
+    control: BatchControl,
+    requests: RequestStore,
+    tenant_id: str,
+    batch_id: UUID,
+    order: ResultOrder,
+    status: LineStatus | None,
 ) -> AsyncIterator[Mapping[str, Any]]:
     by_completion = order is ResultOrder.COMPLETION
-    async for rows in services.batch_control.ended_lines(
-        tenant_id, batch_id, by_completion=by_completion, status=status
-    ):
-        for row, view in zip(rows, await _jobs_of(services, tenant_id, rows), strict=True):
+    async for rows in control.ended_lines(tenant_id, batch_id, by_completion=by_completion, status=status):
+        for row, view in zip(rows, await _jobs_of(requests, tenant_id, rows), strict=True):
             yield result_line(batch_id, row, None if view is None else job_document(view))
 
 
-async def _jobs_of(services: Services, tenant_id: str, rows: Sequence[Row]) -> Sequence[JobView | None]:
+async def _jobs_of(requests: RequestStore, tenant_id: str, rows: Sequence[Row]) -> Sequence[JobView | None]:
     async def look(job_id: UUID | None) -> JobView | None:
         if job_id is None:
             return None
         try:
-            return await services.requests.view(tenant_id, job_id)
+            return await requests.view(tenant_id, job_id)
         except NotFound:
             return None
 
@@ -97,8 +102,8 @@ async def cancel_batch(batch_id: BatchPath, services: Use, who: Who) -> Response
     if moved.status not in ("cancelling", "cancelled"):
         raise _refused(found, moved, "one that is being validated or is in progress can be cancelled")
     async for ended in services.batch_control.end_jobs(found):
-        announce_ended(services, ended)
-    return await answer_with_batch(services, who, found)
+        services.endings.announce(ended)
+    return await answer_with_batch(services.batches, who, found)
 
 
 @batch_control_routes.post(
@@ -113,7 +118,7 @@ async def pause_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
     moved = await services.batch_control.pause(who.tenant_id, found)
     if not moved.applied and not moved.may_begin_lines:
         raise _refused(found, moved, "one that is being validated or is in progress can be paused")
-    return await answer_with_batch(services, who, found)
+    return await answer_with_batch(services.batches, who, found)
 
 
 @batch_control_routes.post(
@@ -133,7 +138,7 @@ async def resume_batch(
     )
     if not moved.applied and not moved.may_begin_lines:
         raise _refused(found, moved, "one that is being validated or is in progress can go on")
-    return await answer_with_batch(services, who, found)
+    return await answer_with_batch(services.batches, who, found)
 
 
 @batch_control_routes.post(
@@ -150,7 +155,7 @@ async def retry_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
     if moved.status not in ("in_progress", "completed"):
         expected = "failed and partial lines of one that is in progress or has completed can be tried again"
         raise _refused(found, moved, expected)
-    return await answer_with_batch(services, who, found)
+    return await answer_with_batch(services.batches, who, found)
 
 
 def _refused(batch_id: UUID, moved: BatchControlResult, expected: str) -> Conflict:

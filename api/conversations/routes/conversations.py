@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
+from planq.api.assignments import Assignments
 from planq.api.conversations.agents import AgentHeader, named_agent
-from planq.api.deps import JobPath, Services, Use, announce_ended, strict_router
+from planq.api.deps import JobPath, Use, strict_router
 from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
@@ -24,7 +25,7 @@ from planq.shared.domain.conversations.inbound import unknown_channel
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
 from planq.shared.domain.errors import Conflict, capped
 from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.store.agents.documents import pin_agent
+from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.database import Row, shown_time
 from planq.shared.vocabulary import count_tokens
 
@@ -151,7 +152,7 @@ async def post_conversation(
     if body.channel not in config.channels:
         raise body_refused([Defect("channel", "", unknown_channel(body.channel, config.channels))])
     agent = named_agent(body.agent, x_agent_schema_name, body.metadata)
-    await _check_agent(services, who, agent, body.follow_agent)
+    await _check_agent(services.assignments, who, agent, body.follow_agent)
     policy = None if body.policy is None else Policy(body.policy)
     made = await services.conversations.begin(
         who.tenant_id, body.channel, body.thread, policy=policy, agent=agent, follows_agent=body.follow_agent
@@ -161,17 +162,17 @@ async def post_conversation(
             f"the channel {body.channel} has a conversation with the thread {capped(body.thread or '', 80)!r}; "
             "expected another thread, or `PATCH` of that conversation: GET /conversations?channel=…&thread=… finds it"
         )
-    answer = await _shown(services, who, made)
+    answer = await _shown(services.conversations, who, made)
     answer.status_code = 201
     answer.headers["Location"] = f"/conversations/{made}"
     return answer
 
 
-async def _check_agent(services: Services, who: Who, agent: NamedAgent | None, follows: bool) -> None:
+async def _check_agent(assignments: Assignments, who: Who, agent: NamedAgent | None, follows: bool) -> None:
     """Raise `NotFound` for an agent that no turn could have, `InvalidRequest` for a version beside `follow_agent`."""
     if agent is None:
         return
-    await pin_agent(services.agents, services.skills, who.tenant_id, agent.name, agent.version)
+    await assignments.pinned(who.tenant_id, agent)
     if follows and agent.version is not None:
         message = f"the newest version is followed; expected an agent without a version, found {agent}"
         raise body_refused([Defect("follow_agent", "", message)])
@@ -203,7 +204,7 @@ async def get_conversations(
 )
 async def get_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
     """Return a conversation."""
-    return await _shown(services, who, conversation_id_of(conversation_id))
+    return await _shown(services.conversations, who, conversation_id_of(conversation_id))
 
 
 @conversation_routes.get(
@@ -250,7 +251,7 @@ async def change_conversation(
     now = {**row, "follow_agent": row["follows_agent"], **given}
     agent = None if now["agent"] is None else read_named_agent(now["agent"])
     if "agent" in given:
-        await _check_agent(services, who, agent, now["follow_agent"])
+        await _check_agent(services.assignments, who, agent, now["follow_agent"])
     await services.conversations.change(
         who.tenant_id,
         found,
@@ -259,7 +260,7 @@ async def change_conversation(
         agent=agent,
         follows_agent=now["follow_agent"],
     )
-    return await _shown(services, who, found)
+    return await _shown(services.conversations, who, found)
 
 
 @conversation_routes.delete(
@@ -271,8 +272,8 @@ async def erase_conversation(conversation_id: ConversationPath, services: Use, w
     Its unfinished turns are cancelled. Its jobs stay until retention removes them.
     """
     found = conversation_id_of(conversation_id)
-    announce_ended(services, await services.conversations.erase(who.tenant_id, found))
-    return await _shown(services, who, found)
+    services.endings.announce(await services.conversations.erase(who.tenant_id, found))
+    return await _shown(services.conversations, who, found)
 
 
 @conversation_routes.get(
@@ -286,8 +287,8 @@ async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Respo
     return JsonResponse({"items": await asyncio.to_thread(lambda: [_message(row) for row in rows])})
 
 
-async def _shown(services: Services, who: Who, conversation_id: UUID) -> Response:
-    return JsonResponse(_conversation(await services.conversations.get(who.tenant_id, conversation_id)))
+async def _shown(conversations: ConversationStore, who: Who, conversation_id: UUID) -> Response:
+    return JsonResponse(_conversation(await conversations.get(who.tenant_id, conversation_id)))
 
 
 def _conversation(row: Row) -> dict[str, Any]:

@@ -16,13 +16,10 @@ from planq.api.conversations.agents import AgentHeader
 from planq.api.conversations.messages import (
     InboundRequest,
     MessageAnswer,
+    MessageReplies,
+    Messages,
     PendingAnswer,
-    answer_for_job,
-    answer_message,
     checked_message,
-    in_conversation,
-    receive_message,
-    stored_message,
 )
 from planq.api.deps import (
     DirectRoute,
@@ -88,12 +85,13 @@ async def _take(
     if not verdict.is_allowed:
         raise too_many(verdict)
     try:
-        inbound = await in_conversation(services, inbound, body.conversation_id)
-        received = await receive_message(services, inbound)
+        messages, replies = services.subject(Messages), services.subject(MessageReplies)
+        inbound = await messages.in_conversation(inbound, body.conversation_id)
+        received = await messages.receive(inbound)
         answer = (
-            await stored_message(services, who, received)
+            await replies.stored(who.tenant_id, received)
             if is_async
-            else await answer_message(services, who, received, request)
+            else await replies.answer(who.tenant_id, received, request)
         )
         if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
             answer.headers["Idempotency-Replayed"] = "true"
@@ -135,4 +133,4 @@ async def get_message_status(
     request: Request, job_id: JobPath, services: Use, who: Who, wait: WaitQuery = 0.0
 ) -> Response:
     """Return what became of a message, by the job that answers it, as `POST /messages/inbound` would have."""
-    return await answer_for_job(services, who, job_id_of(job_id), wait, request)
+    return await services.subject(MessageReplies).for_job(who.tenant_id, job_id_of(job_id), wait, request)

@@ -13,7 +13,7 @@ from planq.api.http.ids import job_id_of
 from planq.api.jobs.recovery import asks_nothing, fork_of, verdict_of
 from planq.api.jobs.routes.jobs import ACCEPTED, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
-from planq.api.submission import SubmittedJob, sender_of, store_job
+from planq.api.submission import SubmittedJob
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
 from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
@@ -65,7 +65,7 @@ async def pause_job(job_id: JobPath, services: Use, who: Who) -> Response:
         raise Conflict(
             f"job {found} is already {asked.status}; only an unfinished job can be paused", job_status=asked.status
         )
-    return await answer_with(services, who, found)
+    return await answer_with(services.requests, who, found)
 
 
 @control_routes.post(
@@ -93,7 +93,7 @@ async def resume_job(job_id: JobPath, services: Use, who: Who, body: ResumeReque
             asked = await services.requests.resume(who.tenant_id, found)
         if asked.applied or not asked.status.is_terminal:
             services.publisher.publish_soon(asked.wakes)
-            return await answer_with(services, who, found)
+            return await answer_with(services.requests, who, found)
     raise Conflict(f"job {found} keeps ending while it is being resumed; look at it, and try again")
 
 
@@ -127,15 +127,17 @@ async def fork_job(
     wanted = body or ForkRequest()
     sent = await request.json() if await request.body() else None
     key = None if wanted.dry_run else idempotency_key
-    given, earlier = await sender_of(services, who.tenant_id, {"fork_of": str(found), "body": sent}, key, traceparent)
+    given, earlier = await services.submissions.sender_of(
+        who.tenant_id, {"fork_of": str(found), "body": sent}, key, traceparent
+    )
     if earlier is not None:
-        return await accepted(services, who, SubmittedJob(earlier))
+        return await accepted(services.requests, who, SubmittedJob(earlier))
     job, steps = await services.requests.planned(who.tenant_id, found)
     tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
     forked = await fork_of(wanted, job, steps, tools, services.settings, limits, given=given)
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
-    return await accepted(services, who, await store_job(services, forked.submission))
+    return await accepted(services.requests, who, await services.submissions.store(forked.submission))
 
 
 @control_routes.post(
@@ -155,7 +157,7 @@ async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, ser
     step = steps[0]
     repeated = Settlement(body.outcome), json_bytes(body.output)
     if step["asks"] is None and await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):
-        return await answer_with(services, who, found)
+        return await answer_with(services.requests, who, found)
     tools = await services.catalogue.renewed(who.tenant_id)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(who.tenant_id, found, step["index"], verdict, answered_by(who))
@@ -163,4 +165,4 @@ async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, ser
         _, (now,) = await services.requests.planned(who.tenant_id, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))
     services.publisher.publish_soon(asked.wakes)
-    return await answer_with(services, who, found)
+    return await answer_with(services.requests, who, found)

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who, caller_of
-from planq.api.conversations.jobs import submitted_turn_or_job
+from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import (
     DirectRoute,
     JobPath,
@@ -23,9 +23,6 @@ from planq.api.deps import (
     TraceHeader,
     Use,
     WaitQuery,
-    announce_ended,
-    client_closed_response,
-    job_when_ended,
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
@@ -43,9 +40,11 @@ from planq.api.jobs.filters import (
 )
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.api.submission import SubmittedJob
+from planq.api.waits import JobWaits, client_closed_response
 from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
 
 job_routes = strict_router("jobs")
@@ -94,17 +93,17 @@ async def post_job(
     `wait`, 200 and the job as soon as it has ended; 202 as it stands when the time is over, or it asks a person.
     """
     sent = await request.json()
-    made = await submitted_turn_or_job(
-        services, who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
+    made = await services.subject(TurnSubmissions).submit(
+        who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
     seconds, applied = seconds_to_wait(wait, prefer)
     if seconds <= 0:
-        return await accepted(services, who, made)
-    view = await ended_of(services, made, seconds, request)
+        return await accepted(services.requests, who, made)
+    view = await ended_of(services.waits, made, seconds, request)
     if isinstance(view, Response):
         return view
     if view is None:
-        return await accepted(services, who, made)
+        return await accepted(services.requests, who, made)
     return JsonResponse(
         job_document(view), status_code=200 if view.has_ended else 202, headers={**located(made), **applied}
     )
@@ -118,7 +117,7 @@ def seconds_to_wait(wait: float, prefer: str | None) -> tuple[float, dict[str, s
 
 
 async def ended_of(
-    services: Services, made: SubmittedJob, seconds: float, request: Request
+    waits: JobWaits, made: SubmittedJob, seconds: float, request: Request
 ) -> JobView | Response | None:
     """Return a job that is stored as soon as it has ended, or asks a person, or as it stands after so many seconds.
 
@@ -126,7 +125,7 @@ async def ended_of(
     response where the client has gone. Raises what a request with the caller's key is refused by, if that key ends.
     """
     try:
-        view = await job_when_ended(services, made.job_id, seconds, request)
+        view = await waits.ended(made.job_id, seconds, request)
     except (HttpRefusal, DatabaseUnavailable) as error:
         if isinstance(error, HttpRefusal) and error.status_code != 429:
             raise
@@ -147,25 +146,25 @@ async def get_job(
     wait: WaitQuery = 0.0,
 ) -> Response:
     """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
-    return await _answer(services, job_id_of(job_id), wait, request)
+    return await _answer(services.waits, job_id_of(job_id), wait, request)
 
 
-async def accepted(services: Services, who: Caller, made: SubmittedJob) -> Response:
+async def accepted(requests: RequestStore, who: Caller, made: SubmittedJob) -> Response:
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)
     else:
-        document = job_document(await services.requests.view(who.tenant_id, made.job_id))
+        document = job_document(await requests.view(who.tenant_id, made.job_id))
     return JsonResponse(document, status_code=202, headers=located(made))
 
 
-async def answer_with(services: Services, who: Caller, job_id: UUID) -> Response:
+async def answer_with(requests: RequestStore, who: Caller, job_id: UUID) -> Response:
     """Answer with a job of the caller as it stands; raises `NotFound`."""
-    return JsonResponse(job_document(await services.requests.view(who.tenant_id, job_id)))
+    return JsonResponse(job_document(await requests.view(who.tenant_id, job_id)))
 
 
-async def _answer(services: Services, job_id: UUID, seconds: float, request: Request) -> Response:
-    view = await job_when_ended(services, job_id, seconds, request)
+async def _answer(waits: JobWaits, job_id: UUID, seconds: float, request: Request) -> Response:
+    view = await waits.ended(job_id, seconds, request)
     return client_closed_response() if view is None else JsonResponse(job_document(view))
 
 
@@ -187,10 +186,10 @@ class _Submit(DirectRoute):
             return None
         key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
         who = caller_of(request.scope)
-        made = await submitted_turn_or_job(
-            services, who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent
+        made = await services.subject(TurnSubmissions).submit(
+            who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent
         )
-        return await accepted(services, who, made)
+        return await accepted(services.requests, who, made)
 
 
 class _Look(DirectRoute):
@@ -202,7 +201,7 @@ class _Look(DirectRoute):
         if named is None or (query and wait is None):
             return None
         seconds = 0.0 if wait is None else float(wait[1])
-        return await _answer(services, UUID(named[0]), seconds, request)
+        return await _answer(services.waits, UUID(named[0]), seconds, request)
 
 
 job_routes.add_api_route(
@@ -321,6 +320,6 @@ async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
     ended, status = await services.requests.cancel(who.tenant_id, found)
     if status is not JobStatus.CANCELLED:
         raise Conflict(f"job {found} is already {status}; only an unfinished job can be cancelled", job_status=status)
-    announce_ended(services, ended)
+    services.endings.announce(ended)
     services.publisher.publish_soon(await services.conversations.settle(found))
-    return await answer_with(services, who, found)
+    return await answer_with(services.requests, who, found)

@@ -26,17 +26,18 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
+from planq.api.deps import KeyHeader, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, id_cursor, id_of_cursor
 from planq.api.jobs.routes.control import resume_job
 from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, seconds_to_wait
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import CHANNEL_OF_TASKS, submit_job
+from planq.api.submission import CHANNEL_OF_TASKS
 from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.store.database import Row
+from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
 
 message_flow_routes = strict_router("message flow")
@@ -53,15 +54,15 @@ async def get_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQ
 
     A page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
     """
-    rows, following = await _page(services, who, limit, cursor)
-    found = [plan_document(view) for view in await _views(services, who, rows)]
+    rows, following = await _page(services.requests, who, limit, cursor)
+    found = [plan_document(view) for view in await _views(services.requests, who, rows)]
     return JsonResponse({"items": [plan for plan in found if plan is not None], "next_cursor": following})
 
 
 @message_flow_routes.get("/plans/{plan_id}", response_model=FlowPlan, responses=error_responses(404))
 async def get_plan(plan_id: _PlanPath, services: Use, who: Who) -> Response:
     """Return a plan, with its steps as far as they have come."""
-    return await _plan(services, who, plan_id)
+    return await _plan(services.requests, who, plan_id)
 
 
 @message_flow_routes.post(
@@ -72,7 +73,7 @@ async def refine_plan(plan_id: _PlanPath, body: RefineRequest, services: Use, wh
 
     The steps before it are `completed`, it is `executing`, those after it are `pending`; 0 means that none has begun.
     """
-    return await _plan(services, who, plan_id, body.current_step)
+    return await _plan(services.requests, who, plan_id, body.current_step)
 
 
 @message_flow_routes.post(
@@ -101,8 +102,7 @@ async def post_task(
         job = job.model_copy(update={"strategy": config.message_strategy(), "model": config.model})
     else:
         job = job.model_copy(update={"agent": str(agent)})
-    made = await submit_job(
-        services,
+    made = await services.submissions.submit(
         who.tenant_id,
         job,
         await request.json(),
@@ -112,7 +112,7 @@ async def post_task(
         strategy=config.message_strategy(),
     )
     seconds, applied = seconds_to_wait(wait, prefer)
-    view = await ended_of(services, made, seconds, request) if seconds > 0 else None
+    view = await ended_of(services.waits, made, seconds, request) if seconds > 0 else None
     if isinstance(view, Response):
         return view
     if view is None:
@@ -134,16 +134,16 @@ async def get_tasks(
 
     With a `status` a page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
     """
-    rows, following = await _page(services, who, limit, cursor)
+    rows, following = await _page(services.requests, who, limit, cursor)
     wanted = [row for row in rows if status is None or task_status(row) is status]
-    items = [task_document(view) for view in await _views(services, who, wanted)]
+    items = [task_document(view) for view in await _views(services.requests, who, wanted)]
     return JsonResponse({"items": items, "next_cursor": following})
 
 
 @message_flow_routes.get("/tasks/{task_id}", response_model=FlowTask, responses=error_responses(404))
 async def get_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     """Return a task with what its steps have come to."""
-    return await _task(services, who, task_id)
+    return await _task(services.requests, who, task_id)
 
 
 @message_flow_routes.post("/tasks/{task_id}/resume", response_model=FlowTask, responses=error_responses(404, 409))
@@ -153,7 +153,7 @@ async def resume_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     One that waits for a person goes on with the answer: 409.
     """
     found = job_id_of(task_id)
-    await check_job_is_open_to(who, services, found, is_task=True)
+    await check_job_is_open_to(who, services.requests, found, is_task=True)
     row = (await services.requests.view(who.tenant_id, found, only_ended=True)).row
     if row["status"] == JobStatus.INPUT_REQUIRED and row["paused_at"] is None:
         message = f"task {found} waits for a person; answer its question: GET /jobs/{found}/elicitations names it"
@@ -162,21 +162,23 @@ async def resume_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     if status not in (TaskStatus.PAUSED, TaskStatus.FAILED):
         raise Conflict(f"task {found} is {status}; only a paused or a failed task can be resumed", task_status=status)
     await resume_job(task_id, services, who)
-    return await _task(services, who, task_id)
+    return await _task(services.requests, who, task_id)
 
 
 @message_flow_routes.post("/tasks/{task_id}/cancel", response_model=FlowTask, responses=error_responses(404, 409))
 async def cancel_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     """Cancel a task at once, as `POST /jobs/{id}/cancel` does, and return it."""
-    await check_job_is_open_to(who, services, job_id_of(task_id), is_task=True)
+    await check_job_is_open_to(who, services.requests, job_id_of(task_id), is_task=True)
     await cancel_job(task_id, services, who)
-    return await _task(services, who, task_id)
+    return await _task(services.requests, who, task_id)
 
 
-async def _page(services: Services, who: Caller, limit: int, cursor: str | None) -> tuple[Sequence[Row], str | None]:
+async def _page(
+    requests: RequestStore, who: Caller, limit: int, cursor: str | None
+) -> tuple[Sequence[Row], str | None]:
     """Return a page of the caller's jobs that no other job has made, and the cursor of the next one."""
     below = id_of_cursor(cursor)
-    rows = await services.requests.jobs(
+    rows = await requests.jobs(
         who.tenant_id,
         status=None,
         below=below,
@@ -188,9 +190,9 @@ async def _page(services: Services, who: Caller, limit: int, cursor: str | None)
     return rows[:limit], following
 
 
-async def _views(services: Services, who: Caller, rows: Sequence[Row]) -> Sequence[JobView]:
+async def _views(requests: RequestStore, who: Caller, rows: Sequence[Row]) -> Sequence[JobView]:
     """Return the jobs of a page whole, without those that are gone by now; looks of one moment share a query."""
-    looks = (services.requests.view(who.tenant_id, row["id"]) for row in rows)
+    looks = (requests.view(who.tenant_id, row["id"]) for row in rows)
     found = await asyncio.gather(*looks, return_exceptions=True)
     failed = next((one for one in found if isinstance(one, BaseException) and not isinstance(one, NotFound)), None)
     if failed is not None:
@@ -198,11 +200,11 @@ async def _views(services: Services, who: Caller, rows: Sequence[Row]) -> Sequen
     return [view for view in found if isinstance(view, JobView)]
 
 
-async def _plan(services: Services, who: Caller, plan_id: str, current_step: int | None = None) -> Response:
+async def _plan(requests: RequestStore, who: Caller, plan_id: str, current_step: int | None = None) -> Response:
     try:
         job_id = job_id_of_plan(plan_id)
-        await check_job_is_open_to(who, services, job_id, is_task=True)
-        view = await services.requests.view(who.tenant_id, job_id)
+        await check_job_is_open_to(who, requests, job_id, is_task=True)
+        view = await requests.view(who.tenant_id, job_id)
     except NotFound:
         raise no_plan(plan_id) from None
     found = plan_document(view, current_step)
@@ -211,7 +213,7 @@ async def _plan(services: Services, who: Caller, plan_id: str, current_step: int
     return JsonResponse(found)
 
 
-async def _task(services: Services, who: Caller, task_id: str) -> Response:
+async def _task(requests: RequestStore, who: Caller, task_id: str) -> Response:
     found = job_id_of(task_id)
-    await check_job_is_open_to(who, services, found, is_task=True)
-    return JsonResponse(task_document(await services.requests.view(who.tenant_id, found)))
+    await check_job_is_open_to(who, requests, found, is_task=True)
+    return JsonResponse(task_document(await requests.view(who.tenant_id, found)))

@@ -78,7 +78,7 @@ _STORED: dict[int | str, dict[str, Any]] = {
 async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
     """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
     found = job_id_of(job_id)
-    await check_job_is_open_to(who, services, found)
+    await check_job_is_open_to(who, services.requests, found)
     rows = await services.requests.artifacts(who.tenant_id, found)
     return JsonResponse({"items": [artifact_record(row) for row in rows]})
 
@@ -91,7 +91,7 @@ async def get_output(
 ) -> Response:
     """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
     found = job_id_of(job_id)
-    await check_job_is_open_to(who, services, found)
+    await check_job_is_open_to(who, services.requests, found)
     stored = await services.requests.output(who.tenant_id, found, step_index_of(found, index))
     return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match)
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from fastapi.responses import Response
 from pydantic import Field
 
-from planq.api.access.callers import Caller, Who
-from planq.api.deps import JobPath, Services, Use, strict_router
+from planq.api.access.callers import Who
+from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
@@ -18,7 +18,7 @@ from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
 from planq.shared.domain.overview.waiting import WaitKind, wait_of
 from planq.shared.store.database import Row, shown_time
-from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING
+from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
 
 overview_routes = strict_router("jobs")
 
@@ -108,16 +108,16 @@ class WorkersDocument(Answer):
 async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
     found = job_id_of(job_id)
-    whys = await whys_of(services, who, [found])
+    whys = await whys_of(services.overview, who.tenant_id, [found])
     if found not in whys:
         raise NotFound(f"there is no job {found}")
     return JsonResponse(whys[found])
 
 
-async def whys_of(services: Services, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+async def whys_of(overview: JobOverview, tenant_id: str, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
     whys = {}
-    for id, job in (await services.overview.readings(who.tenant_id, job_ids)).items():
+    for id, job in (await overview.readings(tenant_id, job_ids)).items():
         wait = wait_of(job)
         whys[id] = {
             "job_id": str(id),

@@ -11,11 +11,12 @@ from pydantic import Field
 
 from planq.api.access.callers import Who
 from planq.api.conversations.message_flow import job_id_of_plan
-from planq.api.deps import Services, Use, strict_router
+from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse
 from planq.api.schemas import Answer, Id
 from planq.shared.domain.errors import NotFound, storable
 from planq.shared.domain.overview.searching import FoundKind, NamedId, named_id
+from planq.shared.store.overview import JobOverview
 
 search_routes = strict_router("jobs")
 
@@ -49,7 +50,7 @@ async def get_search(
     step. Any other text is looked for as the `custom_id` of a line, in the newest 1,000 batches.
     """
     named = named_id(id)
-    found = [] if named is None else await _of_id(services, who.tenant_id, named)
+    found = [] if named is None else await _of_id(services.overview, who.tenant_id, named)
     if not found:
         rows = await services.overview.lines(who.tenant_id, storable(id))
         found = [
@@ -59,10 +60,10 @@ async def get_search(
     return JsonResponse({"items": found})
 
 
-async def _of_id(services: Services, tenant_id: str, named: NamedId) -> list[dict[str, Any]]:
-    rows = await services.overview.with_id(tenant_id, named.id)
+async def _of_id(overview: JobOverview, tenant_id: str, named: NamedId) -> list[dict[str, Any]]:
+    rows = await overview.with_id(tenant_id, named.id)
     if not rows:
-        return await _of_plan(services, tenant_id, named.id)
+        return await _of_plan(overview, tenant_id, named.id)
     found = []
     for row in rows:
         kind = FoundKind(row["kind"])
@@ -75,12 +76,12 @@ async def _of_id(services: Services, tenant_id: str, named: NamedId) -> list[dic
     return found
 
 
-async def _of_plan(services: Services, tenant_id: str, id: UUID) -> list[dict[str, Any]]:
+async def _of_plan(overview: JobOverview, tenant_id: str, id: UUID) -> list[dict[str, Any]]:
     try:
         job_id = job_id_of_plan(str(id))
     except NotFound:
         return []
-    rows = await services.overview.with_id(tenant_id, job_id)
+    rows = await overview.with_id(tenant_id, job_id)
     return [_found(FoundKind.PLAN, id, job_id) for row in rows if row["kind"] == FoundKind.JOB]
 
 

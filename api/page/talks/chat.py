@@ -161,7 +161,7 @@ async def _said(
 async def _job(request: Request, services: Services, who: Caller, job_id: str) -> dict[str, Any] | None:
     """Return the job of a turn with the sentence that says why it waits; None where it is gone."""
     try:
-        await check_job_is_open_to(who, services, job_id_of(job_id))
+        await check_job_is_open_to(who, services.requests, job_id_of(job_id))
         job: dict[str, Any] = values_of(await get_job(request, job_id, services))
         why = values_of(await get_why(job_id, services, who))
     except NotFound:

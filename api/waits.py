@@ -1,0 +1,105 @@
+"""Requests that wait for jobs: each at a place of its tenant, as long as its key holds and its client is there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from planq.api.access.callers import caller_of
+from planq.api.access.places import Kind, Places
+from planq.api.access.revocation import OngoingRequests
+from planq.api.access.scopes import digest_behind
+from planq.api.http.exchange import HttpRefusal
+from planq.api.streams.waiting import WAITED, Waiters
+from planq.shared.settings import Settings
+from planq.shared.store.jobs.signals import Notifier
+from planq.shared.store.requests import RequestStore
+from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.store.views import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class EndAnnouncer:
+    """Tells of jobs that a request has ended: the workers that carry them out, and whoever waits for one."""
+
+    cancelled: Notifier
+    ended: Notifier
+    waiters: Waiters
+
+    def announce(self, ended: Iterable[UUID]) -> None:
+        """Tell of the end of these jobs, which is committed."""
+        for one in ended:
+            self.cancelled.send(one)
+            self.ended.send(one)
+            self.waiters.heard(one)
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaits:
+    """Lets requests wait for jobs."""
+
+    settings: Settings
+    tenants: TenantDirectory
+    requests: RequestStore
+    waiters: Waiters
+    ongoing: OngoingRequests
+    places: Places
+
+    @contextlib.asynccontextmanager
+    async def place(self, request: Request) -> AsyncIterator[bool]:
+        """Hold a place among those of the caller's tenant that wait; False where it has none left."""
+        tenant_id = caller_of(request.scope).tenant_id
+        most = (await self.tenants.of(tenant_id)).config.max_waits
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self.places.hold(Kind.WAITS, tenant_id, most))
+            except HttpRefusal:
+                yield False
+                return
+            yield True
+
+    async def ended(
+        self, job_id: UUID, seconds: float, request: Request, *, has_place: bool = False
+    ) -> JobView | None:
+        """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
+
+        A question that was open before ends no wait.
+        None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`, and, where
+        the caller's key ends meanwhile, what a request with it is refused by; `HttpRefusal` (429) where as many
+        requests of the tenant wait as may, but not for one that `has_place`.
+        """
+        tenant_id = caller_of(request.scope).tenant_id
+        if seconds > 0:
+            begun = monotonic()
+            with (
+                self.waiters.watch(job_id) as waiter,
+                self.ongoing.under(digest_behind(request.scope), waiter.wake) as ongoing,
+            ):
+                # Registered first, looked at afterwards: an ending between the two is not missed.
+                if not self.waiters.has_surely_not_ended(job_id, tenant_id):
+                    view = await self.requests.view(tenant_id, job_id, only_ended=True)
+                    if view.is_whole:
+                        return view
+                seconds = min(seconds, self.settings.max_wait_seconds)
+                if has_place:
+                    stayed = await waiter.wait(seconds, request.receive)
+                else:
+                    most = (await self.tenants.of(tenant_id)).config.max_waits
+                    async with self.places.hold(Kind.WAITS, tenant_id, most):
+                        stayed = await waiter.wait(seconds, request.receive)
+            request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
+            if not stayed:
+                return None
+            ongoing.check()
+        return await self.requests.view(tenant_id, job_id)
+
+
+def client_closed_response() -> Response:
+    """Return the answer to a client that has gone: only our metrics read it, under nginx' number for it."""
+    return Response(status_code=499)
