@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.callers import Who
 from planq.api.access.limits import too_many
 from planq.api.conversations.agents import AgentHeader
 from planq.api.conversations.messages import (
@@ -25,14 +24,12 @@ from planq.api.deps import (
     DirectRoute,
     JobPath,
     KeyHeader,
-    Services,
-    StrictRequest,
     TraceHeader,
     Use,
     WaitQuery,
     strict_router,
 )
-from planq.api.http.exchange import HttpRefusal, decode_body, error_response, error_responses
+from planq.api.http.exchange import error_response, error_responses
 from planq.api.http.ids import job_id_of
 from planq.shared.domain.errors import PlanqError
 from planq.shared.store.conversations.store import Arrival
@@ -68,17 +65,6 @@ async def post_message(
     stored again: it has the answer of the first. So has one with the same `Idempotency-Key` and body.
     """
     sent = await request.json()
-    return await _take(request, body, sent, services, who, async_processing or body.async_processing)
-
-
-async def _take(
-    request: Request,
-    body: InboundRequest,
-    sent: Any,
-    services: Services,
-    who: Caller,
-    is_async: bool,
-) -> Response:
     tenant = await services.tenants.of(who.tenant_id)
     inbound = checked_message(services.settings, tenant, body, sent, request.headers)
     verdict = await services.limits.check(tenant.id, inbound.channel, tenant.config)
@@ -90,7 +76,7 @@ async def _take(
         received = await messages.receive(inbound)
         answer = (
             await replies.stored(who.tenant_id, received)
-            if is_async
+            if async_processing or body.async_processing
             else await replies.answer(who.tenant_id, received, request)
         )
         if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
@@ -101,28 +87,13 @@ async def _take(
     return answer
 
 
-class _Take(DirectRoute):
-    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
-        """Take a message in; a body that is no JSON or no `InboundRequest` is left to the handler."""
-        fields, query = request.headers, request.scope["query_string"]
-        if query not in (b"", b"async_processing=true") or fields.get("content-type") != "application/json":
-            return None
-        try:
-            sent = decode_body(await request.body())
-            body = InboundRequest.model_validate(sent)
-        except (ClientDisconnect, HttpRefusal, ValidationError):
-            return None
-        is_async = body.async_processing or query != b""
-        return await _take(request, body, sent, services, caller_of(request.scope), is_async)
-
-
 message_routes.add_api_route(
     "/messages/inbound",
     post_message,
     methods=["POST"],
     response_model=MessageAnswer,
     responses={**_PENDING, **error_responses(400, 404, 413, 415)},
-    route_class_override=_Take,
+    route_class_override=DirectRoute,
 )
 
 

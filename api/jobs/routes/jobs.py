@@ -8,25 +8,22 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Header, Query
-from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who, caller_of
+from planq.api.access.callers import Caller, Who
 from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import (
     DirectRoute,
     JobPath,
     KeyHeader,
-    Services,
-    StrictRequest,
     TraceHeader,
     Use,
     WaitQuery,
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
-from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body, error_responses
+from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, page_of
 from planq.api.jobs.filters import (
@@ -48,9 +45,6 @@ from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
 
 job_routes = strict_router("jobs")
-
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
 _METADATA = (
     "A JSON object: each of these keys stands in its metadata with this value; "
@@ -146,7 +140,8 @@ async def get_job(
     wait: WaitQuery = 0.0,
 ) -> Response:
     """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
-    return await _answer(services.waits, job_id_of(job_id), wait, request)
+    view = await services.waits.ended(job_id_of(job_id), wait, request)
+    return client_closed_response() if view is None else JsonResponse(job_document(view))
 
 
 async def accepted(requests: RequestStore, who: Caller, made: SubmittedJob) -> Response:
@@ -161,47 +156,6 @@ async def accepted(requests: RequestStore, who: Caller, made: SubmittedJob) -> R
 async def answer_with(requests: RequestStore, who: Caller, job_id: UUID) -> Response:
     """Answer with a job of the caller as it stands; raises `NotFound`."""
     return JsonResponse(job_document(await requests.view(who.tenant_id, job_id)))
-
-
-async def _answer(waits: JobWaits, job_id: UUID, seconds: float, request: Request) -> Response:
-    view = await waits.ended(job_id, seconds, request)
-    return client_closed_response() if view is None else JsonResponse(job_document(view))
-
-
-class _Submit(DirectRoute):
-    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
-        """Store a job; a body that is no JSON or no `JobRequest` is left to the handler."""
-        fields = request.headers
-        is_plain = not request.scope["query_string"] and "prefer" not in fields
-        if not is_plain or fields.get("content-type") != "application/json":
-            return None
-        try:
-            raw = await request.body()  # the guard's refusal of a long one is the answer
-        except ClientDisconnect:
-            return None
-        try:
-            sent = decode_body(raw)
-            body = JobRequest.model_validate(sent)
-        except (HttpRefusal, ValidationError):
-            return None
-        key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
-        who = caller_of(request.scope)
-        made = await services.subject(TurnSubmissions).submit(
-            who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent
-        )
-        return await accepted(services.requests, who, made)
-
-
-class _Look(DirectRoute):
-    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
-        """Look at a job; an id that is no UUID and a query of more than a plain `wait` are left to the handler."""
-        named = _UUID.fullmatch(request.path_params["job_id"])
-        query = request.scope["query_string"]
-        wait = _WAIT.fullmatch(query)
-        if named is None or (query and wait is None):
-            return None
-        seconds = 0.0 if wait is None else float(wait[1])
-        return await _answer(services.waits, UUID(named[0]), seconds, request)
 
 
 job_routes.add_api_route(
@@ -219,7 +173,7 @@ job_routes.add_api_route(
         202: ACCEPTED,
         **error_responses(400, 404, 409, 413, 415, 429),
     },
-    route_class_override=_Submit,
+    route_class_override=DirectRoute,
 )
 job_routes.add_api_route(
     "/jobs/{job_id}",
@@ -227,7 +181,7 @@ job_routes.add_api_route(
     methods=["GET"],
     response_model=JobDocument,
     responses=error_responses(404, 429),
-    route_class_override=_Look,
+    route_class_override=DirectRoute,
 )
 
 
