@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from planq.shared.domain.streams.frames import read_frames
+from planq.shared.domain.streams.frames import FrameReader
 
 
 class Frame(NamedTuple):
@@ -19,5 +19,7 @@ class Frame(NamedTuple):
 
 def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
     """Yield the frames of an answer that is being read."""
-    for frame in read_frames(chunks):
-        yield Frame(frame.id, frame.event, json.loads(frame.data))
+    reader = FrameReader()
+    for chunk in chunks:
+        for frame in reader.feed(chunk):
+            yield Frame(frame.id, frame.event, json.loads(frame.data))

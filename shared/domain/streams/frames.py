@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,13 +37,6 @@ class FrameReader:
             fields, self._fields = self._fields, {}
             if "data" in fields:
                 yield Frame(fields.get("id"), fields.get("event", "message"), fields["data"])
-
-
-def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Yield the frames of a stream that comes in pieces."""
-    reader = FrameReader()
-    for chunk in chunks:
-        yield from reader.feed(chunk)
 
 
 @dataclass(slots=True)

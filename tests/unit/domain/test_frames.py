@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.streams.frames import Frame, SpokenText, read_frames
+from planq.shared.domain.streams.frames import Frame, FrameReader, SpokenText
 
 FRAMES = [
     Frame("7-1", "job_submitted", '{"a":"é\u2028\x85 x: y"}'),
@@ -27,12 +27,13 @@ def test_frames_are_whole_however_the_stream_is_cut_into_pieces(cuts: list[int])
     bounds = [0, *sorted(cuts), len(BODY)]
     pieces = [BODY[start:end] for start, end in pairwise(bounds)]
 
-    assert list(read_frames(pieces)) == FRAMES
+    reader = FrameReader()
+    assert [frame for piece in pieces for frame in reader.feed(piece)] == FRAMES
 
 
 @given(st.integers(0, len(BODY)))
 def test_a_frame_that_breaks_off_is_dropped(end: int) -> None:
-    found = list(read_frames([BODY[:end]]))
+    found = list(FrameReader().feed(BODY[:end]))
 
     assert found == FRAMES[: len(found)]
 
