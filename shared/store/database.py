@@ -181,7 +181,7 @@ def named(texts: Iterable[str]) -> Mapping[str, bytes]:
     """Return the statements of query files, by name: `-- name: heartbeat` begins one, the next such line ends it.
 
     The rows of `sweep_look/batches` are added to those of `sweep_look`: what a subject adds stands in its own file.
-    Raises `ValueError` for a name that is there twice.
+    What begins with `tidy_` is run by a sweep, from time to time. Raises `ValueError` for a name that is there twice.
     """
     found: dict[str, bytes] = {}
     for text in texts:
@@ -196,7 +196,7 @@ def named(texts: Iterable[str]) -> Mapping[str, bytes]:
     return whole
 
 
-_QUERIES = named(
+QUERIES = named(
     file.read_text("utf-8")
     for file in resources.files("planq.shared.store").joinpath("sql", "queries").iterdir()
     if file.name.endswith(".sql")
@@ -205,12 +205,12 @@ _QUERIES = named(
 
 def query(name: str) -> bytes:
     """Return the statement of this name in `sql/queries/`; raises `KeyError` where there is none."""
-    return _QUERIES[name]
+    return QUERIES[name]
 
 
 def statement(name: str, params: Mapping[str, Any]) -> bytes:
     """Return the query of this name, or else what the select of this name is for these parameters; or `KeyError`."""
-    if (text := _QUERIES.get(name)) is not None:
+    if (text := QUERIES.get(name)) is not None:
         return text
     # SQLAlchemy takes a process half a second and 26 MB: workers, which ask for no select, do without.
     from planq.shared.store.selects import text_of

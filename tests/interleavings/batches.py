@@ -12,7 +12,7 @@ from planq.shared.domain.batches.lines import FileLine
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports import ExpiredJob, StageClaim
 from planq.shared.store.batches.control import BatchControl
-from planq.shared.store.batches.lines import LineSweep, fail_lost_lines
+from planq.shared.store.batches.lines import LineSweep
 from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.database import as_json
 from planq.shared.store.ids import new_id
@@ -111,7 +111,11 @@ OPERATIONS: tuple[Operation[Batch], ...] = (
     Operation("admit lines", lambda s, b: sweep(s).admit(10), passes=True),
     Operation("settle lines", lambda s, b: settle(s), passes=True),
     Operation(
-        "fail lost lines", lambda s, b: fail_lost_lines(s.database, 10), gone, breaks="line_differs", passes=True
+        "fail lost lines",
+        lambda s, b: s.database.execute("tidy_lost_lines"),
+        gone,
+        breaks="line_differs",
+        passes=True,
     ),
     Operation("cancel batch", lambda s, b: control(s).cancel(b.tenant, b.id)),
     Operation("cancel lines", lambda s, b: sweep(s).cancel(10), cancelled, passes=True),

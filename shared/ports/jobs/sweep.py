@@ -310,10 +310,7 @@ class SweepStore(Protocol):
         ...
 
     async def tidy(self) -> None:
-        """Remove what nobody refers to any more: dead workers, tools that nobody offers, schedules that are over.
-
-        Lines of batches whose jobs somebody has deleted by hand fail.
-        """
+        """Remove what nobody refers to any more, of all subjects: their statements that begin with `tidy_`."""
         ...
 
 

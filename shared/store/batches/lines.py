@@ -6,24 +6,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, JobDeleted
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.database import Database, as_json
+from planq.shared.store.database import Database
 from planq.shared.store.ids import new_ids
 
 _NIL = UUID(int=0)
 
 _AT_ONCE = 200
 """Lines in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
-
-
-async def fail_lost_lines(database: Database, limit: int) -> int:
-    """Fail admitted lines whose jobs somebody has deleted, at most `limit`; returns how many."""
-    error = ErrorRecord.of(JobDeleted("the job of this line was deleted before it had ended; retry the batch"))
-    lost: int = await database.call("planq_fail_lost_lines", limit, as_json(error.to_json()))
-    return lost
 
 
 async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = None) -> Sequence[UUID] | None:

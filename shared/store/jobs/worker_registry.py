@@ -35,8 +35,7 @@ from planq.shared.ports.jobs.sweep import (
     Peer,
 )
 from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.batches.lines import fail_lost_lines
-from planq.shared.store.database import Database, Row, as_json, json_text, record
+from planq.shared.store.database import QUERIES, Database, Row, as_json, json_text, record
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.codec import (
     elicitation_text,
@@ -438,23 +437,9 @@ class WorkerRegistry:
         return followed
 
     async def tidy(self) -> None:
-        for statement in _FORGETTING:
-            await self._database.execute(statement)
-        await self._database.execute("add_up_stored_bytes")
-        await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
-        await fail_lost_lines(self._database, _LOST_LINES_AT_ONCE)
-
-
-_LOST_LINES_AT_ONCE = 1_000
-_FORGETTING = (
-    "forget_dead_workers",
-    "forget_schedules",
-    "forget_expired_secrets",
-    "forget_suspects",
-    "forget_freezes",
-    "forget_texts",
-    "forget_watches",
-)
+        for name in QUERIES:
+            if name.startswith("tidy_"):
+                await self._database.execute(name, lease_seconds=self._lease_seconds)
 
 
 def _ref(row: Row) -> StepRef:

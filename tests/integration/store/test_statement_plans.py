@@ -162,7 +162,7 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def test_no_statement_reads_a_table_that_grows(history: str) -> None:
     found = {}
     with psycopg.connect(history, autocommit=True) as connection:
-        for name, statement in database._QUERIES.items():
+        for name, statement in database.QUERIES.items():
             if name not in WHOLE and name not in FILTERED:
                 scans = whole_scans(connection, marked(statement.decode()), ", GENERIC_PLAN")
                 found[name] = [scan for scan in scans if name not in COUNTING or "Index Only Scan" not in scan]

@@ -83,7 +83,7 @@ def test_what_is_kept_is_counted_when_it_is_added_and_removed(play: Play) -> Non
         await sql(database, JOB, job)
         await sql(database, ARTIFACT, job)
         assert await is_exact(database)
-        await database.execute("add_up_stored_bytes")
+        await database.execute("tidy_stored_bytes")
         assert await sql(database, "SELECT 1 FROM stored_byte_changes") == []
         assert await is_exact(database)
 
@@ -92,7 +92,7 @@ def test_what_is_kept_is_counted_when_it_is_added_and_removed(play: Play) -> Non
         await sql(database, OLD)
         await payloads.collect(100)
         assert (await counted(database), await counted(database, "other")) == (0, 0)
-        await database.execute("add_up_stored_bytes")
+        await database.execute("tidy_stored_bytes")
         assert await is_exact(database)
 
     play(scenario)
@@ -119,7 +119,7 @@ def test_adding_up_beside_commits_loses_none(play: Play) -> None:
     async def scenario(database: Database, payloads: PayloadStore) -> None:
         await asyncio.gather(
             *(payloads.put("default", body(number, 1_000), PREVIEW) for number in range(30)),
-            *(database.execute("add_up_stored_bytes") for _ in range(10)),
+            *(database.execute("tidy_stored_bytes") for _ in range(10)),
         )
         assert await counted(database) == 30_000
 

@@ -44,3 +44,8 @@ SELECT 'batches', NULL, NULL WHERE EXISTS (
     WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
         SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
 )
+
+-- name: tidy_lost_lines
+-- Fails admitted lines whose jobs somebody has deleted.
+SELECT planq_fail_lost_lines(1000, json_build_object('code', 'job_deleted', 'message',
+    'the job of this line was deleted before it had ended; retry the batch', 'retryable', true, 'details', '{}'::json))

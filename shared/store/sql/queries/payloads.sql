@@ -94,7 +94,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('planq.stored/' || %(tenant_id)s, 
 SELECT planq_stored_bytes(t.id) AS bytes, coalesce((t.config ->> 'max_stored_bytes')::bigint, %(most)s::bigint) AS most
 FROM tenants t WHERE t.id = %(tenant_id)s
 
--- name: add_up_stored_bytes
+-- name: tidy_stored_bytes
 -- Adds up what has changed in the bytes that tenants keep; what is just being written stays for the next time.
 WITH moved AS (
     DELETE FROM stored_byte_changes WHERE id = ANY (ARRAY(

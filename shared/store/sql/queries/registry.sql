@@ -77,7 +77,7 @@ WHERE id = %(id)s AND process = %(process)s AND heartbeat_at > 'epoch'
 -- A worker that stops gives up its lease at once, so that whatever it still holds is taken back by the next sweep.
 DELETE FROM workers WHERE id = %(id)s
 
--- name: forget_dead_workers
+-- name: tidy_workers
 -- Removes workers that have been silent for a day, or whose lease was ended, once nothing refers to them any more.
 DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'
   AND NOT EXISTS (SELECT FROM steps s WHERE s.status = 'running' AND s.worker_id = w.id)
@@ -100,7 +100,7 @@ ON CONFLICT (id) DO NOTHING
 SELECT process, kind, place, job_id, noted_at FROM freezes
 WHERE noted_at > planq_now() - make_interval(secs => %(seconds)s) ORDER BY noted_at DESC
 
--- name: forget_freezes
+-- name: tidy_freezes
 -- Removes what froze longer than a day ago.
 DELETE FROM freezes WHERE noted_at < planq_now() - interval '1 day'
 
@@ -117,7 +117,7 @@ ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, published_at 
 -- Every tool that workers have published.
 SELECT definition FROM tools ORDER BY name
 
--- name: retire_tools
+-- name: tidy_tools
 -- Removes tools that no live worker offers, once a worker of their lane is alive to say so.
 WITH live AS (
     SELECT id, lanes FROM workers WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)

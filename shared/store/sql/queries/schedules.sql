@@ -35,7 +35,7 @@ WHERE is_active AND next_at <= planq_now() AND (budget IS NULL AND conversation_
   AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 ORDER BY next_at LIMIT %(limit)s
 
--- name: forget_schedules
+-- name: tidy_schedules
 -- Removes schedules that are over and older than any job that could still ask for them.
 DELETE FROM schedules WHERE id IN (
     SELECT id FROM schedules WHERE NOT is_active AND created_at < planq_now() - interval '30 days'

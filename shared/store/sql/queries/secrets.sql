@@ -61,6 +61,6 @@ WITH outdated AS (
 INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
 VALUES (%(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now())
 
--- name: forget_expired_secrets
+-- name: tidy_secrets
 -- Removes secrets whose time beside their successors is over.
 DELETE FROM tenant_secrets WHERE expires_at < planq_now()

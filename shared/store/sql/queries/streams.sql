@@ -53,10 +53,10 @@ CROSS JOIN LATERAL (
     GROUP BY d.stage, d.attempt, d.try ORDER BY d.attempt DESC, d.try DESC LIMIT 1
 ) t
 
--- name: forget_texts
+-- name: tidy_texts
 -- Removes texts that nobody adds to any more: no call of a model takes that long.
 DELETE FROM text_deltas WHERE created_at < planq_now() - interval '1 hour'
 
--- name: forget_watches
+-- name: tidy_watches
 -- Removes what processes have left that do not follow any more.
 DELETE FROM watches WHERE until < planq_now()

@@ -118,7 +118,7 @@ ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, lan
     due_at = NULL, taken_until = NULL
 WHERE suspects.attempt < excluded.attempt
 
--- name: forget_suspects
+-- name: tidy_suspects
 -- Removes what is suspected no more: it has ended otherwise, or any worker was free to claim it.
 DELETE FROM suspects WHERE noted_at < planq_now() - interval '10 minutes'
 
