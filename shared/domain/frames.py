@@ -17,12 +17,12 @@ from planq.shared.domain.jobs.ids import StepRef
 
 T = TypeVar("T")
 
-_name: ContextVar[str | None] = ContextVar("planq.attempt", default=None)
-"""Of the attempt that runs in this context; threads are started with a copy of it."""
+_frame: ContextVar[FunctionType | None] = ContextVar("planq.attempt", default=None)
+"""That of the attempt which runs in this context; threads and tasks are started with a copy of it."""
 
 
-async def _named(work: Coroutine[Any, Any, T], name: str) -> T:
-    _name.set(name)  # for good: whatever else runs in this context is an attempt, too
+async def _named(work: Coroutine[Any, Any, T], frame: FunctionType) -> T:
+    _frame.set(frame)  # for good: whatever else runs in this context is an attempt, too
     return await work
 
 
@@ -30,20 +30,26 @@ def _called(work: Callable[[], T]) -> T:
     return work()
 
 
-_GLOBALS = {"_name": _name}
+_GLOBALS = {"_frame": _frame}
 
 
 def under_name(place: StepRef | UUID, attempt: int, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """Return a coroutine that awaits `work` in a frame that is named after an attempt at a step or stage."""
     job, at = (place.job_id, f"{place.round}:{place.index}") if isinstance(place, StepRef) else (place, "0:-1")
-    name = f"planq:{job}:{at}:{attempt}"
-    started: Coroutine[Any, Any, T] = FunctionType(_named.__code__.replace(co_name=name), _GLOBALS)(work, name)
+    frame = FunctionType(_named.__code__.replace(co_name=f"planq:{job}:{at}:{attempt}"), _GLOBALS)
+    started: Coroutine[Any, Any, T] = frame(work, frame)
     return started
+
+
+def under_same_name(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Return a coroutine, for a task of its own, that awaits `work` in a frame named as that of this context."""
+    frame = _frame.get()
+    return work if frame is None else frame(work, frame)
 
 
 def under_its_name(work: Callable[[], T]) -> T:
     """Call `work` in a frame that is named after the attempt to which this context belongs, where it does to one."""
-    if (name := _name.get()) is None:
+    if (frame := _frame.get()) is None:
         return work()
-    done: T = FunctionType(_called.__code__.replace(co_name=name), {})(work)
+    done: T = FunctionType(_called.__code__.replace(co_name=frame.__code__.co_name), {})(work)
     return done

@@ -28,7 +28,7 @@ from planq.shared.domain.errors import (
     TooManyQuestions,
     UnknownTool,
 )
-from planq.shared.domain.frames import under_name
+from planq.shared.domain.frames import under_same_name
 from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
@@ -281,8 +281,7 @@ class StepRunner:
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
             if tool is None:
                 return AttemptOutcome(is_elsewhere=True)
-            held = attempt_of(head or claim)
-            answer = await calling.answer(under_name(held.place, held.number, self._call(claim, tool, calling)))
+            answer = await calling.answer(under_same_name(self._call(claim, tool, calling)))
             if calling.secrets.given:
                 answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):
@@ -317,8 +316,8 @@ class StepRunner:
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
             data = {"tool": claim.tool_name, "parameters": dropped}
             await persist(self._store.note_step, claim, PARAMETER_OVERRIDE, data)
-        is_turn = claim.context_id != str(claim.ref.job_id)
-        if is_turn and (warnings := suspicious_arguments(arguments)):  # which go on: they only look like code
+        # They go on: they only look like code.
+        if claim.conversation_id is not None and (warnings := suspicious_arguments(arguments)):
             data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
             await persist(self._store.note_step, claim, SUSPICIOUS_ARGUMENTS, data)
         if claim.in_doubt:
@@ -417,19 +416,20 @@ def _context(
     secrets: KeepsSecrets | None = None,
     reports: Reports | None = None,
 ) -> ToolContext:
+    job_id = str(claim.ref.job_id)
     return ToolContext(
-        job_id=str(claim.ref.job_id),
+        job_id=job_id,
         step_index=claim.ref.index,
         attempt=claim.attempt,
         tool_name=claim.tool_name,
         tenant_id=claim.tenant_id,
         user_id=claim.user_id,
         context_id=claim.context_id,
-        request_id=str(claim.ref.job_id),
+        request_id=job_id,
         trace_id=claim.trace_id,
         round=claim.ref.round,
         depth=claim.depth,
-        root_job_id=str(claim.root_job_id or claim.ref.job_id),
+        root_job_id=str(claim.root_job_id) if claim.root_job_id else job_id,
         agent=claim.agent,
         limits=claim.limits,
         time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
