@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ class Lane(str):
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
         from pydantic_core import core_schema  # commands that make no definition pay nothing for it
 
-        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema(pattern=f"^{LANE.pattern}$"))
+        schema = core_schema.str_schema(pattern=f"^{LANE.pattern}$")
+        return core_schema.no_info_after_validator_function(lru_cache(maxsize=256)(cls), schema)  # each claim has one
 
 
 Lane.IO, Lane.CPU = Lane("io"), Lane("cpu")
