@@ -38,11 +38,6 @@ class TaskEvents(EventDispatcher):
         self._is_heard = False
         super().__init__(*args, **kwargs)
 
-    @property
-    def shows_tasks(self) -> bool:
-        """True while task events are on; Flower and `celery control` switch them."""
-        return bool(self.enabled and (not self.groups or "task" in self.groups))
-
     def send(self, type: str, *args: Any, **fields: Any) -> None:
         """Note a task event for the next `flush`; send any other event at once."""
         if type.startswith("task-"):
@@ -51,8 +46,11 @@ class TaskEvents(EventDispatcher):
             super().send(type, *args, **fields)
 
     def note(self, *events: tuple[str, _Fields]) -> None:
-        """Note task events of this moment; fields may be a function, which is only called if a monitor listens."""
-        if self.shows_tasks:
+        """Note task events of this moment; fields may be a function, which is only called if a monitor listens.
+
+        Flower and `celery control` switch them on and off.
+        """
+        if self.enabled and (not self.groups or "task" in self.groups):
             self._pending.extend([(type, time.time(), fields) for type, fields in events])
             if self.on_send_buffered:
                 self.on_send_buffered()

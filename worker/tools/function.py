@@ -111,11 +111,16 @@ class FunctionTool:
         return {**offered, **await self._resources.get(wanted)} if wanted else offered
 
     def _bound(self, arguments: dict[str, Any], context: ToolContext, offered: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of the function: typed values, and what is `offered` by its type."""
+        inputs = self._inputs
+        given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
         try:
-            given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
-            return self._inputs.bind(given, offered)
+            typed = inputs.model.model_validate(given, by_alias=True, by_name=False)
         except ValidationError as error:
             raise InvalidArguments(f"{self.definition.name}: {faults_of(error)}") from error
+        values = {name: getattr(typed, field) for field, name in inputs.names.items()}
+        values.update({name: offered[kind] for name, kind in inputs.injected.items()})
+        return values
 
     async def _run(
         self,

@@ -52,25 +52,16 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arguments of a function: their schema, and the way from JSON to typed values.
+    """The arguments of a function: their schema, and the model that reads typed values out of JSON.
 
-    `injected` says for parameters that are no arguments of what type they are.
+    `names` are those of the parameters by the model's fields; `injected` says for parameters that are no arguments of
+    what type they are.
     """
 
     schema: dict[str, Any]
     model: type[BaseModel]
     names: Mapping[str, str]
     injected: Mapping[str, Any]
-
-    def bind(self, arguments: Mapping[str, Any], offered: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of the function: typed values and what is injected, `offered` by its type.
-
-        Raises `pydantic.ValidationError` when an argument does not fit its annotation.
-        """
-        typed = self.model.model_validate(dict(arguments), by_alias=True, by_name=False)
-        values = {name: getattr(typed, field) for field, name in self.names.items()}
-        values.update({name: offered[kind] for name, kind in self.injected.items()})
-        return values
 
 
 @dataclass(frozen=True, slots=True)
