@@ -63,7 +63,7 @@ from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from planq.worker.attempts.calling import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
 from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values
-from planq.worker.engine.chain import Chain, WakeOutcome, after_release
+from planq.worker.engine.chain import LOCAL_FAN_OUT, Chain, WakeOutcome, after_release
 from planq.worker.engine.fence import Owner, is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
@@ -143,11 +143,12 @@ class StepRunner:
             )
         output = outcome.output
         unit = await self._rest_of_unit(claim, output, chain, since) if claim.ref in chain.units else ()
+        ready = min((unit[-1].claim if unit else claim).dependents, LOCAL_FAN_OUT)  # more are shared out
         try:
             if output.has_payload:
-                result = await persist(self._succeed_large, claim, output, unit, chain)
+                result = await persist(self._succeed_large, claim, output, unit, chain, ready)
             else:
-                stored, take = JsonText(output.body), chain.take()
+                stored, take = JsonText(output.body), chain.take(ready)
                 result = await persist(self._store.succeed_step, claim, stored, output.artifact, unit=unit, take=take)
         except StorageFull as error:
             return await self.break_off(claim, error, chain, since=since)
@@ -252,12 +253,12 @@ class StepRunner:
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
     async def _succeed_large(
-        self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain
+        self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain, ready: int
     ) -> TransitionResult:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         artifact, payload = await self._values.put(claim, output)
         stored = None if payload is not None else JsonText(output.body)
-        return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
+        return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take(ready))
 
     async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> AttemptOutcome:
         """Return what the call comes to: `_call`, in a task of its own, and then the check of its answer.

@@ -74,4 +74,5 @@ def next_claim(units: Units, claim: StepClaim, output: ReadyOutput) -> StepClaim
         timeout_seconds=step.timeout_seconds,
         recovery=step.recovery,
         wanted=step.wanted,
+        dependents=len(step.dependents),
     )

@@ -149,14 +149,17 @@ class Chain:
     def take(self, ready: int | None = None) -> ClaimRequest | None:
         """Return what the next conclusion takes over, None for nothing; may be asked again for the same one.
 
-        `ready` is how many steps of this lane it makes ready, None where that is not known. A slot is kept for each.
+        `ready` is the most steps of this lane that it makes ready, None where nobody knows. A slot is kept for each.
         """
         if self.held > 1:
             self.keep(1)
         if not self.goes_on:
             return None
-        most = LOCAL_FAN_OUT if ready is None else own_share(ready, 1 + self.slots.free(self.party), self.workers())
-        self.held += self.slots.reserve(most - 1, self.party)
+        if ready is None:
+            self.held += self.slots.reserve(LOCAL_FAN_OUT - 1, self.party)
+        elif ready > 1:
+            share = own_share(ready, 1 + self.slots.free(self.party), self.workers())
+            self.held += self.slots.reserve(share - 1, self.party)
         return ClaimRequest(self.lane, steps=self.held)
 
     @property

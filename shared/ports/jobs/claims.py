@@ -108,7 +108,8 @@ class StepClaim:
     """The right to run a step once; `attempt` is its fencing token.
 
     `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
-    `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
+    `wanted` are the paths of its own output that later steps reference; so many steps are its `dependents`, which its
+    success may make ready. `tries` counts this attempt and the
     earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries, and one
     that delegates is one with that which gathers. When it
     is `in_doubt` whether an earlier attempt took effect, the tool has to find that out before it is called again.
@@ -139,6 +140,7 @@ class StepClaim:
     recovery: Recovery = Recovery.FAIL
     in_doubt: bool = False
     wanted: tuple[Path, ...] = ()
+    dependents: int = 0
     time_left: timedelta | None = None
     kind: StepKind = StepKind.TOOL
     joined: bool = False
