@@ -75,7 +75,7 @@ from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.telemetry.logs import hide
 from planq.shared.timers import NearTimers
 from planq.shared.vocabulary import count_tokens
-from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.alarms import Alarms
@@ -385,7 +385,7 @@ class LaneRuntime:
             responder=responder,
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             payloads=self._failpoints.around("payloads", self._payloads()),
-            conclusions=OrchestrationConclusions(self._tools.agent_services),
+            conclude=partial(conclude_orchestration, self._tools.agent_services),
             prices=self._gateway.price,
             draw=SystemRandom().random,
             counts=self._tools.agent_services.counts,

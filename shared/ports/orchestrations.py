@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -103,12 +103,7 @@ class Orchestrations(Protocol):
         ...
 
 
-class Conclusions(Protocol):
-    """How orchestration jobs answer."""
+Conclude = Callable[[UUID, Sequence[Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
+"""Returns the output of an orchestration whose steps have ended, or whose plan was refused, and journals its end.
 
-    async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return the output of an orchestration whose steps have ended, or whose plan was refused; journal its end.
-
-        May be asked again. Raises `DatabaseUnavailable`.
-        """
-        ...
+Asked with the job and the errors of its plan. May be asked again. Raises `DatabaseUnavailable`."""

@@ -57,7 +57,7 @@ from planq.shared.store.requests import Submission
 from planq.shared.store.tenants.directory import TenantDirectory
 from planq.shared.store.tenants.secrets import SecretStore
 from planq.shared.vocabulary import count_tokens
-from planq.worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.insights import Insights, InsightSettings
@@ -268,7 +268,7 @@ class Harness:
             responder=self.model,
             toolbox=self.registry,
             payloads=self.payloads,
-            conclusions=OrchestrationConclusions(self.agent_services),
+            conclude=partial(conclude_orchestration, self.agent_services),
             prices=prices,
             draw=lambda: draw,
             own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,

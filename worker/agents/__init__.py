@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from planq.worker.agents.calls import AskAgent, CallAgent, CallAgents, Parallel
 from planq.worker.agents.orchestrate import Orchestrate
-from planq.worker.agents.orchestration_jobs import OrchestrationConclusions
+from planq.worker.agents.orchestration_jobs import conclude_orchestration
 from planq.worker.agents.services import AgentBackends, AgentServices
 
 SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
@@ -29,4 +29,4 @@ def agent_tools(services: AgentServices) -> list[AgentTool]:
     return [kind(services) for kind in (AskAgent, CallAgent, CallAgents, Orchestrate, Parallel)]
 
 
-__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "OrchestrationConclusions", "agent_tools"]
+__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "agent_tools", "conclude_orchestration"]

@@ -37,32 +37,29 @@ _log = logging.getLogger("planq.agents")
 _UNREACHED = frozenset({StepStatus.PENDING, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
-class OrchestrationConclusions:
-    """The port `Conclusions`."""
-
-    def __init__(self, services: AgentServices) -> None:
-        self._services = services
-
-    async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        backends = self._services.opened()
-        found = await backends.orchestrations.look(job_id)
-        if found is None:
-            message = format_plan_errors(plan_errors) if plan_errors else "the orchestration has no steps"
-            error = {"code": "plan_invalid" if plan_errors else "internal", "message": message}
-            frame = await backends.orchestrations.frame(job_id)
-            return unbegun_output(error, () if frame is None else frame["steps"])
-        await _journal(self._services, backends, job_id, found, is_over=True)
-        document = render_orchestration(found.frame, _outcomes(found))
-        usage = await backends.orchestrations.usage(job_id)
-        used = {
-            "jobs": usage.jobs,
-            "model_calls": usage.model_calls,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost_usd": None if usage.cost_usd is None else float(usage.cost_usd),
-            "elapsed_ms": sum(step.elapsed_ms or 0 for step in found.steps),
-        }
-        return {**document, "totals": {**agent_counts(document), **used}}
+async def conclude_orchestration(
+    services: AgentServices, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """See `planq.shared.ports.orchestrations.Conclude`."""
+    backends = services.opened()
+    found = await backends.orchestrations.look(job_id)
+    if found is None:
+        message = format_plan_errors(plan_errors) if plan_errors else "the orchestration has no steps"
+        error = {"code": "plan_invalid" if plan_errors else "internal", "message": message}
+        frame = await backends.orchestrations.frame(job_id)
+        return unbegun_output(error, () if frame is None else frame["steps"])
+    await _journal(services, backends, job_id, found, is_over=True)
+    document = render_orchestration(found.frame, _outcomes(found))
+    usage = await backends.orchestrations.usage(job_id)
+    used = {
+        "jobs": usage.jobs,
+        "model_calls": usage.model_calls,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": None if usage.cost_usd is None else float(usage.cost_usd),
+        "elapsed_ms": sum(step.elapsed_ms or 0 for step in found.steps),
+    }
+    return {**document, "totals": {**agent_counts(document), **used}}
 
 
 async def unfinished_output(

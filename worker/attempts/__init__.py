@@ -26,7 +26,7 @@ from planq.shared.ports import (
     ToolCatalogue,
     TurnPlanner,
 )
-from planq.shared.ports.orchestrations import Conclusions
+from planq.shared.ports.orchestrations import Conclude
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
@@ -84,7 +84,7 @@ class Attempts:
         payloads: Payloads,
         backgrounds: Backgrounds,
         draw: Callable[[], float],
-        conclusions: Conclusions | None = None,
+        conclude: Conclude | None = None,
         prices: Prices | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
         own_planners: InstalledPlanners | None = None,
@@ -95,7 +95,7 @@ class Attempts:
         """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
 
         `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
-        `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
+        `conclude` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
         of tools are counted in `counts`. `secrets` are what tenants keep for their tools. Without `alarms` a sweeper
         has to find what becomes due.
         Without `insights` no planner is told of earlier jobs.
@@ -117,7 +117,7 @@ class Attempts:
         self._plan = PlanStage(
             store, catalogue, planner, self._recorder, budget, answering, rounds, backgrounds, insights
         )
-        self._respond = RespondStage(self._recorder, budget, answering, backgrounds, conclusions)
+        self._respond = RespondStage(self._recorder, budget, answering, backgrounds, conclude)
         self._steps = StepRunner(
             store,
             toolbox,

@@ -37,7 +37,7 @@ from planq.shared.domain.rounds.evaluate import AFTER_SOURCE
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import encode
 from planq.shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
-from planq.shared.ports.orchestrations import PLAN_SOURCE, Conclusions
+from planq.shared.ports.orchestrations import PLAN_SOURCE, Conclude
 from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
@@ -54,13 +54,13 @@ class RespondStage:
         budget: Budget,
         answering: Answering,
         backgrounds: Backgrounds,
-        conclusions: Conclusions | None = None,
+        conclude: Conclude | None = None,
     ) -> None:
         self._recorder = recorder
         self._budget = budget
         self._answering = answering
         self._backgrounds = backgrounds
-        self._orchestrations = OrchestrationStage(self._recorder, conclusions)
+        self._orchestrations = OrchestrationStage(self._recorder, conclude)
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results.
@@ -333,11 +333,11 @@ def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> Planned
 
 
 class OrchestrationStage:
-    """Ends orchestration jobs; one per engine. `conclusions` None is a process that has no tools for agents."""
+    """Ends orchestration jobs; one per engine. `conclude` None is a process that has no tools for agents."""
 
-    def __init__(self, recorder: ModelCallRecorder, conclusions: Conclusions | None) -> None:
+    def __init__(self, recorder: ModelCallRecorder, conclude: Conclude | None) -> None:
         self._recorder = recorder
-        self._conclusions = conclusions
+        self._conclude = conclude
 
     @staticmethod
     def is_for(claim: StageClaim) -> bool:
@@ -346,9 +346,8 @@ class OrchestrationStage:
 
     async def carry_out(self, claim: StageClaim) -> WakeOutcome:
         """End the job with its rendered output, as JSON and as text; completed, also where the plan failed."""
-        conclusions = self._conclusions
-        if conclusions is None:
+        if self._conclude is None:
             fault = InternalFault("this worker cannot conclude orchestrations; start its workers with the same tools")
             return await self._recorder.end(claim, None, ErrorRecord.of(fault), [])
-        output = await persist(conclusions.conclude, claim.job_id, claim.plan_errors or ())
+        output = await persist(self._conclude, claim.job_id, claim.plan_errors or ())
         return await self._recorder.end(claim, encode(output).decode(), None, [], output=output)

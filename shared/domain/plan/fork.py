@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.jobs.steps import PlannedStep
@@ -39,17 +39,6 @@ class SourceStep:
     has_succeeded: bool
     is_in_doubt: bool = False
     verbatim: bool = False
-
-
-class _Step(Protocol):
-    @property
-    def tool_name(self) -> str: ...
-    @property
-    def effect(self) -> Effect: ...
-    @property
-    def arguments(self) -> Mapping[str, Any]: ...
-    @property
-    def verbatim(self) -> bool: ...
 
 
 def reusable(
@@ -135,7 +124,7 @@ class _Content:
     names: list[str]
 
 
-def _content(steps: Sequence[_Step], name_of: Callable[[int, str], str]) -> _Content:
+def _content(steps: Sequence[SourceStep | PlannedStep], name_of: Callable[[int, str], str]) -> _Content:
     """Return the content of a plan; `name_of` names a step by its index and key, equal steps equally."""
     content = _Content([], [])
     world = ""
