@@ -49,8 +49,8 @@ class Failed(Exception):
     it may come to an end.
     """
 
-    def __init__(self, told: str, *, is_late: bool, is_starved: bool = False) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, *, is_late: bool, is_starved: bool = False) -> None:
+        super().__init__(message)
         self.is_late = is_late
         self.is_starved = is_starved
 

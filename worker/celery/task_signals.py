@@ -34,8 +34,8 @@ def task_signals(
     Without a receiver nothing is sent. A task that is cancelled has not failed; it ends as `REVOKED`.
     """
     end = TaskEnd()
-    told = [signals.task_prerun, signals.task_success, signals.task_failure, signals.task_postrun]
-    if not any(signal.receivers for signal in told):
+    shown = [signals.task_prerun, signals.task_success, signals.task_failure, signals.task_postrun]
+    if not any(signal.receivers for signal in shown):
         yield end
         return
     # Celery's own name for what a receiver finds at `task.request`. It belongs to a thread, where many tasks run: so

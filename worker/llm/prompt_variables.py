@@ -14,16 +14,18 @@ from planq.shared.domain.values.encoding import indented
 from planq.worker.llm.prompts import REFERENCE, fenced_data
 
 
-def turn_prompt(ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], told: Sequence[ChatMessage]) -> str:
-    """Return a template of the caller's, filled in; `told` is the transcript of the rounds before."""
-    return rendered_prompt(prompt.template, prompt_values(ask, prompt, tools, told))
+def turn_prompt(
+    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage]
+) -> str:
+    """Return a template of the caller's, filled in; `transcript` is of the rounds before."""
+    return rendered_prompt(prompt.template, prompt_values(ask, prompt, tools, transcript))
 
 
 def prompt_values(
-    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], told: Sequence[ChatMessage]
+    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage]
 ) -> dict[str, str]:
     """Return the text of every variable of `PROMPT_VARIABLES`; see `turn_prompt`."""
-    results = "\n".join(message.content for message in told if message.role != "assistant")
+    results = "\n".join(message.content for message in transcript if message.role != "assistant")
     return {
         "query": fenced_data(ask.input),
         "context": fenced_data(_context(ask)),

@@ -194,9 +194,9 @@ class BatchStore:
 
     async def store_checked(self, held: HeldBatch, lines: Sequence[CheckedLine], estimate: Estimate) -> bool:
         """Store what became of lines, and the estimate of all up to here; False where this process lost the batch."""
-        values, told = json_text([line.values() for line in lines]), json_text(estimate.to_json())
+        values, estimated = json_text([line.values() for line in lines]), json_text(estimate.to_json())
         stored: bool = await self._database.call(
-            "planq_store_checked", held.tenant_id, held.id, self._holder, values, told, HOLD_SECONDS
+            "planq_store_checked", held.tenant_id, held.id, self._holder, values, estimated, HOLD_SECONDS
         )
         return stored
 

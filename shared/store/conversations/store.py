@@ -312,14 +312,14 @@ class ConversationStore:
         stays. Who dies in between has erased a part: it may be repeated. Raises `NotFound`.
         """
         ended: list[UUID] = []
-        told: Mapping[str, Any] = {"until": None, "after": 0, "is_done": False}
-        while not told["is_done"]:
-            given = conversation_id, tenant_id, told["until"], told["after"], _ERASED_TURNS, _ERASED_MESSAGES
+        progress: Mapping[str, Any] = {"until": None, "after": 0, "is_done": False}
+        while not progress["is_done"]:
+            given = conversation_id, tenant_id, progress["until"], progress["after"], _ERASED_TURNS, _ERASED_MESSAGES
             answer = await self._database.call("planq_erase_conversation", *given)
             if answer is None:
                 raise NotFound(f"there is no conversation {conversation_id}")
-            told = answer
-            ended += map(UUID, told["ended"])
+            progress = answer
+            ended += map(UUID, progress["ended"])
         return ended
 
     async def settle(self, job_id: UUID) -> Sequence[Wake]:
@@ -401,24 +401,24 @@ def _mismatch(differs: Sequence[str]) -> Conflict:
 def _received(value: Mapping[str, Any]) -> InboundResult:
     if value["outcome"] == "agent":
         raise OtherAgent(None if value["agent"] is None else NamedAgent(value["agent"], value["version"]))
-    told, conversation_id = value["outcome"], UUID(value["conversation_id"])
-    if told == Arrival.DUPLICATE and value["is_erased"]:
+    outcome, conversation_id = value["outcome"], UUID(value["conversation_id"])
+    if outcome == Arrival.DUPLICATE and value["is_erased"]:
         raise erased(conversation_id)
-    if told == Arrival.DUPLICATE and value["differs"]:
+    if outcome == Arrival.DUPLICATE and value["differs"]:
         raise _mismatch(value["differs"])
     wakes: list[Wake] = [plan_wake(begun) for begun in value["begun"]]
-    if told in ("rejected", "closed"):
-        is_closed = told == "closed"
+    if outcome in ("rejected", "closed"):
+        is_closed = outcome == "closed"
         return InboundResult(
             Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed
         )
     job_id = None if value["job_id"] is None else UUID(value["job_id"])
-    if told == Arrival.ANSWERED:
+    if outcome == Arrival.ANSWERED:
         wakes += control_result(value["answered"]).wakes
     asked = value.get("question")
     later = value.get("later")
     return InboundResult(
-        Arrival(told),
+        Arrival(outcome),
         conversation_id,
         UUID(value["message_id"]),
         value["sequence"],

@@ -322,8 +322,8 @@ def round_records(
     for value in values:
         results = [step_result(step, called) for step in value["results"]]
         came = tuple(message["text"] for message in merged if message["round"] == value["round"])
-        told = value["source"], value["body"], value["reply"]
-        records.append(RoundRecord(value["round"], *told, first, results, value["errors"] or (), came))
+        plan = value["source"], value["body"], value["reply"]
+        records.append(RoundRecord(value["round"], *plan, first, results, value["errors"] or (), came))
         first += len(results)
     return records
 
@@ -362,7 +362,7 @@ def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
     Only in the lane `io` are they many: others have few slots, or a process for each step already. What is known to
     have frozen its worker was alone in that.
     """
-    told: set[UUID] = set()
+    delayed: set[UUID] = set()
     suspects = []
     by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
     for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
@@ -376,6 +376,6 @@ def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
                 place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
                 beside = 1 if row["is_culprit"] else len(company)
                 family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": beside}
-                suspects.append({**place, **family, "delays": row["job_id"] not in told})
-                told.add(row["job_id"])
+                suspects.append({**place, **family, "delays": row["job_id"] not in delayed})
+                delayed.add(row["job_id"])
     return suspects

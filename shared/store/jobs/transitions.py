@@ -401,11 +401,11 @@ class PostgresJobStore:
         error: ErrorRecord | None = None,
         ahead: Sequence[tuple[int, Elicitation]] = (),
     ) -> bool:
-        told = None if error is None else as_json(error.to_json())
+        failure = None if error is None else as_json(error.to_json())
         first, *ids = sorted(new_id() for _ in range(1 + len(ahead)))  # what is asked first is answered first
         asked = elicitation_text(first, question)
         others = ",".join(elicitation_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
-        given = told, asked, False, f"[{others}]"
+        given = failure, asked, False, f"[{others}]"
         if question.kind is ElicitationKind.OUTCOME:  # whoever may have acted twice has to be asked
             applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
             return applied
@@ -465,8 +465,8 @@ class PostgresJobStore:
         return await serve_ends(self._database, [job_id])
 
     async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
-        key, told = ("output", output) if error is None else ("error", error.to_json())
-        given = claim.ref.job_id, claim.ref.index, claim.attempt, key, as_json(told)
+        key, outcome = ("output", output) if error is None else ("error", error.to_json())
+        given = claim.ref.job_id, claim.ref.index, claim.attempt, key, as_json(outcome)
         applied: bool = await self._database.call("planq_note_outcome", *given)
         return applied
 

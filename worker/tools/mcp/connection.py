@@ -166,7 +166,7 @@ class ServerConnection:
     ) -> dict[str, Any] | Need:
         client = await self._connected()
         refusal: deque[int] = deque(maxlen=1)
-        token, told = http_refusal.set(refusal), call_headers.set(headers)
+        token, headers_before = http_refusal.set(refusal), call_headers.set(headers)
         running = _PendingCall(says)
         self._running.add(running)
         try:
@@ -189,7 +189,7 @@ class ServerConnection:
             self._running.discard(running)
             running.is_over.set()
             http_refusal.reset(token)
-            call_headers.reset(told)
+            call_headers.reset(headers_before)
         if isinstance(result, types.InputRequiredResult):
             return self._need(tool, result)
         return {
