@@ -55,12 +55,16 @@ def report(error: PlanqError, *, as_json: bool) -> None:
 def describe_defect(defect: Any) -> str:
     """Return one line for one entry of a problem's `errors`: its place, then what is wrong."""
     from planq.shared.domain.plan.errors import PlanError
+    from planq.shared.domain.values.defects import Defect
 
     if isinstance(defect, Mapping):
         try:
             return PlanError.from_json(defect).render()
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # another kind of defect, or one that a later release knows
+        if defect.get("file"):  # as the message of its refusal tells it
+            line, place = defect.get("line"), defect.get("path") or ""
+            return Defect(place, "", defect["message"], line, defect["file"]).render()
         if "message" in defect:
             place = defect.get("field") or defect.get("in") or defect.get("pointer") or defect.get("path")
             if defect.get("line"):

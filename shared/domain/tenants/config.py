@@ -127,7 +127,8 @@ class TenantConfig(BaseModel):
         default=100_000, description="Unfinished jobs of these at once."
     )
     max_uploads: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(
-        default=8, description="Files of batches that come in at once."
+        default=8,
+        description="Files of batches that come in at once; of those that the page sends, what has come whole.",
     )
     max_waiting_lines: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = Field(
         default=1_000_000, description="Lines of its batches that have not ended."

@@ -58,6 +58,7 @@ def test_every_defect_of_a_file_has_its_line(planq: Planq, server: Recorder, com
     assert "loop.yaml:1: /max_rounds: Input should be greater than 0" in told
     assert "loop.yaml:2: /until: the expression" in told
     assert "loop.yaml:5: /after/0/with/x: the expression" in told
+    assert told.count("Input should be greater than 0") == 1
     assert server.asked == []
 
 
