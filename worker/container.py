@@ -27,7 +27,7 @@ from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.domain.models.estimate import CHARS_PER_TOKEN
 from planq.shared.domain.models.names import Provider, parse_model_name
 from planq.shared.domain.tenants.offers import may_name_model
@@ -146,6 +146,7 @@ class WorkerIdentity:
     `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
     nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else,
     and takes no messages. Each step of one that `has_processes` has a process for itself.
+    With `only` it serves that priority alone.
     """
 
     id: UUID
@@ -156,6 +157,7 @@ class WorkerIdentity:
     process: str | None = None
     for_suspects: bool = False
     has_processes: bool = False
+    only: Priority | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -586,6 +588,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         has_processes=identity.has_processes,
         bulk_capacity=identity.bulk_capacity,
         planners=tools.planners.names,
+        only=identity.only,
     )
     await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])
     for other in await worker_registry.differing_tools():

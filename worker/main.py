@@ -210,7 +210,15 @@ def _composed(
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
     bulk = bulk_slots(capacity, settings.bulk_share) if only is None else capacity * (only is Priority.BULK)
     identity = WorkerIdentity(
-        new_id(), name, lane, capacity, bulk, process, for_suspects=zygote is None, has_processes=has_processes
+        new_id(),
+        name,
+        lane,
+        capacity,
+        bulk,
+        process,
+        for_suspects=zygote is None,
+        has_processes=has_processes,
+        only=only,
     )
     database = lane_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))

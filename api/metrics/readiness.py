@@ -17,7 +17,7 @@ from celery import Celery
 from planq.shared.broker.depth import patient_connection, reply_of, require_service
 from planq.shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from planq.shared.domain.errors import DatabaseUnavailable, capped
-from planq.shared.domain.jobs.states import OWN_LANES, lanes_of
+from planq.shared.domain.jobs.states import OWN_LANES, Priority, lanes_of
 from planq.shared.store.database import Database, Row
 from planq.shared.store.events.log import EventLog
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -126,7 +126,7 @@ class ReadinessChecks:
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
             "database": _yes("answers") if full is None else _no(full),
-            **{f"worker_{lane}": _lane(lane, workers, freezes) for lane in lanes_of(workers)},
+            **{f"worker_{lane}": lane_check(lane, workers, freezes) for lane in lanes_of(workers)},
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -158,7 +158,8 @@ class ReadinessChecks:
         return _yes("answers")
 
 
-def _lane(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
+def lane_check(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
+    """Return whether jobs of both priorities have a worker of a lane, among the live ones, and what it lacks."""
     alive = [row for row in workers if lane in row["lanes"]]
     lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
     if lacking:
@@ -166,9 +167,14 @@ def _lane(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str
     froze = sum(freeze["kind"] == lane for freeze in freezes)
     # Where it stood may be nobody's business here: `planq doctor` says it.
     frozen = f"; {froze} froze within an hour, see `planq doctor`" if froze else ""
-    if alive:
-        return _yes(f"{len(alive)} alive{frozen}")
-    return _no(f"none alive{frozen}; start one with `planq worker {lane}`")
+    if not alive:
+        return _no(f"none alive{frozen}; start one with `planq worker {lane}`")
+    served = {row["only_priority"] for row in alive}
+    for priority in Priority:
+        if served.isdisjoint((None, priority)):
+            start = f"start one with `planq worker {lane}`"
+            return _no(f"{len(alive)} alive{frozen}, and none serves {priority} jobs; {start}")
+    return _yes(f"{len(alive)} alive{frozen}")
 
 
 def _yes(detail: str) -> dict[str, Any]:

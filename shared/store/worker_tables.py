@@ -30,7 +30,8 @@ from planq.shared.store.columns import (
 class Worker(SQLModel, table=True):
     """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
-    It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
+    It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`; one with `only_priority`
+    serves jobs of that one alone. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
     that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
     Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
@@ -55,6 +56,7 @@ class Worker(SQLModel, table=True):
     missing: list[str] | None = texts_column()
     process: str | None = text_column(nullable=True)
     lease_seconds: float = Field(sa_column=Column(Double, nullable=False, server_default=text("15")))
+    only_priority: str | None = text_column(nullable=True)
 
 
 class WorkerTool(SQLModel, table=True):

@@ -82,12 +82,14 @@ class WorkerRegistry:
         has_processes: bool = False,
         bulk_capacity: int | None = None,
         planners: Sequence[str] | None = None,
+        only: Priority | None = None,
     ) -> None:
         """Announce a worker process, or refresh its tools; `process` tells others on its machine which it is.
 
         It claims steps of these tools alone; one that names none claims any step.
 
-        Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. `planners` are those that are
+        Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. With `only` it serves that priority
+        alone. `planners` are those that are
         installed there; None where it plans nothing. One that `has_processes` runs each step in one of its own.
         """
         await self._database.execute(
@@ -103,6 +105,7 @@ class WorkerRegistry:
             process=process,
             has_processes=has_processes,
             planners=None if planners is None else list(planners),
+            only_priority=None if only is None else str(only),
         )
 
     async def planners(self) -> Collection[str] | None:

@@ -327,6 +327,7 @@ CREATE TABLE workers (
     missing TEXT[],
     process TEXT,
     lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
+    only_priority TEXT,
     CONSTRAINT pk_workers PRIMARY KEY (id)
 );
 
