@@ -118,10 +118,11 @@ class ScheduleSweep:
                     may_be_retired=due.kept_version is not None,
                 )
                 loop = await with_prompt(self._skills, due.tenant_id, pinned.loop(above=due.loop))
+            origin = {"id": str(due.id), "name": due.name, "due_at": due.next_at.isoformat()}
             given: dict[str, Any] = {
                 "job_id": str(new_id()),
                 "trace_id": uuid4().hex,
-                "metadata": json_text(_metadata(due)),
+                "metadata": json_text({"schedule": origin}),
                 "model": pinned.model_or(due.model) if pinned else due.model,
                 "agent_version": pinned.version if pinned else None,
                 "skill_versions": pinned.skill_versions() if pinned else None,
@@ -153,10 +154,6 @@ class ScheduleSweep:
 def _after(due: DueSchedule) -> datetime | None:
     """Return when the schedule is due next: times that have passed meanwhile are passed over."""
     return None if due.cron is None else next_time(due.cron, read_zone(due.timezone), due.now)
-
-
-def _metadata(due: DueSchedule) -> dict[str, Any]:
-    return {"schedule": {"id": str(due.id), "name": due.name, "due_at": due.next_at.isoformat()}}
 
 
 class Schedules:

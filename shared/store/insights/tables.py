@@ -28,10 +28,6 @@ def _float_column() -> Any:
     return Field(default=0.0, sa_column=Column(Float(53), nullable=False, server_default=text("0")))
 
 
-def _uuids_column() -> Any:
-    return Field(sa_column=Column(ARRAY(Uuid), nullable=False, server_default=text("'{}'")))
-
-
 class InsightRow(SQLModel, table=True):
     """A lesson, found again by words: `seen` in so many jobs, and so many times something spoke `against` it.
 
@@ -126,7 +122,7 @@ class InsightOffer(SQLModel, table=True):
     origin_id: UUID = Field(nullable=False)
     conversation_id: UUID | None = None
     side: str = text_column()
-    insight_ids: list[UUID] = _uuids_column()
+    insight_ids: list[UUID] = Field(sa_column=Column(ARRAY(Uuid), nullable=False, server_default=text("'{}'")))
     tokens: int = int_column()
     created_at: datetime = time_column(nullable=False, now=True)
     ended_at: datetime | None = time_column()

@@ -22,11 +22,20 @@ class PostgresMemory:
         self._agents = DocumentStore(database, "agent")
 
     async def save_moments(self, tenant_id: str, user_id: str, moments: Sequence[Moment]) -> int:
+        given = [
+            {
+                "id": str(moment.id),
+                "name": moment.name,
+                "summary": moment.summary,
+                "body": json_text(dict(moment.body)),
+                "starts_at": moment.starts_at and moment.starts_at.isoformat(),
+                "ends_at": moment.ends_at and moment.ends_at.isoformat(),
+                "tags": list(moment.tags),
+            }
+            for moment in moments
+        ]
         return await self._database.execute(
-            "save_moments",
-            tenant_id=tenant_id,
-            user_id=user_id,
-            moments=as_json([_moment_to_json(moment) for moment in moments]),
+            "save_moments", tenant_id=tenant_id, user_id=user_id, moments=as_json(given)
         )
 
     async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[MomentRecord]:
@@ -43,7 +52,7 @@ class PostgresMemory:
         else:
             words = wanted.query.replace("\x00", " ")
             rows = await self._database.fetch_all("search_moments", query=words, **given)
-        return [_kept(row) for row in rows]
+        return [MomentRecord(**{**row, "body": row["body"] or {}}) for row in rows]
 
     async def change_user(
         self, tenant_id: str, user_id: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -154,19 +163,3 @@ def _first_time(reminder: Reminder, now: datetime) -> datetime:
 
 def _told(now: datetime) -> str:
     return now.replace(microsecond=0).isoformat()
-
-
-def _moment_to_json(moment: Moment) -> dict[str, Any]:
-    return {
-        "id": str(moment.id),
-        "name": moment.name,
-        "summary": moment.summary,
-        "body": json_text(dict(moment.body)),
-        "starts_at": moment.starts_at and moment.starts_at.isoformat(),
-        "ends_at": moment.ends_at and moment.ends_at.isoformat(),
-        "tags": list(moment.tags),
-    }
-
-
-def _kept(row: Row) -> MomentRecord:
-    return MomentRecord(**{**row, "body": row["body"] or {}})
