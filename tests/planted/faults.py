@@ -164,7 +164,7 @@ FAULTS = (
         STORE,
     ),
     Fault(
-        f"{SQL}/conversation.sql",
+        f"{SQL}/message.sql",
         "j.status = 'queued' AND j.stage_attempt = 0",
         "j.status = 'queued'",
         f"{STORE}/test_turns.py",

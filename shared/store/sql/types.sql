@@ -7,7 +7,8 @@
 --   stage     the answer ends a job, or a stage waits   sweep     what nobody else moves
 --   view      what callers see of jobs                  suspects  what was in flight in a lost worker
 --   events    what has happened                         clock     the time, and all periods
---   conversation  messages become turns, one after the other
+--   message       what is written in a conversation becomes a job, joins one, or answers
+--   conversation  turns, one after the other           transcript  what stands in a conversation of its turns
 --   delivery  what is to be told outside the house
 --   load      how much may be out at once, of a job and of batches
 --   offers    which worker can run which step               schedule  a time has come, and a job is made
@@ -63,6 +64,12 @@ CREATE TYPE planq_windowed AS (places int, out_steps int, held_steps int);
 -- Where a job stands after steps of it have ended; `is_taken` says that RESPOND was taken over.
 CREATE TYPE planq_closed AS (job uuid, tenant text, status text, stage_attempt int, is_taken boolean);
 
+-- A wake-up that is to be published: of a stage, or of a step.
+CREATE TYPE planq_due_wake AS (
+    kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
+    root_job_id uuid, tenant_id text
+);
+
 -- What becomes of a message in its conversation: its `outcome`; the `job` that takes it in, null for one of its own; the
 -- `turn` of that job where it has one; the `round` of it in which the message came, where it waits to be taken in. Its own
 -- job `begins`, or is held; it `interrupts` the one that runs.
@@ -98,6 +105,31 @@ CREATE TYPE planq_new_job AS (
 CREATE TYPE planq_firing AS (
     job_id uuid, message_id uuid, trace_id text, metadata text, model text, agent_version int, skill_versions int[],
     strategy text, loop_block text
+);
+
+-- What the end of its job makes of a line of a batch: where it stood `earlier`, and stands now; what it held of the budget, had spent
+-- and has spent; under which number it is settled.
+CREATE TYPE planq_line_end AS (
+    batch_id uuid, line int, earlier text, earlier_outcome text, status text, outcome text, error json,
+    finished_at timestamptz, settled bigint, held_usd numeric, held_tokens bigint, earlier_usd numeric, earlier_tokens bigint,
+    usd numeric, input_tokens bigint, output_tokens bigint
+);
+
+-- Who reserves: an attempt at a stage of a job (index -1) or at a step; `call` is the id under which the model call will be recorded.
+CREATE TYPE planq_holder AS (job uuid, round int, index int, attempt int, call uuid);
+
+-- What is wanted: a question of `asked` tokens, whose reply may be cut from `reply` tokens to `least`, in so many `calls`; or `steps`.
+-- Where the price of the question and of each token of the reply is null, it is taken to be what the tree's tokens have cost so far.
+CREATE TYPE planq_wanted AS (
+    asked float8, reply float8, least float8, calls int, steps int, asked_usd float8, token_usd float8, may_ask boolean
+);
+
+-- What calls of the same claim have used that are not recorded yet.
+CREATE TYPE planq_made AS (input float8, output float8, cost float8, calls int);
+
+-- An agent's own limits, which count for its job alone.
+CREATE TYPE planq_own AS (
+    request_limit float8, input_tokens_limit float8, output_tokens_limit float8, total_tokens_limit float8
 );
 
 -- A line of a batch, and how many lines of a batch are unfinished jobs.

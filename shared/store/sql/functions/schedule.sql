@@ -53,6 +53,7 @@ DECLARE
     g CONSTANT planq_firing := json_populate_record(NULL::planq_firing, p_given);
     s schedules;
     c conversations;
+    m planq_message;
     v_received json;
 BEGIN
     SELECT * INTO c FROM conversations WHERE tenant_id = p_tenant AND id = (
@@ -66,12 +67,25 @@ BEGIN
         RETURN json_build_object('outcome', CASE WHEN c.id IS NULL THEN 'gone' ELSE 'closed' END);
     END IF;
     s.budget := planq_budget_left(s.budget, s.last_job_id);
-    v_received := planq_receive_message(
-        json_build_object('id', g.message_id, 'conversation_id', c.id, 'tenant_id', c.tenant_id, 'channel', c.channel,
-            'thread', c.thread, 'user_id', s.user_id, 'text', s.input, 'metadata', g.metadata, 'policy', 'queue',
-            'debounce_seconds', 0, 'debounce_most_seconds', 0, 'may_answer', false, 'agent', s.agent,
-            'agent_version', g.agent_version, 'named_agent', s.agent, 'names_version', false, 'is_job', true, 'patient', true),
-        planq_scheduled_job(s, g));
+    m.id := g.message_id;
+    m.conversation_id := c.id;
+    m.tenant_id := c.tenant_id;
+    m.channel := c.channel;
+    m.thread := c.thread;
+    m.user_id := s.user_id;
+    m.text := s.input;
+    m.metadata := g.metadata;
+    m.policy := 'queue';
+    m.debounce_seconds := 0;
+    m.debounce_most_seconds := 0;
+    m.may_answer := false;
+    m.agent := s.agent;
+    m.agent_version := g.agent_version;
+    m.named_agent := s.agent;
+    m.names_version := false;
+    m.is_job := true;
+    m.patient := true;
+    v_received := planq_receive_message(m, planq_scheduled_job(s, g));
     IF v_received->>'outcome' <> 'accepted' THEN
         RETURN NULL;
     END IF;

@@ -189,7 +189,7 @@ BEGIN
     SELECT * INTO a FROM json_to_record(p_answer) AS r (
         status text, content text, reason text, answered_by text, channel text, key text, key_id uuid, is_operator boolean
     );
-    IF NOT (p_due OR planq_may_answer(q, a.answered_by, a.is_operator)) THEN
+    IF NOT (p_due OR coalesce(a.is_operator, false) OR planq_may_answer(q, a.answered_by)) THEN
         RETURN json_build_object('found', true, 'applied', false, 'asked_of', q.asked_of, 'job_id', q.job_id, 'round', q.round,
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
     END IF;
@@ -227,11 +227,9 @@ BEGIN
         'tenant', j.tenant_id);
 END $$;
 
--- Whether a question is asked of a person: an operator may answer any. Who holds a key and names no person speaks for the
--- asker, not for one of several.
-CREATE FUNCTION planq_may_answer(e elicitations, p_person text, p_is_operator boolean) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(p_is_operator, false) OR CASE e.asked_of
+-- Whether a question is asked of a person. Who holds a key and names no person speaks for the asker, not for one of several.
+CREATE FUNCTION planq_may_answer(e elicitations, p_person text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE e.asked_of
         WHEN 'anyone' THEN true
         WHEN 'asker' THEN p_person IS NULL OR p_person = ANY (e.asked_ids)
         WHEN 'ids' THEN coalesce(p_person = ANY (e.asked_ids), false)

@@ -22,7 +22,7 @@ ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 SELECT e.id, e.kind, e.schema, s.kind AS step_kind
 FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
-  AND planq_may_answer(e, %(person)s, false)
+  AND planq_may_answer(e, %(person)s)
 ORDER BY e.id
 
 -- name: question_before
@@ -32,7 +32,7 @@ SELECT e.id, c.active_job_id AS job_id
 FROM jobs j JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = j.tenant_id
 JOIN elicitations e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
-ORDER BY planq_may_answer(e, j.user_id, false) DESC, e.id LIMIT 1
+ORDER BY planq_may_answer(e, j.user_id) DESC, e.id LIMIT 1
 
 -- name: begin_conversation
 -- Stores a conversation without a message, and the version of its agent that it keeps where one is named; no row where the
