@@ -2,8 +2,8 @@
 --
 -- planq_cancel_job   ends the job and everything below it: planq_cut_off, planq_cancel_tree
 -- planq_pause_job    nothing of the job is begun any more, nor of what is below it: planq_below
--- planq_resume_job   lets a paused job go on (planq_resume_below, planq_rewake_steps), or tries again what has not
---                    succeeded of one that has ended (planq_reopen_steps)
+-- planq_resume_job   lets a paused job go on (planq_end_pause, planq_resume_below, planq_rewake_steps), or tries again what
+--                    has not succeeded of one that has ended (planq_reopen_steps, planq_reopen_job)
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
@@ -118,7 +118,7 @@ BEGIN
 END $$;
 
 -- The unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order
--- of their ids.
+-- of their ids. The caller holds the job's row.
 CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -154,13 +154,11 @@ CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_do
 LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
-    v_pause interval;
+    c record;
+    v_may_go_on boolean;
     v_status text;
     v_again int := 0;
     v_ready json := '[]';
-    v_chained boolean;
-    c record;
-    w planq_windowed;
 BEGIN
     -- Of a conversation the row is locked first.
     SELECT o.id, o.active_job_id INTO c FROM jobs t JOIN conversations o ON o.id = t.conversation_id
@@ -170,56 +168,24 @@ BEGIN
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF (j.status = 'cancelled' OR (j.status = 'completed' AND j.failed_steps = 0))
-       OR (j.status NOT IN ('completed', 'failed') AND (j.paused_at IS NULL OR p_after IS NOT NULL))
-       OR (j.status IN ('completed', 'failed') AND (j.resumes IS DISTINCT FROM p_after OR j.parent_job_id IS NOT NULL))
-    THEN
+    v_may_go_on := CASE
+        WHEN j.status = 'failed' OR j.status = 'completed' AND j.failed_steps > 0
+            THEN j.resumes IS NOT DISTINCT FROM p_after AND j.parent_job_id IS NULL
+        ELSE j.paused_at IS NOT NULL AND p_after IS NULL END;
+    IF NOT v_may_go_on THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
-    IF j.status NOT IN ('completed', 'failed') THEN
+    IF j.paused_at IS NOT NULL THEN
         v_status := j.status;
-        v_pause := planq_now() - j.paused_at;
-        UPDATE steps SET wake_at = wake_at + v_pause
-        WHERE job_id = p_job AND status = 'waiting' AND elicitation_id IS NOT NULL;
-        PERFORM planq_credit_pause(p_job);
-        UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
-            rounds_deadline = rounds_deadline + v_pause,
-            wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now() + planq_wake_grace()) END,
-            wakes = 0
-        WHERE id = p_job;
-        PERFORM planq_resume_below(p_job, j.paused_at);
+        PERFORM planq_end_pause(j);
     ELSIF c.active_job_id <> p_job THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_busy', true);
+    ELSIF NOT planq_has_line(j) THEN
+        RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_replaced', true);
     ELSE
-        IF j.batch_id IS NOT NULL THEN
-            PERFORM FROM batch_lines WHERE batch_id = j.batch_id AND line = j.batch_line AND job_id = p_job FOR SHARE;
-            IF NOT FOUND THEN
-                RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_replaced', true);
-            END IF;
-        END IF;
         UPDATE conversations SET active_job_id = p_job WHERE id = c.id;
         v_again := planq_reopen_steps(p_job, j.round, j.on_failure, p_in_doubt);
-        v_status := CASE
-            WHEN v_again > 0 THEN 'executing'
-            WHEN EXISTS (SELECT FROM steps WHERE job_id = p_job AND round = j.round)
-              OR (j.respond = 'model'
-                  AND EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND errors IS NOT NULL))
-            THEN 'responding' ELSE 'queued' END;
-        v_chained := EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND source = 'chained');
-        w := planq_begin_window(p_job, j.round, v_again, j.priority);
-        UPDATE jobs SET status = v_status, open_steps = v_again, places = w.places, out_steps = w.out_steps,
-            held_steps = w.held_steps, failed_steps = 0, halt_index = NULL, open_questions = 0,
-            resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
-            stop_reason = CASE WHEN v_chained THEN stop_reason END,
-            rounds_deadline = NULL,
-            answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
-            finished_at = NULL, run_at = planq_now(), wakes = 0, is_joined = false,
-            wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
-            deadline = CASE WHEN v_status = 'executing'
-                THEN planq_now() + make_interval(secs => coalesce(p_seconds, (limits->>'plan_timeout_seconds')::float8))
-                END,
-            expires_at = planq_now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
-        WHERE id = p_job;
+        v_status := planq_reopen_job(j, v_again, p_seconds);
     END IF;
     IF v_status IN ('executing', 'input_required') THEN
         v_ready := planq_rewake_steps(p_job, j.round);
@@ -229,6 +195,63 @@ BEGIN
     RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
         'stage_attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority, 'agent', j.agent_name,
         'root', coalesce(j.root_job_id, j.id), 'tenant', j.tenant_id);
+END $$;
+
+-- Lets the paused job `j` go on, with what is below it: its times are moved by the length of the pause. The caller holds its row, and
+-- those above it.
+CREATE FUNCTION planq_end_pause(j jobs) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_pause CONSTANT interval := planq_now() - j.paused_at;
+BEGIN
+    UPDATE steps SET wake_at = wake_at + v_pause
+    WHERE job_id = j.id AND status = 'waiting' AND elicitation_id IS NOT NULL;
+    PERFORM planq_credit_pause(j.id);
+    UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
+        rounds_deadline = rounds_deadline + v_pause,
+        wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now() + planq_wake_grace()) END,
+        wakes = 0
+    WHERE id = j.id;
+    PERFORM planq_resume_below(j.id, j.paused_at);
+END $$;
+
+-- Whether a job is of no batch, or its line is still its own: nobody retries that before this transaction has ended. The caller holds the job.
+CREATE FUNCTION planq_has_line(j jobs) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF j.batch_id IS NULL THEN
+        RETURN true;
+    END IF;
+    PERFORM FROM batch_lines WHERE batch_id = j.batch_id AND line = j.batch_line AND job_id = j.id FOR SHARE;
+    RETURN FOUND;
+END $$;
+
+-- Lets the job `j`, which has ended, run again where it stood, with `p_again` of its steps open again. Returns the status that it has
+-- then. The caller holds its row.
+CREATE FUNCTION planq_reopen_job(j jobs, p_again int, p_seconds float8) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    w CONSTANT planq_windowed := planq_begin_window(j.id, j.round, p_again, j.priority);
+    v_chained CONSTANT boolean := EXISTS (
+        SELECT FROM plans WHERE job_id = j.id AND round = j.round AND source = 'chained');
+    v_status CONSTANT text := CASE
+        WHEN p_again > 0 THEN 'executing'
+        WHEN EXISTS (SELECT FROM steps WHERE job_id = j.id AND round = j.round)
+          OR (j.respond = 'model'
+              AND EXISTS (SELECT FROM plans WHERE job_id = j.id AND round = j.round AND errors IS NOT NULL))
+        THEN 'responding' ELSE 'queued' END;
+BEGIN
+    UPDATE jobs SET status = v_status, open_steps = p_again, places = w.places, out_steps = w.out_steps,
+        held_steps = w.held_steps, failed_steps = 0, halt_index = NULL, open_questions = 0,
+        resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
+        stop_reason = CASE WHEN v_chained THEN stop_reason END,
+        rounds_deadline = NULL,
+        answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
+        finished_at = NULL, run_at = planq_now(), wakes = 0, is_joined = false,
+        wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
+        deadline = CASE WHEN v_status = 'executing'
+            THEN planq_now() + make_interval(secs => coalesce(p_seconds, (limits->>'plan_timeout_seconds')::float8))
+            END,
+        expires_at = planq_now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
+    WHERE id = j.id;
+    RETURN v_status;
 END $$;
 
 -- Lets what was paused with a job go on with it: its times are moved by the length of the pause, and what is due of it
