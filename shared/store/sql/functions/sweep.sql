@@ -1,29 +1,27 @@
 -- Sweep: what the sweeper does for jobs and steps that nobody else moves.
 --
--- planq_take_due_wakes        wake-ups that are due, to be published (again)
+-- planq_take_due_wakes        wake-ups that are due, to be published (again): planq_take_due_stages, planq_take_due_steps
 -- planq_expire_job, planq_expire_plan   a time has run out
 -- planq_hand_back_step        a worker that stops gives a step back
 
--- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
--- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
--- Those of paused jobs are moved and not returned; steps whose tool no live worker has are put aside (offers.sql). One sweeper
--- acts at a time; the others get nothing.
+-- Takes up to `p_limit` wake-ups of each kind that are due. One sweeper acts at a time; the others get nothing.
 -- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
 -- root_job_id, tenant_id): stages, then steps, of older jobs first, of a job those first that have the longest way behind them.
-CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
-RETURNS TABLE (
-    kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
-    root_job_id uuid, tenant_id text
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
-    v_horizon timestamptz := planq_now() + CASE WHEN cardinality(p_empty) > 0
-        THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END;
+CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.sweep')) THEN
         RETURN;
     END IF;
+    RETURN QUERY SELECT * FROM planq_take_due_stages(p_limit, p_empty);
+    RETURN QUERY SELECT * FROM planq_take_due_steps(p_limit, p_empty);
+END $$;
+
+-- Takes wake-ups of stages that are due. In the queues `p_empty`, which hold nothing, whatever is planq_is_unclaimed has got lost (with
+-- a worker that died or froze, or with the broker's memory), and is due at once. Those of paused jobs are moved and not returned.
+CREATE FUNCTION planq_take_due_stages(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
+DECLARE
+    v_horizon CONSTANT timestamptz := planq_wake_horizon(p_empty);
+BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT j.id,
@@ -44,6 +42,13 @@ BEGIN
         NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id,
         t.tenant_id
     FROM taken t WHERE t.paused_at IS NULL ORDER BY t.id;
+END $$;
+
+-- Takes wake-ups of steps that are due, as planq_take_due_stages does; steps whose tool no live worker has are put aside (offers.sql).
+CREATE FUNCTION planq_take_due_steps(p_limit int, p_empty text[]) RETURNS SETOF planq_due_wake LANGUAGE plpgsql AS $$
+DECLARE
+    v_horizon CONSTANT timestamptz := planq_wake_horizon(p_empty);
+BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
@@ -72,6 +77,13 @@ BEGIN
         t.root_job_id, t.tenant_id
     FROM taken t WHERE t.is_offered AND NOT t.is_paused ORDER BY t.job_id, t.path DESC, t.index;
 END $$;
+
+-- Until when a wake-up is looked for. A lost one counts as published twice from then on, so it is looked for again after another claim's
+-- grace.
+CREATE FUNCTION planq_wake_horizon(p_empty text[]) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+    SELECT planq_now() + CASE WHEN cardinality(p_empty) > 0
+        THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END
+$$;
 
 -- The queue of a lane and a priority (WakeQueue).
 CREATE FUNCTION planq_wake_queue(p_lane text, p_priority text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
