@@ -4,7 +4,7 @@
 --   planq_choose_lines   says which: tenants take turns, and so do the batches of one
 --   planq_pause_spent    batches whose budget does not suffice for the next line wait for a larger one
 -- planq_settle_lines   jobs have ended: their lines end with them, and a batch with its last line
---   planq_end_lines      lines have ended, with these jobs
+--   planq_end_lines      lines have ended, with these jobs: planq_line_ends
 --   planq_close_batches  what follows for their batches
 -- planq_fail_lost_lines   jobs are gone that somebody has deleted: their lines fail
 -- planq_cancel_batch, planq_pause_batch, planq_resume_batch, planq_retry_batch   what people ask of a batch
@@ -113,7 +113,7 @@ BEGIN
 END $$;
 
 -- Pauses those of `p_batches` whose next line their budget does not cover, once no line is a job whose end could give back
--- what it has not used.
+-- what it has not used. The caller holds the batches.
 CREATE FUNCTION planq_pause_spent(p_batches uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE batches b SET paused_at = planq_now(), pause_reason = 'budget'
@@ -196,56 +196,63 @@ BEGIN
     RETURN v_lines;
 END $$;
 
--- Ends the lines of jobs that have ended, each with what its job and all below it have used, and the batches of which these
--- were the last ones. The caller holds the batches.
+-- Ends the lines of jobs that have ended, and the batches of which these were the last ones. The caller holds the batches.
 CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
+    v_ends CONSTANT planq_line_end[] := ARRAY(SELECT e FROM planq_line_ends(p_jobs) e);
     v_batches uuid[];
 BEGIN
-    WITH RECURSIVE tree (root, id) AS (
-        SELECT g.id, g.id FROM unnest(p_jobs) AS g (id)
-        UNION ALL
-        SELECT t.root, c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
-    ), used AS (
-        SELECT t.root, sum(j.input_tokens)::bigint AS input, sum(j.output_tokens)::bigint AS output, sum(j.cost_usd) AS usd
-        FROM tree t JOIN jobs j ON j.id = t.id GROUP BY t.root
-    ), ends AS (
-        SELECT l.batch_id, l.line, l.status AS earlier, l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS spent_usd,
-            l.input_tokens + l.output_tokens AS spent_tokens, planq_outcome(l.status, l.error) AS earlier_outcome,
-            j.status, o.error, planq_outcome(j.status, o.error) AS outcome, j.finished_at, u.input, u.output, u.usd,
-            (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
-                + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled
-        FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
-        JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
-        JOIN used u ON u.root = j.id
-        CROSS JOIN LATERAL (
-            SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND j.answer ~ '^\{\s*"success"\s*:\s*false'
-                THEN planq_no_success(j.id) END) AS error
-        ) o
-    ), ended AS (
-        UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
-            cost_usd = e.usd, input_tokens = e.input, output_tokens = e.output
-        FROM ends e WHERE l.batch_id = e.batch_id AND l.line = e.line
-    ), counted AS (
+    UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
+        cost_usd = e.usd, input_tokens = e.input_tokens, output_tokens = e.output_tokens
+    FROM unnest(v_ends) e WHERE l.batch_id = e.batch_id AND l.line = e.line;
+    WITH counted AS (
         SELECT batch_id,
             count(*) FILTER (WHERE status = 'completed') - count(*) FILTER (WHERE earlier = 'completed') AS completed,
             count(*) FILTER (WHERE outcome = 'partial') - count(*) FILTER (WHERE earlier_outcome = 'partial') AS partial,
             count(*) FILTER (WHERE status = 'failed') - count(*) FILTER (WHERE earlier = 'failed') AS failed,
             count(*) FILTER (WHERE status = 'cancelled') - count(*) FILTER (WHERE earlier = 'cancelled') AS cancelled,
-            coalesce(sum(reserved_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
-            coalesce(sum(reserved_tokens) FILTER (WHERE earlier = 'admitted'), 0) AS held_tokens,
-            sum(coalesce(usd, 0) - spent_usd) AS usd, sum(input + output - spent_tokens) AS tokens
-        FROM ends GROUP BY batch_id
-    ), told AS (
+            coalesce(sum(held_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
+            coalesce(sum(held_tokens) FILTER (WHERE earlier = 'admitted'), 0) AS held_tokens,
+            sum(coalesce(usd, 0) - earlier_usd) AS usd, sum(input_tokens + output_tokens - earlier_tokens) AS tokens
+        FROM unnest(v_ends) GROUP BY batch_id
+    ), changed AS (
         UPDATE batches b SET completed = b.completed + c.completed, partial = b.partial + c.partial,
             failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
             reserved_tokens = b.reserved_tokens - c.held_tokens, spent_usd = b.spent_usd + c.usd,
             spent_tokens = b.spent_tokens + c.tokens
         FROM counted c WHERE b.id = c.batch_id RETURNING b.id
     )
-    SELECT array_agg(id) INTO v_batches FROM told;
+    SELECT array_agg(id) INTO v_batches FROM changed;
     PERFORM planq_close_batches(v_batches);
+END $$;
+
+-- What jobs that have ended make of their lines, each with what its job and all below it have used. The caller holds the batches.
+CREATE FUNCTION planq_line_ends(p_jobs uuid[]) RETURNS SETOF planq_line_end LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (root, id) AS (
+        SELECT g.id, g.id FROM unnest(p_jobs) AS g (id)
+        UNION ALL
+        SELECT t.root, c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    ), used AS (
+        SELECT t.root, sum(j.cost_usd) AS usd, sum(j.input_tokens)::bigint AS input, sum(j.output_tokens)::bigint AS output
+        FROM tree t JOIN jobs j ON j.id = t.id GROUP BY t.root
+    )
+    SELECT l.batch_id, l.line, l.status::text, planq_outcome(l.status, l.error),
+        j.status::text, planq_outcome(j.status, o.error), o.error, j.finished_at,
+        (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
+            + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id),
+        l.reserved_usd, l.reserved_tokens::bigint, coalesce(l.cost_usd, 0), (l.input_tokens + l.output_tokens)::bigint,
+        u.usd, u.input, u.output
+    FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
+    JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
+    JOIN used u ON u.root = j.id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND j.answer ~ '^\{\s*"success"\s*:\s*false'
+            THEN planq_no_success(j.id) END) AS error
+    ) o;
 END $$;
 
 -- The error of a line whose job answers `success: false` as its last step did: that of a plan of agents that did not succeed.
