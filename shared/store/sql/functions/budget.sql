@@ -13,139 +13,139 @@
 
 -- Reserves what an attempt at a stage of a job (index -1) or at one of its steps is about to use, where the limits of its
 -- tree leave that, and its agent's own ones, `p_own`, which count for the job alone.
---   p_holder {job, round, index, attempt, call}: `call` is the id under which the model call will be recorded
---   p_wanted {asked, reply, least, calls, steps, asked_usd, token_usd, may_ask}: a reply may be cut from `reply` tokens to
---            `least`. Where the price of the question and of each token of the reply is null, it is taken to be what the
---            tree's tokens have cost so far
---   p_made   {input, output, cost, calls}: what calls of the same claim have used that are not recorded yet
--- The reservation replaces an earlier one of the same stage or step. All of one tree take turns by its row in `budgets`, after
--- the root's row as long as it may be paused here; who cuts the claim off meanwhile waits, and then sees what is held.
+-- `p_holder` is a `planq_holder`, `p_wanted` a `planq_wanted`, `p_made` a `planq_made` and `p_own` a `planq_own`.
+-- The reservation replaces an earlier one of the same stage or step. Who cuts the claim off meanwhile waits, and then sees what is held.
 -- Returns {reply_tokens} | {exceeded, most, used} | {paused} | {late}: the claim is not the holder's any more.
 CREATE FUNCTION planq_reserve(p_holder json, p_wanted json, p_made json, p_own json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    v_job CONSTANT uuid := p_holder->>'job';
-    v_index CONSTANT int := p_holder->>'index';
-    v_attempt CONSTANT int := p_holder->>'attempt';
-    v_asked CONSTANT float8 := p_wanted->>'asked';
-    v_least CONSTANT float8 := p_wanted->>'least';
-    v_calls CONSTANT int := p_wanted->>'calls';
-    v_steps CONSTANT int := p_wanted->>'steps';
-    v_may_ask CONSTANT boolean := p_wanted->>'may_ask';
-    v_made_tokens CONSTANT float8 := (p_made->>'input')::float8 + (p_made->>'output')::float8;
-    v_names CONSTANT text[] := '{max_tokens,max_cost_usd,max_model_calls,max_steps}';
-    v_reply float8 := p_wanted->>'reply';
+    h CONSTANT planq_holder := json_populate_record(NULL::planq_holder, p_holder);
+    m CONSTANT planq_made := json_populate_record(NULL::planq_made, p_made);
+    w planq_wanted := json_populate_record(NULL::planq_wanted, p_wanted);
     j jobs;
     b budgets;
     u record;
-    v_root uuid;
-    v_in float8;
-    v_out float8;
     v_rate float8;
-    v_asked_usd float8;
-    v_token_usd float8;
     v_most float8[];
     v_used float8[];
     v_next float8[];
     v_passed json;
     v_share float8;
-    v_asks boolean;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = v_job;
-    IF p_own IS NOT NULL AND v_calls > 0 THEN
-        v_in := j.input_tokens + (p_made->>'input')::float8;
-        v_out := j.output_tokens + (p_made->>'output')::float8;
-        v_passed := planq_passed('{request_limit,input_tokens_limit,output_tokens_limit,total_tokens_limit}',
-            ARRAY[(p_own->>'request_limit')::float8, (p_own->>'input_tokens_limit')::float8,
-                  (p_own->>'output_tokens_limit')::float8, (p_own->>'total_tokens_limit')::float8],
-            ARRAY[j.model_calls + (p_made->>'calls')::float8, v_in, v_out, v_in + v_out],
-            ARRAY[v_calls, v_asked, v_least, v_asked + v_least]);
+    SELECT * INTO j FROM jobs WHERE id = h.job;
+    IF p_own IS NOT NULL AND w.calls > 0 THEN
+        SELECT o.passed, o.reply INTO v_passed, w.reply
+        FROM planq_own_left(j, w, m, json_populate_record(NULL::planq_own, p_own)) o;
         IF v_passed IS NOT NULL THEN
             RETURN v_passed;
         END IF;
-        v_reply := floor(least(v_reply, (p_own->>'output_tokens_limit')::float8 - v_out,
-            (p_own->>'total_tokens_limit')::float8 - v_in - v_out - v_asked));
     END IF;
     IF j.budget IS NULL THEN
-        RETURN json_build_object('reply_tokens', CASE WHEN v_calls > 0 THEN v_reply::bigint END);
+        RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
     END IF;
-    v_root := coalesce(j.root_job_id, j.id);
-    v_asks := coalesce((j.budget->>'ask')::boolean, false);
-    INSERT INTO budgets (root_job_id, tenant_id) VALUES (v_root, j.tenant_id) ON CONFLICT DO NOTHING;
-    PERFORM FROM budgets WHERE root_job_id = v_root AND warned_at IS NOT NULL;
-    IF NOT FOUND THEN
-        PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
-    END IF;
-    SELECT * INTO b FROM budgets WHERE root_job_id = v_root FOR UPDATE;
-    IF v_index < 0 THEN
-        PERFORM FROM jobs WHERE id = v_job FOR SHARE;
+    b := planq_lock_budget(coalesce(j.root_job_id, j.id), j.tenant_id);
+    IF h.index < 0 THEN
+        PERFORM FROM jobs WHERE id = h.job FOR SHARE;
     ELSE
-        PERFORM FROM steps WHERE job_id = v_job AND round = (p_holder->>'round')::int AND index = v_index FOR SHARE;
+        PERFORM FROM steps WHERE job_id = h.job AND round = h.round AND index = h.index FOR SHARE;
     END IF;
     -- By its own: another attempt may have reserved while this one waited for its turn.
-    IF v_attempt >= 0 AND NOT planq_has_claim(v_job, (p_holder->>'round')::int, v_index, v_attempt) THEN
+    IF h.attempt >= 0 AND NOT planq_has_claim(h.job, h.round, h.index, h.attempt) THEN
         RETURN '{"late": true}';
     END IF;
     -- What is used and what is held are read in one statement: a call that is recorded meanwhile is in one of them, and
     -- not in both.
-    SELECT t.tokens + v_made_tokens AS tokens, t.cost + (p_made->>'cost')::float8 AS cost,
-           t.calls + (p_made->>'calls')::float8 AS calls, t.steps, t.tool_cost, h.tokens AS held_tokens, h.cost AS held_cost,
-           h.calls AS held_calls, h.steps AS held_steps INTO u
-    FROM planq_tree_used(v_root) t, (
-        SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.cost_usd), 0)::float8 AS cost,
-               coalesce(sum(q.model_calls), 0)::float8 AS calls, coalesce(sum(q.steps), 0)::float8 AS steps
-        FROM budget_holds q
-        WHERE q.root_job_id = v_root AND (q.job_id, q.index) <> (v_job, v_index) AND planq_is_held(q)
-    ) h;
+    SELECT t.tokens + m.input + m.output AS tokens, t.cost + m.cost AS cost, t.calls + m.calls AS calls, t.steps, t.tool_cost,
+           q.tokens AS held_tokens, q.cost AS held_cost, q.calls AS held_calls, q.steps AS held_steps INTO u
+    FROM planq_tree_used(b.root_job_id) t, planq_tree_held(b.root_job_id, h.job, h.index) q;
     v_rate := CASE WHEN u.tokens > 0 THEN greatest(u.cost - u.tool_cost, 0) / u.tokens ELSE 0 END;
-    v_asked_usd := coalesce((p_wanted->>'asked_usd')::float8, v_rate * v_asked);
-    v_token_usd := coalesce((p_wanted->>'token_usd')::float8, v_rate);
+    w.asked_usd := coalesce(w.asked_usd, v_rate * w.asked);
+    w.token_usd := coalesce(w.token_usd, v_rate);
     v_most := ARRAY[(j.budget->>'max_tokens')::float8, (j.budget->>'max_cost_usd')::float8,
                     (j.budget->>'max_model_calls')::float8, (j.budget->>'max_steps')::float8];
     v_used := ARRAY[u.tokens + u.held_tokens, u.cost + u.held_cost, u.calls + u.held_calls, u.steps + u.held_steps];
     -- A call costs something, if only a little, so that none is begun where the money is spent.
-    v_next := ARRAY[(v_asked + v_least) * sign(v_calls),
-                    greatest(v_asked_usd + v_token_usd * v_least, 1e-9) * sign(v_calls), v_calls, v_steps];
-    v_passed := planq_passed(v_names, v_most, v_used, v_next);
+    v_next := ARRAY[(w.asked + w.least) * sign(w.calls),
+                    greatest(w.asked_usd + w.token_usd * w.least, 1e-9) * sign(w.calls), w.calls, w.steps];
+    v_passed := planq_passed('{max_tokens,max_cost_usd,max_model_calls,max_steps}', v_most, v_used, v_next);
     IF v_passed IS NOT NULL THEN
         RETURN v_passed;
     END IF;
-    IF v_calls > 0 THEN
-        v_reply := floor(least(v_reply, v_most[1] - v_used[1] - v_asked,
-            CASE WHEN v_token_usd > 0 THEN (v_most[2] - v_used[2] - v_asked_usd) / v_token_usd END));
+    IF w.calls > 0 THEN
+        w.reply := floor(least(w.reply, v_most[1] - v_used[1] - w.asked,
+            CASE WHEN w.token_usd > 0 THEN (v_most[2] - v_used[2] - w.asked_usd) / w.token_usd END));
     END IF;
     SELECT max((c.used + c.next) / c.most) INTO v_share FROM unnest(v_most, v_used, v_next) AS c (most, used, next);
-    -- Paused already: by a call of this very holder whose answer was lost, or by another one at the same time.
-    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NOT NULL AND v_may_ask AND v_asks
-       AND EXISTS (SELECT FROM jobs WHERE id = v_root AND paused_at IS NOT NULL) THEN
-        RETURN json_build_object('paused', true);
-    END IF;
-    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
-        -- The holder of the job's row appends its events, so that a reader who follows them misses none.
-        IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
-            PERFORM planq_append_event(b.tenant_id, v_root, 'budget_warning', json_build_object(
+    IF v_share >= (j.budget->>'soft')::float8 THEN
+        IF planq_warn_of_budget(b, coalesce((j.budget->>'ask')::boolean, false), w.may_ask, json_build_object(
                 'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls,
-                'steps', u.steps, 'by', v_job));
-        END IF;
-        -- Where the tree is to ask and this stage cannot wait, the next one that can does.
-        IF v_may_ask OR NOT v_asks THEN
-            UPDATE budgets SET warned_at = planq_now() WHERE root_job_id = v_root;
-        END IF;
-        IF v_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'applied')::boolean THEN
+                'steps', u.steps, 'by', h.job)) THEN
             RETURN json_build_object('paused', true);
         END IF;
     END IF;
-    IF v_attempt >= 0 THEN
+    IF h.attempt >= 0 THEN
         INSERT INTO budget_holds (job_id, index, root_job_id, round, attempt, call_id, tokens, cost_usd, model_calls,
                                   steps)
-        VALUES (v_job, v_index, v_root, (p_holder->>'round')::int, v_attempt, (p_holder->>'call')::uuid,
-                v_made_tokens + CASE WHEN v_calls > 0 THEN v_asked + v_reply ELSE 0 END,
-                (p_made->>'cost')::float8 + CASE WHEN v_calls > 0 THEN v_asked_usd + v_token_usd * v_reply ELSE 0 END,
-                (p_made->>'calls')::int + v_calls, v_steps)
+        VALUES (h.job, h.index, b.root_job_id, h.round, h.attempt, h.call,
+                m.input + m.output + CASE WHEN w.calls > 0 THEN w.asked + w.reply ELSE 0 END,
+                m.cost + CASE WHEN w.calls > 0 THEN w.asked_usd + w.token_usd * w.reply ELSE 0 END,
+                m.calls + w.calls, w.steps)
         ON CONFLICT (job_id, index) DO UPDATE SET round = excluded.round, attempt = excluded.attempt,
             call_id = excluded.call_id, tokens = excluded.tokens, cost_usd = excluded.cost_usd,
             model_calls = excluded.model_calls, steps = excluded.steps, owed_until = NULL;
     END IF;
-    RETURN json_build_object('reply_tokens', CASE WHEN v_calls > 0 THEN v_reply::bigint END);
+    RETURN json_build_object('reply_tokens', CASE WHEN w.calls > 0 THEN w.reply::bigint END);
+END $$;
+
+-- What an agent's own limits `o` leave the job `j`: which of them would be `passed` (planq_passed), and the longest `reply`.
+CREATE FUNCTION planq_own_left(j jobs, w planq_wanted, m planq_made, o planq_own) RETURNS TABLE (passed json, reply float8)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_in CONSTANT float8 := j.input_tokens + m.input;
+    v_out CONSTANT float8 := j.output_tokens + m.output;
+BEGIN
+    passed := planq_passed('{request_limit,input_tokens_limit,output_tokens_limit,total_tokens_limit}',
+        ARRAY[o.request_limit, o.input_tokens_limit, o.output_tokens_limit, o.total_tokens_limit],
+        ARRAY[j.model_calls + m.calls, v_in, v_out, v_in + v_out],
+        ARRAY[w.calls, w.asked, w.least, w.asked + w.least]);
+    reply := floor(least(w.reply, o.output_tokens_limit - v_out, o.total_tokens_limit - v_in - v_out - w.asked));
+    RETURN NEXT;
+END $$;
+
+-- Locks a tree's row in `budgets`, by which all its reservations take turns, after the root's row as long as the tree may be paused.
+CREATE FUNCTION planq_lock_budget(p_root uuid, p_tenant text) RETURNS budgets LANGUAGE plpgsql AS $$
+DECLARE
+    b budgets;
+BEGIN
+    INSERT INTO budgets (root_job_id, tenant_id) VALUES (p_root, p_tenant) ON CONFLICT DO NOTHING;
+    PERFORM FROM budgets WHERE root_job_id = p_root AND warned_at IS NOT NULL;
+    IF NOT FOUND THEN
+        PERFORM FROM jobs WHERE id = p_root FOR NO KEY UPDATE;
+    END IF;
+    SELECT * INTO b FROM budgets WHERE root_job_id = p_root FOR UPDATE;
+    RETURN b;
+END $$;
+
+-- Tells once, as `p_event` says, that a tree has come to the soft share of its budget, and pauses it where it `p_asks` people and the claim
+-- `p_may_ask`. Returns whether it is paused. The caller holds the tree's row `b` (planq_lock_budget).
+CREATE FUNCTION planq_warn_of_budget(b budgets, p_asks boolean, p_may_ask boolean, p_event json) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF b.warned_at IS NOT NULL THEN
+        -- Paused already: by a call of this very holder whose answer was lost, or by another one at the same time.
+        RETURN p_may_ask AND p_asks AND EXISTS (SELECT FROM jobs WHERE id = b.root_job_id AND paused_at IS NOT NULL);
+    END IF;
+    -- The holder of the job's row appends its events, so that a reader who follows them misses none.
+    IF NOT EXISTS (SELECT FROM events WHERE job_id = b.root_job_id AND kind = 'budget_warning') THEN
+        PERFORM planq_append_event(b.tenant_id, b.root_job_id, 'budget_warning', p_event);
+    END IF;
+    -- Where the tree is to ask and this stage cannot wait, the next one that can does.
+    IF p_may_ask OR NOT p_asks THEN
+        UPDATE budgets SET warned_at = planq_now() WHERE root_job_id = b.root_job_id;
+    END IF;
+    IF p_may_ask AND p_asks THEN
+        RETURN (planq_pause_job(b.root_job_id, b.tenant_id)->>'applied')::boolean;
+    END IF;
+    RETURN false;
 END $$;
 
 -- StepCharged: what the call of an attempt costs, instead of what it was said to cost before; the step and its job have the sum.
@@ -169,12 +169,7 @@ BEGIN
     FROM jobs WHERE id = p_job;
     v_most := CASE WHEN p_is_ahead THEN j.most END;
     IF v_most IS NOT NULL THEN
-        INSERT INTO budgets (root_job_id, tenant_id) VALUES (j.root, j.tenant_id) ON CONFLICT DO NOTHING;
-        PERFORM FROM budgets WHERE root_job_id = j.root AND warned_at IS NOT NULL;
-        IF NOT FOUND THEN
-            PERFORM FROM jobs WHERE id = j.root FOR NO KEY UPDATE;
-        END IF;
-        PERFORM FROM budgets WHERE root_job_id = j.root FOR UPDATE;
+        PERFORM planq_lock_budget(j.root, j.tenant_id);
     END IF;
     PERFORM FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     SELECT coalesce(charges::jsonb, '{}'), tool_name INTO v_charges, v_tool FROM steps WHERE job_id = p_job AND index = p_index;
@@ -184,10 +179,7 @@ BEGIN
     v_more := p_usd - coalesce((v_charges->>p_attempt::text)::numeric, 0);
     IF v_most IS NOT NULL THEN
         SELECT planq_passed('{max_cost_usd}', ARRAY[v_most], ARRAY[u.cost + h.cost], ARRAY[v_more::float8]) INTO v_passed
-        FROM planq_tree_used(j.root) u, (
-            SELECT coalesce(sum(q.cost_usd), 0)::float8 AS cost FROM budget_holds q
-            WHERE q.root_job_id = j.root AND planq_is_held(q)
-        ) h;
+        FROM planq_tree_used(j.root) u, planq_tree_held(j.root, NULL, NULL) h;
         IF v_passed IS NOT NULL THEN
             RETURN v_passed;
         END IF;
@@ -233,6 +225,15 @@ BEGIN
     ) o;
 END $$;
 
+-- What reservations of a tree hold, without that of the stage or step `p_index` of `p_job`: {tokens, cost, calls, steps}.
+CREATE FUNCTION planq_tree_held(p_root uuid, p_job uuid, p_index int)
+RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8) LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(q.tokens), 0)::float8, coalesce(sum(q.cost_usd), 0)::float8,
+           coalesce(sum(q.model_calls), 0)::float8, coalesce(sum(q.steps), 0)::float8
+    FROM budget_holds q
+    WHERE q.root_job_id = p_root AND (q.job_id, q.index) IS DISTINCT FROM (p_job, p_index) AND planq_is_held(q)
+$$;
+
 -- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.
 CREATE FUNCTION planq_is_held(q budget_holds) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT (coalesce(q.owed_until > planq_now(), false) OR planq_has_claim(q.job_id, q.round, q.index, q.attempt))
@@ -273,9 +274,7 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO u FROM planq_tree_used(p_root);
-    SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.cost_usd), 0)::float8 AS cost,
-           coalesce(sum(q.model_calls), 0)::float8 AS calls, coalesce(sum(q.steps), 0)::float8 AS steps INTO h
-    FROM budget_holds q WHERE q.root_job_id = p_root AND planq_is_held(q);
+    SELECT * INTO h FROM planq_tree_held(p_root, NULL, NULL);
     RETURN p_budget::jsonb || jsonb_strip_nulls(jsonb_build_object(
         'max_tokens', (p_budget->>'max_tokens')::numeric - (u.tokens + h.tokens)::numeric,
         'max_cost_usd', (p_budget->>'max_cost_usd')::numeric - (u.cost + h.cost)::numeric,
