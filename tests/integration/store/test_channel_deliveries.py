@@ -186,6 +186,10 @@ def test_a_problem_of_a_channel_is_shown_and_its_tenant_told_once_until_somethin
         assert [one.problem for one in await post.channels.list("b")] == [None]
         found = [(row["tenant_id"], row["name"], row["n"]) for row in await post.channels.troubled(3)]
         assert found == [("default", "telegram", 1)]
+        await finish(post, DeliveryOutcome(ErrorRecord("rate_limited", "429"), pause=timedelta()))
+        assert [one.problem for one in await post.channels.list("default")] == [
+            "the token is refused"
+        ]  # a 429 unsaid it
         await finish(post, refused)
         assert told == [], "it knows"
         await finish(post, SENT)

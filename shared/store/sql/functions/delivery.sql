@@ -208,7 +208,7 @@ BEGIN
         FROM channels h WHERE h.tenant_id = d.tenant_id AND h.name = d.channel AND h.problem IS NULL FOR UPDATE;
     END IF;
     IF d.channel IS NOT NULL AND (p_pause IS NOT NULL OR p_problem IS NOT NULL OR p_is_sent) THEN
-        UPDATE channels SET problem = p_problem,
+        UPDATE channels SET problem = CASE WHEN NOT p_is_sent THEN coalesce(p_problem, problem) END,
             paused_until = coalesce(greatest(paused_until, planq_now() + make_interval(secs => p_pause)), paused_until)
         WHERE tenant_id = d.tenant_id AND name = d.channel
           AND (p_pause IS NOT NULL OR problem IS DISTINCT FROM p_problem);
