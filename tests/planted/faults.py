@@ -125,7 +125,7 @@ FAULTS = (
     Fault("worker/webhooks/sender.py", "if count >= EACH", "if count > EACH", "tests/integration/webhooks"),
     # SQL
     Fault(
-        f"{SQL}/finish.sql",
+        f"{SQL}/finish_many.sql",
         "s.index = i.index AND s.attempt = i.attempt",
         "s.index = i.index",
         f"{STORE}/test_guards.py",
@@ -153,14 +153,14 @@ FAULTS = (
     Fault(f"{SQL}/children.sql", "c.run_at <= planq_now() AND c.paused_at IS NULL", "c.run_at <= planq_now()", STORE),
     Fault(
         f"{SQL}/claim.sql",
-        "WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL",
-        "WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now()",
+        "stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL AND status = ANY (p_statuses)",
+        "stage_worker IS NULL AND run_at <= planq_now() AND status = ANY (p_statuses)",
         f"{STORE}/test_control.py",
     ),
     Fault(
         f"{SQL}/claim.sql",
-        "AND run_at <= planq_now() AND wake_at IS NOT NULL\n          AND planq_can_run(p_worker, lane",
-        "AND wake_at IS NOT NULL\n          AND planq_can_run(p_worker, lane",
+        "= is_out AND run_at <= planq_now()\n      AND planq_can_run(p_worker, lane",
+        "= is_out\n      AND planq_can_run(p_worker, lane",
         STORE,
     ),
     Fault(

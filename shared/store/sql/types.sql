@@ -3,7 +3,7 @@
 --   submit    a request becomes a job                   wait      a step waits for a timer, or for a person
 --   claim     a worker takes a stage or a step          children  a step waits for child jobs
 --   plan      a plan is accepted, with its steps        budget    what a tree of jobs may use up together
---   finish    an attempt ends, dependents are unlocked  control   people cancel, pause and resume
+--   finish    an attempt at a step ends                 control   people cancel, pause and resume
 --   stage     the answer ends a job, or a stage waits   sweep     what nobody else moves
 --   view      what callers see of jobs                  suspects  what was in flight in a lost worker
 --   events    what has happened                         clock     the time, and all periods
@@ -12,6 +12,9 @@
 --   delivery  what is to be told outside the house
 --   load      how much may be out at once, of a job and of batches
 --   offers    which worker can run which step               schedule  a time has come, and a job is made
+--   unlock    what the end of a step does to those that wait for it
+--   close     ended steps are counted off their job, with the last one its round ends
+--   outcome   what a step leaves beside its row
 --   states    which statuses of a job are ends
 --   progress  what running steps say of themselves
 --   intake        a batch comes in, and its lines are validated
@@ -41,9 +44,19 @@ CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 -- it, because functions that take JSON apart refuse \u0000.
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
-    artifact text, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean, take_steps int,
-    take_stage boolean, unoffered boolean
+    artifact text, unit json, unit_seconds float8, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean,
+    take_steps int, take_stage boolean, unoffered boolean
 );
+
+-- What the caller of a transition takes over for `worker`: up to so many `steps` of a `lane`.
+CREATE TYPE planq_takes AS (lane text, steps int, worker uuid);
+
+-- Steps that may begin: the claims of those that were `taken`, with their events, and those to be published, {index, lane,
+-- tool_name}; how many more of the job are out by that, and how many more are held.
+CREATE TYPE planq_unlocked AS (taken json[], events planq_event[], ready json[], out_steps int, held_steps int);
+
+-- Where a job stands after its last step: its status, the stage that was taken over, and the events of that, or of its end.
+CREATE TYPE planq_round_end AS (status text, stage planq_stage, events planq_event[]);
 
 -- A step that has just succeeded; `open_steps` is what its job had before, `is_free` whether work of it may be begun. Where
 -- the job has a window, it had `room` for so many more, and the step `was_out`.

@@ -1,12 +1,12 @@
 -- Claim: a worker takes a stage or a step by compare-and-set; no row, no work, so a duplicate message is harmless.
 --
--- planq_claim_stages   takes PLAN or RESPOND of several jobs; planq_stage_claim is what the worker then knows of it
--- planq_claim_steps    takes ready steps of one round; planq_step_claim is what the worker then knows of each
+-- planq_claim_stages   takes PLAN or RESPOND of several jobs (planq_take_stage); planq_stage_claim is what the worker then knows of it
+-- planq_claim_steps    takes ready steps of one round (planq_take_step); planq_step_claim is what the worker then knows of each
 -- planq_take           claims what a transition has just made ready, in the commit of that transition
 --
 -- Functions of the hot path are planned once a session, and find rows by their primary key: what the tables looked like
 -- at that moment must not matter. So they compare `status` with variables, for which no partial index can be taken, and set
--- `enable_seqscan = off`: of 28 functions that do, the 24 that `tests/bench/history` calls each read whole tables without it, in a
+-- `enable_seqscan = off`, or are called by those that do: of 28 functions that do, the 24 that `tests/bench/history` calls each read whole tables without it, in a
 -- session that had planned them on an empty database (docs/decisions.md, D103). They move one row after the other: a statement for a
 -- single row costs a fraction of one that joins, even for ten rows.
 
@@ -19,35 +19,55 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 AS $$
 DECLARE
     i record;
-    j record;
+    s planq_stage;
     v_events planq_event[];
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS c (n int, job uuid, statuses text[]) LOOP
-        UPDATE jobs SET
-            status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
-            stage_worker = p_worker,
-            stage_attempt = stage_attempt + 1,
-            started_at = coalesce(started_at, planq_clock()),
-            -- The time in the queue is over; from here on the whole life counts.
-            expires_at = CASE WHEN started_at IS NULL AND resumes = 0
-                THEN expires_at + make_interval(secs => greatest(0, (limits->>'job_timeout_seconds')::float8
-                                                                    - (limits->>'queue_timeout_seconds')::float8))
-                ELSE expires_at END,
-            deadline = planq_now() + make_interval(secs => p_seconds),
-            wake_at = NULL,
-            wakes = 0
-        WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
-          AND status = ANY (i.statuses)
-        RETURNING tenant_id, status, stage_attempt INTO j;
-        IF FOUND THEN
-            v_events := v_events || ROW(j.tenant_id, i.job, 'stage_started', json_build_object(
-                'stage', j.status, 'attempt', j.stage_attempt))::planq_event;
+        s := planq_take_stage(i.job, i.statuses, p_worker, p_seconds);
+        IF s.attempt IS NOT NULL THEN
+            v_events := v_events || s.event;
             n := i.n;
-            claim := planq_stage_claim(i.job);
+            claim := s.claim;
             RETURN NEXT;
         END IF;
     END LOOP;
     PERFORM planq_append_events(v_events);
+END $$;
+
+-- A stage begins its next attempt, in `p_worker`, for up to `p_seconds`: the job is in one of `p_statuses`, is not paused, and its
+-- time has come. Returns nulls where it is not so, or somebody else has the stage; the caller stores the event.
+CREATE FUNCTION planq_take_stage(p_job uuid, p_statuses text[], p_worker uuid, p_seconds float8) RETURNS planq_stage
+LANGUAGE plpgsql AS $$
+DECLARE
+    j record;
+BEGIN
+    UPDATE jobs SET
+        status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
+        stage_worker = p_worker,
+        stage_attempt = stage_attempt + 1,
+        started_at = coalesce(started_at, planq_clock()),
+        -- The time in the queue is over; from here on the whole life counts.
+        expires_at = CASE WHEN started_at IS NULL AND resumes = 0
+            THEN expires_at + make_interval(secs => greatest(0, (limits->>'job_timeout_seconds')::float8
+                                                                - (limits->>'queue_timeout_seconds')::float8))
+            ELSE expires_at END,
+        deadline = planq_now() + make_interval(secs => p_seconds),
+        wake_at = NULL,
+        wakes = 0
+    WHERE id = p_job AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL AND status = ANY (p_statuses)
+    RETURNING tenant_id, status, stage_attempt INTO j;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN planq_stage_taken(p_job, j.tenant_id, j.status, j.stage_attempt);
+END $$;
+
+-- What is told of a stage that was taken: its claim, and its event.
+CREATE FUNCTION planq_stage_taken(p_job uuid, p_tenant text, p_stage text, p_attempt int) RETURNS planq_stage
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ROW(planq_stage_claim(p_job), p_attempt, ROW(p_tenant, p_job, 'stage_started',
+        json_build_object('stage', p_stage, 'attempt', p_attempt))::planq_event)::planq_stage;
 END $$;
 
 -- The claim of a stage, by the names of `StageClaim`: for PLAN the plan that the caller sent, for RESPOND the results of the plan, and
@@ -179,15 +199,8 @@ BEGIN
         ) f;
     END IF;
     FOREACH v_index IN ARRAY v_free LOOP
-        UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
-            started_at = coalesce(started_at, planq_clock()),
-            deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0,
-            tool_away_since = NULL, progress = NULL
-        WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready
-          AND run_at <= planq_now() AND wake_at IS NOT NULL
-          AND planq_can_run(p_worker, lane, tool_name, tool_digest)
-        RETURNING * INTO s;
-        IF FOUND THEN
+        s := planq_take_step(p_job, p_round, v_index, p_worker, 0, true);
+        IF s.job_id IS NOT NULL THEN
             v_events := v_events || planq_step_started(s);
             index := v_index;
             claim := planq_step_claim(s);
@@ -195,6 +208,27 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM planq_append_events(v_events);
+END $$;
+
+-- A step begins its next attempt, in `p_worker`: its time has come, and this worker can run it. It waits for no step but the
+-- `p_awaited` that have just ended. Without any it is ready: `is_out`, or held, as one is that follows. Returns the step, nulls
+-- where it is not so. A caller for whom it is not out holds the job's row; who claims what is out needs none.
+CREATE FUNCTION planq_take_step(
+    p_job uuid, p_round int, p_index int, p_worker uuid, p_awaited int, is_out boolean
+) RETURNS steps LANGUAGE plpgsql AS $$
+DECLARE
+    v_free CONSTANT text[] := '{pending,ready}';
+    s steps;
+BEGIN
+    UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker, pending = 0,
+        started_at = coalesce(started_at, planq_clock()),
+        deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0,
+        tool_away_since = NULL, progress = NULL
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = ANY (v_free) AND pending = p_awaited
+      AND (wake_at IS NOT NULL) = is_out AND run_at <= planq_now()
+      AND planq_can_run(p_worker, lane, tool_name, tool_digest)
+    RETURNING * INTO s;
+    RETURN s;
 END $$;
 
 -- The claim of a step, by the names of `StepClaim`: with the outputs that it references, of large ones what is known; with what people answered to it,
@@ -291,7 +325,7 @@ BEGIN
         v_ready := v_ready || r.value;
     END LOOP;
     IF p_stage AND p_result->>'job_status' IN ('responding', 'planning') THEN
-        v_stage := planq_take_stage(p_job, p_worker, p_seconds);
+        v_stage := planq_take_stage(p_job, ARRAY['planning', 'responding'], p_worker, p_seconds);
         IF v_stage.attempt IS NOT NULL THEN
             PERFORM planq_append_events(ARRAY[v_stage.event]);
         END IF;
@@ -302,20 +336,3 @@ BEGIN
         'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
 END $$;
 
--- Takes over the stage that has just become due, unless the job is paused; the caller holds the job's row and stores the
--- event. Returns nulls where there is nothing to be taken.
-CREATE FUNCTION planq_take_stage(p_job uuid, p_worker uuid, p_seconds float8) RETURNS planq_stage LANGUAGE plpgsql AS $$
-DECLARE
-    v_stages CONSTANT text[] := '{planning,responding}';
-    j record;
-BEGIN
-    UPDATE jobs SET stage_worker = p_worker, stage_attempt = stage_attempt + 1,
-        deadline = planq_now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
-    WHERE id = p_job AND status = ANY (v_stages) AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
-    RETURNING tenant_id, stage_attempt, status INTO j;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
-        json_build_object('stage', j.status, 'attempt', j.stage_attempt))::planq_event)::planq_stage;
-END $$;

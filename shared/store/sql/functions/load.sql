@@ -3,7 +3,6 @@
 -- planq_window      how much work of a priority keeps the live workers busy
 -- planq_places      how many steps of one job may be out; the rest is held (ready, without `wake_at`)
 -- planq_let_follow  steps that are held take places that have come free, in the commit that frees them
--- planq_keep_window   the same where a transition of another kind has made steps ready
 -- planq_open_windows  for the sweeper: what freed places otherwise, workers that have come
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
@@ -42,62 +41,23 @@ CREATE FUNCTION planq_let_follow(
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_takes int := p_takes;
-    v_indices CONSTANT int[] := ARRAY(
-        SELECT index FROM steps WHERE job_id = p_job AND status = 'ready' AND wake_at IS NULL
-        ORDER BY path DESC, index LIMIT p_most);
-    v_index int;
+    d record;
     s steps;
 BEGIN
-    FOREACH v_index IN ARRAY v_indices LOOP
-        SELECT * INTO s FROM steps WHERE job_id = p_job AND index = v_index;
-        IF v_takes > 0 AND s.lane = p_lane AND s.run_at <= planq_now()
-           AND planq_can_run(p_worker, s.lane, s.tool_name, s.tool_digest) THEN
+    FOR d IN SELECT round, index, lane FROM steps WHERE job_id = p_job AND status = 'ready' AND wake_at IS NULL
+             ORDER BY path DESC, index LIMIT p_most LOOP
+        s := NULL;
+        IF v_takes > 0 AND d.lane = p_lane THEN
+            s := planq_take_step(p_job, d.round, d.index, p_worker, 0, false);
+        END IF;
+        IF s.job_id IS NOT NULL THEN
             v_takes := v_takes - 1;
-            UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker, wakes = 0,
-                started_at = coalesce(started_at, planq_clock()),
-                deadline = planq_now() + make_interval(secs => timeout_seconds)
-            WHERE job_id = p_job AND index = v_index RETURNING * INTO s;
         ELSE
             UPDATE steps SET wakes = 0, wake_at = greatest(run_at, planq_now() + p_grace)
-            WHERE job_id = p_job AND index = v_index RETURNING * INTO s;
+            WHERE job_id = p_job AND index = d.index RETURNING * INTO s;
         END IF;
         RETURN NEXT s;
     END LOOP;
-END $$;
-
--- After a transition of a job in which `p_ended` steps that were out have ended, and those of `p_ready`, as planq_unlock
--- returns them, have become ready: holds what is beyond the window, or lets others follow. Returns those that are out. The
--- caller holds the job's row.
-CREATE FUNCTION planq_keep_window(p_job uuid, p_round int, p_ended int, p_ready json) RETURNS json LANGUAGE plpgsql AS $$
-DECLARE
-    j record;
-    v_out json[] := '{}';
-    v_room int;
-    v_held int := 0;
-    r record;
-BEGIN
-    SELECT places, out_steps, held_steps INTO j FROM jobs WHERE id = p_job;
-    IF j.places IS NULL THEN
-        RETURN p_ready;
-    END IF;
-    v_room := greatest(j.places - (j.out_steps - p_ended), 0);
-    FOR r IN SELECT t.value, (t.value->>'index')::int AS index FROM json_array_elements(p_ready) t LOOP
-        IF v_room > 0 THEN
-            v_room := v_room - 1;
-            v_out := v_out || r.value;
-        ELSE
-            UPDATE steps SET wake_at = NULL WHERE job_id = p_job AND round = p_round AND index = r.index;
-            v_held := v_held + 1;
-        END IF;
-    END LOOP;
-    IF v_room > 0 AND j.held_steps > 0 THEN
-        FOR r IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), '', 0, NULL) LOOP
-            v_out := v_out || json_build_object('index', r.index, 'lane', r.lane, 'tool_name', r.tool_name);
-            v_held := v_held - 1;
-        END LOOP;
-    END IF;
-    UPDATE jobs SET out_steps = out_steps - p_ended + cardinality(v_out), held_steps = held_steps + v_held WHERE id = p_job;
-    RETURN array_to_json(v_out);
 END $$;
 
 -- Gives a job whose steps have been opened its window, and holds those of its ready steps that are beyond, none of which

@@ -12,9 +12,10 @@
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- A worker of which no tool is known may claim everything, and one whose tool has other schemas than the plan was checked
--- against only where no live worker of the lane has that one.
+-- against only where no live worker of the lane has that one. The callers have set `enable_seqscan = off`: to set it once more
+-- costs more than the rest.
 CREATE FUNCTION planq_can_run(p_worker uuid, p_lane text, p_tool text, p_digest text) RETURNS boolean
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_digest text;
 BEGIN

@@ -157,7 +157,7 @@ BEGIN
                 v_events := v_events || planq_step_started(s);
             END LOOP;
         ELSIF j.is_free AND i.take_stage AND i.open = 0 THEN
-            v_stage := planq_take_stage(i.job, p_worker, p_seconds);
+            v_stage := planq_take_stage(i.job, ARRAY['planning', 'responding'], p_worker, p_seconds);
             v_events := v_events || v_stage.event;
         END IF;
         result := json_build_object(

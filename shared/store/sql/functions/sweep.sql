@@ -117,7 +117,7 @@ END $$;
 -- skipped, and the job goes on to the stage after its round. The children of all steps end with them. What open calls may
 -- have cost stays held for a while. A plan that is paused, or waits for a paused job, does not expire.
 -- Returns the job's status, null where it did not apply.
-CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS text LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     j jobs%ROWTYPE;
     v_closed int;
@@ -151,14 +151,14 @@ BEGIN
         PERFORM planq_drop_children(v_children);
     END IF;
     PERFORM planq_append_event(j.tenant_id, p_job, 'plan_expired', p_error);
-    RETURN planq_close_steps(p_job, v_closed, v_failed);
+    RETURN planq_close_steps(p_job, v_closed, v_failed, 0, 0);
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
 -- step has failed for good it is skipped instead, unless it has joined. Its time begins anew with the next attempt.
 -- Returns as planq_finish_step does; the caller publishes `ready`.
 CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
@@ -183,10 +183,9 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_released',
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt));
     IF s.status = 'skipped' THEN
-        UPDATE jobs SET out_steps = out_steps - 1 WHERE id = p_job AND places IS NOT NULL;
         RETURN json_build_object('applied', true, 'status', s.status, 'ready', '[]'::json,
             'stage_attempt', j.stage_attempt,
-            'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0));
+            'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0, -1, 0));
     END IF;
     RETURN json_build_object('applied', true, 'status', s.status, 'job_status', j.status,
         'ready', json_build_array(json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));

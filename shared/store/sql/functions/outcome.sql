@@ -1,0 +1,88 @@
+-- Outcome: what a step leaves beside its row, and how it reads as a text.
+--
+-- planq_keep_outcome     artifacts, the reference to a payload, and the `content` of an output
+--   planq_touch_payload    in every transaction that makes such a reference
+-- planq_output_text      the text of an output
+
+-- The text of an output, or of the preview of a large one: a text itself, what is wrapped as `{"text": ...}`, else its JSON.
+-- Of JSON that holds \u0000 nothing can be taken apart: its text is the JSON then.
+CREATE FUNCTION planq_output_text(p_output json, p_preview json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_output json := p_output;
+BEGIN
+    IF p_preview IS NOT NULL THEN
+        v_output := p_preview->'value';
+    END IF;
+    RETURN CASE json_typeof(v_output)
+        WHEN 'null' THEN NULL
+        WHEN 'string' THEN v_output #>> '{}'
+        WHEN 'object' THEN CASE WHEN json_typeof(v_output->'text') = 'string' AND (SELECT count(*) FROM json_object_keys(v_output)) = 1
+            THEN v_output->>'text' ELSE v_output::text END
+        ELSE v_output::text END;
+EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
+    RETURN v_output::text;
+END $$;
+
+-- Keeps what hangs on a large or structured output beside its step: its artifacts, the reference to its payload, and its
+-- `content`. `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its
+-- array `beside`: each as `p_artifact`, with its own `body` (JSON in a text) or `hash` (hexadecimal).
+CREATE FUNCTION planq_keep_outcome(
+    p_tenant text, p_job uuid, p_index int, p_tool_name text, p_output json, p_hash bytea, p_artifact json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_beside json;
+BEGIN
+    IF p_artifact->>'content' IS NOT NULL THEN
+        UPDATE steps SET content = p_artifact->>'content'
+        WHERE job_id = p_job AND index = p_index AND status = 'succeeded' AND content IS NULL;
+    END IF;
+    IF p_hash IS NOT NULL THEN
+        PERFORM planq_touch_payload(p_tenant, p_hash);
+    END IF;
+    IF p_artifact->>'id' IS NOT NULL THEN
+        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, p_artifact, p_output, p_hash);
+    END IF;
+    FOR v_beside IN SELECT value FROM json_array_elements(p_artifact->'beside') LOOP
+        IF v_beside->>'hash' IS NOT NULL THEN
+            PERFORM planq_touch_payload(p_tenant, decode(v_beside->>'hash', 'hex'));
+        END IF;
+        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, v_beside, (v_beside->>'body')::json,
+                                   decode(v_beside->>'hash', 'hex'));
+    END LOOP;
+END $$;
+
+-- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata, media_type}, `metadata` as JSON in a text,
+-- for reading JSON that holds the character NUL is an error. A transaction that adds a version of the same id at the same moment
+-- waits for the other, and gets the one after it.
+CREATE FUNCTION planq_add_artifact(
+    p_tenant text, p_job uuid, p_index int, p_tool_name text, p_artifact json, p_body json, p_hash bytea
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOOP
+        INSERT INTO artifacts (tenant_id, id, version, job_id, step_index, tool_name, skill_id, type, metadata, body,
+                               payload_hash, media_type)
+        SELECT p_tenant, p_artifact->>'id', coalesce(max(a.version), 0) + 1, p_job, p_index, p_tool_name,
+               p_artifact->>'skill_id', p_artifact->>'type', (p_artifact->>'metadata')::json, p_body,
+               p_hash, p_artifact->>'media_type'
+        FROM artifacts a WHERE a.tenant_id = p_tenant AND a.id = p_artifact->>'id'
+        ON CONFLICT (tenant_id, id, version) DO NOTHING;
+        EXIT WHEN FOUND;
+    END LOOP;
+END $$;
+
+-- Called in every transaction that makes a reference to a payload, after it has made it: from now on nobody collects the
+-- payload for an hour, and later the reference keeps it. Where it has just been collected the transaction fails, with a
+-- code that says to try again (the attempt then puts the payload anew). Null is no reference.
+CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    -- One that was touched a moment ago is not locked: several are touched in the order of their jobs, and of two such
+    -- transactions each would wait for the other.
+    PERFORM FROM payloads WHERE tenant_id = p_tenant AND hash = p_hash AND created_at > planq_now() - planq_touch_grace();
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE payloads SET created_at = planq_now() WHERE tenant_id = p_tenant AND hash = p_hash;
+    IF NOT FOUND AND p_hash IS NOT NULL THEN
+        RAISE EXCEPTION 'payload % is not stored', encode(p_hash, 'hex') USING ERRCODE = 'io_error';
+    END IF;
+END $$;
