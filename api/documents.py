@@ -157,7 +157,9 @@ def job_summary(row: Row) -> _Document:
         "forked_from": shown_id(row["forked_from"]),
         "user": row["user_id"] or None,
         "metadata": row["metadata"],
-        "agent": _agent(row),
+        "agent": (
+            None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
+        ),
         "parent": _parent(row),
         "depth": row["depth"],
         "conversation_id": shown_id(row["conversation_id"]),
@@ -189,10 +191,6 @@ def artifact_record(row: Row) -> _Document:
 def _skill_name(metadata: Any) -> str | None:
     name = metadata.get("skill_name") if isinstance(metadata, Mapping) else None
     return name if isinstance(name, str) else None
-
-
-def _agent(row: Row) -> _Document | None:
-    return None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
 
 
 def _parent(row: Row) -> _Document | None:

@@ -70,11 +70,6 @@ Fields = Mapping[bytes, bytes]
 """The header fields of a request by name in lower case; of several with one name the first."""
 
 
-def _fields_of(scope: Scope) -> Fields:
-    """Return a request's header fields."""
-    return dict(reversed(scope["headers"]))
-
-
 _UNREAD_BYTES = 64 * 1024 * 1024
 _UNREAD_SECONDS = 10.0
 _UNREAD_PAUSE_SECONDS = 0.02
@@ -92,7 +87,7 @@ class Guard:
 
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
-        fields = _fields_of(scope)
+        fields = dict(reversed(scope["headers"]))
         path = scope["path"]
         is_proved_there = _FROM_CHANNELS.fullmatch(path) is not None
         if not (self._access.is_required or is_proved_there):

@@ -55,7 +55,11 @@ def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = Fa
     if as_json:
         print_json({"agents": agents, "skills": skills})
         return
-    rows = [_agent_row(one) for one in agents] + [_skill_row(one) for one in skills]
+    rows = [_agent_row(one) for one in agents]
+    rows += [
+        ["skill", one["name"], f"version {one['version']}", f"{one['characters']} characters", "", ""]
+        for one in skills
+    ]
     if not rows:
         err.print("no agents and no skills yet; `planq agents apply` stores some")
     print_columns(rows)
@@ -145,7 +149,3 @@ def _agent_row(agent: dict[str, Any]) -> list[str]:
     able = ", ".join([*agent["tools"], *(f"skill {name}" for name in agent["skills"])])
     version = f"version {agent['version']}"
     return ["agent", agent["name"], version, mode, as_line(able, 60), as_line(agent["description"], 60)]
-
-
-def _skill_row(skill: dict[str, Any]) -> list[str]:
-    return ["skill", skill["name"], f"version {skill['version']}", f"{skill['characters']} characters", "", ""]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,11 @@ def imported(name: str, given: Sequence[str]) -> dict[str, Any]:
     try:
         block = import_workflow(read_text(name, "the workflow"), variables).to_json()
     except InvalidRequest as error:
-        raise files_refused([_in_file(name, one) for one in error.details["errors"]]) from error
+        found = [
+            Defect(one.get("path") or "", "", one["message"], one.get("line"), name)
+            for one in error.details["errors"]
+        ]
+        raise files_refused(found) from error
     # As people write it: one condition, and the text of a prompt, stand by themselves.
     if len(block.get("until", ())) == 1:
         block["until"] = block["until"][0]
@@ -69,7 +73,3 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Misconfigured(f"cannot write {str(path)!r} ({error.strerror})") from error
-
-
-def _in_file(name: str, error: Mapping[str, Any]) -> Defect:
-    return Defect(error.get("path") or "", "", error["message"], error.get("line"), name)
