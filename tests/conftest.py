@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from hypothesis import settings
 
 from planq.deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
@@ -23,6 +24,7 @@ from tests.support.long_tests import long_tests
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import OTHER_SERVER, TestPostgres, server_folder
 from tests.support.stack import Stack
+from tests.support.tiers import examples
 
 PATIENCE_SECONDS = 60.0
 """What an answer over HTTP may take here. httpx has 5 s, which a machine whose cores others have fails to keep."""
@@ -46,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     os.environ["TESTS_WHOLE"] = "1" if config.getoption("whole") else "0"  # for `tests.support.tiers.examples`
+    # Without a deadline per example: the machine is shared, and a pause of another process is no fault of the code.
+    settings.register_profile("planq", deadline=None, max_examples=examples(100))
+    settings.load_profile("planq")
 
 
 @pytest.hookimpl(optionalhook=True)
