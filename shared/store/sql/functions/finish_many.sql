@@ -1,5 +1,5 @@
 -- Finish many: what planq_succeed_steps does, set by set, for many steps of one job that end together. Each of its three parts is
--- the second form of a transition that stands elsewhere, because one by one costs half as much again (docs/decisions.md, D104).
+-- the second form of a transition that stands elsewhere, because one by one costs half as much again (docs/decisions.md, D106).
 --
 -- planq_succeed_many        planq_succeed_step, without units
 --   planq_unlock_and_take     planq_unlock_steps, with planq_take_step
