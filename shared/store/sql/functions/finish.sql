@@ -72,9 +72,9 @@ BEGIN
     PERFORM planq_append_events(v_events);
 END $$;
 
--- A step succeeds that runs, or waits for a timer or for its child jobs: what is unfinished of these ends with it. `unit_seconds`
--- of the time up to now belong to the other steps of its unit. Returns the step, nulls where the attempt is over. The caller holds
--- the job's row, and those above it for a step with child jobs; it stores the event, and counts the step off.
+-- A step succeeds that runs, or waits for a timer or for its child jobs. `unit_seconds` of the time up to now belong to the other
+-- steps of its unit. Returns the step, nulls where the attempt is over. The caller holds the job's row, stores the event, and counts
+-- the step off.
 CREATE FUNCTION planq_succeed_step(i planq_outcome) RETURNS steps LANGUAGE plpgsql AS $$
 DECLARE
     v_running CONSTANT text := 'running';
@@ -89,9 +89,6 @@ BEGIN
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
       AND (status = v_running OR (status = v_waiting AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)))
     RETURNING * INTO s;
-    IF s.children IS NOT NULL THEN
-        PERFORM planq_drop_children(s.children);
-    END IF;
     IF s.job_id IS NOT NULL AND (i.hash IS NOT NULL OR i.artifact IS NOT NULL) THEN
         PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, s.output, s.payload_hash, i.artifact::json);
     END IF;
@@ -206,6 +203,9 @@ BEGIN
         v_dependents := s.dependents;
         IF s.job_id IS NOT NULL THEN
             v_status := 'succeeded';
+            IF s.children IS NOT NULL THEN
+                PERFORM planq_drop_children(s.children);
+            END IF;
             PERFORM planq_append_events(ARRAY[planq_step_succeeded(s)]);
         END IF;
     ELSIF i.retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN
