@@ -35,12 +35,6 @@ DECLARE
     v_end planq_event;
     v_stage planq_stage;
 BEGIN
-    SELECT after_steps = 'completed' OR (on_failure = 'fail' AND failed_steps + p_failed > 0) AS is_end INTO j
-    FROM jobs WHERE id = p_job;
-    IF j.is_end THEN
-        v_end := planq_end_with_steps(p_job, p_failed);
-        RETURN ROW(planq_status_told(v_end), NULL, ARRAY[v_end])::planq_round_end;
-    END IF;
     UPDATE jobs SET
         status = after_steps, round = round + (after_steps = 'planning')::int, open_steps = open_steps - p_closed,
         failed_steps = failed_steps + p_failed, open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0,
@@ -49,8 +43,13 @@ BEGIN
         stage_worker = p_worker, stage_attempt = stage_attempt + (p_worker IS NOT NULL)::int, wakes = 0,
         wake_at = CASE WHEN p_worker IS NULL THEN planq_now() + planq_wake_grace() END,
         deadline = CASE WHEN p_worker IS NOT NULL THEN planq_now() + make_interval(secs => p_seconds) END
-    WHERE id = p_job AND status IN ('executing', 'input_required') RETURNING tenant_id, status, stage_attempt INTO j;
-    ASSERT FOUND, 'round_ended_twice';
+    WHERE id = p_job AND status IN ('executing', 'input_required') AND after_steps <> 'completed'
+      AND NOT (on_failure = 'fail' AND failed_steps + p_failed > 0)
+    RETURNING tenant_id, status, stage_attempt INTO j;
+    IF NOT FOUND THEN
+        v_end := planq_end_with_steps(p_job, p_failed);
+        RETURN ROW(planq_status_told(v_end), NULL, ARRAY[v_end])::planq_round_end;
+    END IF;
     IF p_worker IS NULL THEN
         RETURN ROW(j.status, NULL, '{}')::planq_round_end;
     END IF;
