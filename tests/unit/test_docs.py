@@ -480,3 +480,17 @@ def test_no_page_holds_the_marks_of_a_merge() -> None:
     marks = re.compile(r"^(<{7}|>{7}|={7}$|\|{7})", re.MULTILINE)
 
     assert [name for name, text in PAGES.items() if marks.search(text)] == []
+
+
+@pytest.mark.parametrize("peer", ["celery", "langgraph", "dbos"])
+def test_the_comparison_is_of_the_versions_that_the_benchmark_runs(peer: str) -> None:
+    pinned = (ROOT / "tests/bench/peers/requirements.in").read_text("utf-8")
+    version = re.search(rf"^{peer}(?:\[.*\])?==(\S+)$", pinned, re.MULTILINE)
+    named = {"celery": "Celery", "langgraph": "LangGraph", "dbos": "DBOS Transact for Python"}[peer]
+    assert version
+    assert f"{named} {version[1]}" in " ".join(page("comparison").split())
+
+
+def test_the_comparison_says_no_spans_only_while_none_are_recorded() -> None:
+    locked = "opentelemetry-sdk" in (ROOT / "requirements.lock").read_text("utf-8")
+    assert locked != ("OpenTelemetry spans" in section("comparison", "What peers have and planq lacks"))
