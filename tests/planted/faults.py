@@ -125,9 +125,9 @@ FAULTS = (
     Fault("worker/webhooks/sender.py", "if count >= EACH", "if count > EACH", "tests/integration/webhooks"),
     # SQL
     Fault(
-        f"{SQL}/finish_many.sql",
-        "s.index = i.index AND s.attempt = i.attempt",
-        "s.index = i.index",
+        f"{SQL}/finish.sql",
+        "index = i.index AND attempt = i.attempt",
+        "index = i.index",
         f"{STORE}/test_guards.py",
     ),
     Fault(f"{SQL}/finish.sql", " AND (waits_for IS NULL OR joined)))", "))", "tests/interleavings"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -74,30 +74,6 @@ def array_of(items: Sequence[BatchItem]) -> str:
     """Return the items as the SQL functions take them: numbered, in the order of their jobs' ids."""
     ordered = sorted(enumerate(items), key=lambda numbered: numbered[1].job)
     return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in ordered]) + "]"
-
-
-def shared_out(items: Sequence[BatchItem], row: Row) -> Iterator[tuple[int, SqlValue]]:
-    """Yield what each of the items gets that applied in one job: every one what it takes over, the last one the rest.
-
-    For the others it is as if they had come before: the job went on executing.
-    """
-    applied: list[int] = sorted(row["applied"])
-    claims = list(row["taken"] or ())
-    for n in applied:
-        is_last = n == applied[-1]
-        status = row["job_status"]
-        steps = items[n].take.steps
-        outcome = {
-            "applied": True,
-            "status": StepStatus.SUCCEEDED,
-            "job_status": status if is_last or status not in STAGES else JobStatus.EXECUTING,
-            "stage_attempt": row["stage_attempt"],
-            "taken": claims[:steps],
-            "ready": row["ready"] if is_last else (),
-            "stage": row["stage"] if is_last else None,
-        }
-        claims = claims[steps:]
-        yield n, outcome
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ commit. Each caller makes its own item and reads its own result, so a defect the
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -53,7 +53,6 @@ from planq.shared.store.jobs.codec import (
     elicitation_text,
     end_fields,
     outcome_fields,
-    shared_out,
     stage_claim,
     stage_fence,
     step_claim,
@@ -64,9 +63,6 @@ from planq.shared.store.jobs.ends import serve_ends
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
-
-_SET_FROM = 8
-"""Steps of one job in a batch from which on they are finished set by set: less costs more that way."""
 
 _SUCCESSES_TOGETHER = 256
 """Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
@@ -510,15 +506,8 @@ class PostgresJobStore:
 
     async def _succeed_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
         given = str(items[0].take.lane), self._worker_id, self._seconds
-        has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
-        if has_unit or max(Counter(item.job for item in items).values()) < _SET_FROM:
-            rows = await self._answers("planq_succeed_steps", items, *given)
-            return [_LATE if row is None else row["result"] for row in rows]
-        outcomes = [_LATE] * len(items)
-        for row in await self._database.call_table("planq_succeed_many", array_of(items), *given):
-            for n, outcome in shared_out(items, row):
-                outcomes[n] = outcome
-        return outcomes
+        rows = await self._answers("planq_succeed_steps", items, *given)
+        return [_LATE if row is None else row["result"] for row in rows]
 
     async def _answers(self, function: str, items: Sequence[BatchItem], *given: Any) -> Sequence[Row | None]:
         """Call a function with a batch and return the row of each item; one that came too late has none."""

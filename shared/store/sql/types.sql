@@ -58,24 +58,8 @@ CREATE TYPE planq_unlocked AS (taken json[], events planq_event[], ready json[],
 -- Where a job stands after its last step: its status, the stage that was taken over, and the events of that, or of its end.
 CREATE TYPE planq_round_end AS (status text, stage planq_stage, events planq_event[]);
 
--- A step that has just succeeded; `open_steps` is what its job had before, `is_free` whether work of it may be begun. Where
--- the job has a window, it had `room` for so many more, and the step `was_out`.
-CREATE TYPE planq_done AS (
-    n int, tenant text, job uuid, round int, index int, attempt int, tool_name text, dependents int[],
-    open_steps int, is_free boolean, take_steps int, take_stage boolean, room int, held_steps int, was_out boolean
-);
-
--- A step that has just become ready, or was taken over at once; it is held, or was and follows.
-CREATE TYPE planq_freed AS (
-    tenant text, job uuid, round int, index int, lane text, tool_name text, attempt int, is_taken boolean,
-    is_held boolean, was_held boolean
-);
-
 -- The window of a job: its places, and how many of its ready steps are out and held.
 CREATE TYPE planq_windowed AS (places int, out_steps int, held_steps int);
-
--- Where a job stands after steps of it have ended; `is_taken` says that RESPOND was taken over.
-CREATE TYPE planq_closed AS (job uuid, tenant text, status text, stage_attempt int, is_taken boolean);
 
 -- A wake-up that is to be published: of a stage, or of a step.
 CREATE TYPE planq_due_wake AS (

@@ -29,7 +29,6 @@ from planq.shared.domain.plan.document import Plan
 from planq.shared.ports import ClaimRequest, FollowUp, StageClaim
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
-from planq.shared.store.jobs import transitions as jobs
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Submission
 from planq.testing.model.events import (
@@ -331,12 +330,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plan=plans(max_steps=8, explicit=True), crowd=st.sampled_from([2, 8]), data=st.data())
-def test_sql_and_advance_agree_on_any_history(database_url: str, plan: Plan, crowd: int, data: st.DataObject) -> None:
+@given(plan=plans(max_steps=8, explicit=True), data=st.data())
+def test_sql_and_advance_agree_on_any_history(database_url: str, plan: Plan, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # A history that fails is made smaller for a while, not for five minutes: each try plays it on a server.
         patch.setattr(engine, "MAX_SHRINKING_SECONDS", 20)
-        patch.setattr(jobs, "_SET_FROM", crowd)  # steps of one job are finished one by one, or set by set
         run(run_both(database_url, plan, data))
 
 

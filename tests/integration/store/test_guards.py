@@ -51,8 +51,8 @@ def test_of_a_set_of_outcomes_the_one_that_comes_too_late_does_not_land(play: An
             }
             for n, claim in enumerate(claims)
         ]
-        (told,) = await rows.database.call_table("planq_succeed_many", as_json(items), "io", rows.worker, 60.0)
-        assert sorted(told["applied"]) == [1, 2]
+        applied = await rows.database.call_table("planq_succeed_steps", as_json(items), "io", rows.worker, 60.0)
+        assert sorted(row["n"] for row in applied) == [1, 2]
         _, steps = await rows.job(job_id)
         assert [(step["status"], step["attempt"]) for step in steps] == [
             ("running", 2),

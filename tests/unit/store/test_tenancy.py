@@ -39,7 +39,6 @@ ENGINE_FILES = {
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
     "load": "a step ends, by its claim, or a window of any tenant's job is opened: the caller holds the job's row",
     "finish": "an attempt ends, by its claim",
-    "finish_many": "attempts end, by their claims",
     "unlock": "an attempt has ended, and its caller holds the job's row",
     "close": "an attempt has ended, and its caller holds the job's row",
     "outcome": "of a step that has just ended",

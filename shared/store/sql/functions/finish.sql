@@ -1,8 +1,7 @@
 -- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number.
 --
 -- planq_succeed_steps   the hot path: many steps have succeeded (planq_succeed_step, planq_succeed_unit); what waits for each may
---                       begin (planq_unlock_steps), and the last one of a round ends it (planq_end_round); planq_succeed_many in
---                       finish_many.sql is the same for many steps of one job
+--                       begin (planq_unlock_steps), and the last one of a round ends it (planq_end_round)
 -- planq_fail_steps      many have failed: each is tried again, or fails and skips what it halts, or what needs its output
 -- planq_finish_step     one end of one step, for all that is not on the hot path
 --
