@@ -52,7 +52,8 @@ _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/"
 """What may be put below these paths; all else is JSON."""
 
 _FORM_MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""What the pages send. Any site could make a browser send it: so each form has a token (`api/page/frame/`)."""
+"""What the pages send, the last only with a file of lines. Any site could make a browser send it, so each form has a
+token (`api/page/frame/`)."""
 
 _BATCHES = "/batches"
 _BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
@@ -259,7 +260,7 @@ def _located(prefix: str, name: bytes, value: bytes) -> bytes:
 def _media_types(method: str, path: str) -> Sequence[str]:
     """Return what the body of a request to a path may be."""
     if is_page(path):
-        return _FORM_MEDIA_TYPES
+        return _FORM_MEDIA_TYPES if path.removeprefix(UI) == _BATCHES else _FORM_MEDIA_TYPES[:1]
     if method == "POST":
         return _BATCH_MEDIA_TYPES if path == _BATCHES else ("application/json",)
     return _MEDIA_TYPES.get(path[:8], ("application/json",))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from planq.api.access.limits import too_many
 from planq.api.channels.receiving import ChannelReceiver, Post, message_of
 from planq.api.deps import Use, strict_router
-from planq.api.http.exchange import HttpRefusal, JsonResponse, decode_body
+from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
@@ -32,11 +32,10 @@ async def post_to_channel(tenant: str, channel: str, request: Request, services:
     Any that is not, or of a channel that is not there, is refused alike: 403. `webhook-id` names the message where it
     has no `source_message_id`, so that what is posted again is the same message.
     """
-    body = await request.body()
     receiver = services.subject(ChannelReceiver)
     await _check_proof(services.channels, services.signing, tenant, channel, request)
     post = await receiver.post_of(tenant, channel)
-    document = decode_body(body)
+    document = await request.json()
     if not isinstance(document, dict):
         raise InvalidRequest("expected a JSON object: a message, or the answer to a question")
     if "question_id" in document:

@@ -8,6 +8,7 @@ from typing import Any
 from planq.api.access.callers import Caller, answered_by
 from planq.api.jobs.recovery import verdict_of
 from planq.api.schemas import AnswerRequest, SettleRequest
+from planq.shared.computing import off_loop
 from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
@@ -46,7 +47,9 @@ class ElicitationAnswers:
         by = answered_by(who, request.by, request.channel, request.reason)
         if row["kind"] == ElicitationKind.OUTCOME:
             return await self._settle(row, status, request, by)
-        content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
+        content = None
+        if status is ElicitationStatus.ACCEPTED:
+            content = await off_loop(_content, row["schema"], request.content)
         answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
         after = after_answer(answer, StepKind(row["step_kind"]))
         return await self.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)

@@ -6,10 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from planq.api.page.frame.fields import FormField, content_of, fields_in
-from planq.shared.domain.errors import InvalidRequest
+from planq.api.page.frame.fields import FormField, content_of, fields_in, json_in
 from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.values.decoding import decode
 
 _GROUPS = {
     "Models": ("model", "planner_model", "fallback_models", "models"),
@@ -101,7 +99,4 @@ def _value(described: Mapping[str, Any], value: Any) -> Any:
     """Return what a field means whose text is a name, or a list as JSON."""
     if "x-mixed" not in described or not value.lstrip().startswith("["):
         return value
-    try:
-        return decode(value, is_unique=True)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"expected a list as JSON, found something else: {error}") from None
+    return json_in(value, "a list of names")

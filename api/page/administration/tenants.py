@@ -30,6 +30,7 @@ from planq.api.tenants.routes import (
     post_key,
     put_tenant,
 )
+from planq.shared.computing import off_loop
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope
@@ -63,7 +64,7 @@ async def post_tenant(request: Request, services: Use) -> Response:
     try:
         await get_tenant(tenant_id, services)
     except NotFound:
-        body = body_of(TenantRequest, {"name": fields.get("name", ""), "is_disabled": False, "config": {}})
+        body = await body_of(TenantRequest, {"name": fields.get("name", ""), "is_disabled": False, "config": {}})
         made = values_of(await put_tenant(tenant_id, body, services))
         return seen(f"/tenants/{made['id']}")
     raise Conflict(f"there is a tenant {tenant_id!r} already; change it, or choose another id")
@@ -139,7 +140,7 @@ async def post_new_key(request: Request, tenant_id: str, services: Use, who: Who
     except ValueError:
         raise InvalidRequest("days: expected a number, found something else") from None
     sent = {"name": fields.get("name", ""), "scopes": scopes, "expires_in_days": days}
-    made = values_of(await post_key(tenant_id, body_of(KeyRequest, sent), services))
+    made = values_of(await post_key(tenant_id, await body_of(KeyRequest, sent), services))
     return await _tenant_page(request, services, who, tenant_id, made=made)
 
 
@@ -157,7 +158,7 @@ async def post_switch(request: Request, tenant_id: str, services: Use) -> Respon
     is_disabled = "on" not in fields
     if is_disabled and fields.get("confirm", "").strip() != tenant_id:
         raise InvalidRequest(f"expected the id {tenant_id} to be typed, found something else: nothing was changed")
-    await patch_tenant(tenant_id, body_of(TenantChange, {"is_disabled": is_disabled}), services)
+    await patch_tenant(tenant_id, await body_of(TenantChange, {"is_disabled": is_disabled}), services)
     return seen(f"/tenants/{tenant_id}")
 
 
@@ -168,6 +169,6 @@ async def post_config(request: Request, tenant_id: str, services: Use) -> Respon
     present = values_of(await get_tenant(tenant_id, services))
     if fields.get("seen") != present["updated_at"]:
         raise Conflict(f"somebody has changed the tenant {tenant_id!r} meanwhile; look at it again")
-    sent = {"name": fields.get("name", ""), "config": config_change(present["config"], fields)}
-    await patch_tenant(tenant_id, body_of(TenantChange, sent), services)
+    sent = {"name": fields.get("name", ""), "config": await off_loop(config_change, present["config"], fields)}
+    await patch_tenant(tenant_id, await body_of(TenantChange, sent), services)
     return seen(f"/tenants/{tenant_id}")

@@ -35,13 +35,15 @@ from planq.api.batches.routes.control import (
     retry_batch,
 )
 from planq.api.deps import Use
+from planq.api.http.exchange import HttpRefusal
 from planq.api.http.pages import CursorQuery
+from planq.api.page.frame.fields import json_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
 from planq.api.page.frame.words import line
+from planq.shared.computing import off_loop
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
-from planq.shared.domain.values.decoding import decode
 
 batch_page_routes = page_router()
 
@@ -88,7 +90,7 @@ async def post_file(request: Request, services: Use, who: Who) -> Response:
     if not isinstance(file, UploadFile) or not file.filename:
         raise InvalidRequest("file: expected a file with a request a line, as JSON; found none")
     given = {name: value for name, value in fields_of(request).items() if value.strip()}
-    sent = body_of(_SentBatch, {"name": line(file.filename, MOST_NAME_CHARS)[:MOST_NAME_CHARS], **given})
+    sent = await body_of(_SentBatch, {"name": line(file.filename, MOST_NAME_CHARS)[:MOST_NAME_CHARS], **given})
     answer = await post_batch(_as_sent(request, file), services, who, **sent.model_dump())
     return seen(f"/batches/{values_of(answer)['id']}")
 
@@ -161,16 +163,18 @@ async def post_pause_of_batch(batch_id: str, services: Use, who: Who) -> Respons
 @batch_page_routes.post("/ui/batches/{batch_id}/resume")
 async def post_resume_of_batch(request: Request, batch_id: str, services: Use, who: Who) -> Response:
     """Let a paused batch go on; a limit that was filled in replaces that of its budget, also while it runs."""
-    given = {name: _number(value) for name, value in fields_of(request).items() if value.strip()}
-    await resume_batch(batch_id, services, who, body_of(BatchResumeRequest, given))
+    given = {
+        name: await off_loop(_number, name, value) for name, value in fields_of(request).items() if value.strip()
+    }
+    await resume_batch(batch_id, services, who, await body_of(BatchResumeRequest, given))
     return seen(f"/batches/{batch_id}")
 
 
-def _number(text: str) -> Any:
+def _number(name: str, text: str) -> Any:
     """Return what a field says; what is no number the model of the body refuses."""
     try:
-        return decode(text)
-    except (ValueError, RecursionError):
+        return json_in(text, name)
+    except HttpRefusal:
         return text
 
 

@@ -12,11 +12,12 @@ from planq.api.access.callers import Caller, Who
 from planq.api.agents.routes.agents import get_agent, list_agents
 from planq.api.catalogue.routes import get_tools
 from planq.api.deps import Services, Use
-from planq.api.page.frame.differences import differences, laid_out
+from planq.api.page.frame.differences import changes_between
 from planq.api.page.frame.fields import content_of, fields_in
 from planq.api.page.frame.rendering import is_open, page
 from planq.api.page.frame.route import fields_of, page_router, seen, values_of
 from planq.api.page.jobs.listing import submitted
+from planq.shared.computing import off_loop
 from planq.shared.domain.errors import NotFound, capped
 from planq.shared.domain.jobs.states import Effect
 
@@ -64,7 +65,7 @@ async def _changes(services: Services, who: Caller, agent: dict[str, Any], compa
     """Return how the document of an agent differs from that of another version; raises `NotFound`."""
     other = values_of(await get_agent(agent["name"], services, who, compared))
     names = f"version {compared}", f"version {agent['version']}"
-    return differences(laid_out(other["document"]), laid_out(agent["document"]), names)
+    return await off_loop(changes_between, other["document"], agent["document"], names)
 
 
 @catalogue_page_routes.get("/ui/tools")
@@ -89,7 +90,7 @@ async def show_tool(request: Request, name: str, services: Use, who: Who) -> Res
 async def post_call(request: Request, name: str, services: Use, who: Who) -> Response:
     """Call a tool by a job of one step, and lead to that; one that is `unsafe` has to be approved there."""
     tool = await _tool(services, who, name)
-    given = content_of(tool["input_schema"], fields_of(request))
+    given = await off_loop(content_of, tool["input_schema"], fields_of(request))
     call = {"tool_name": tool["name"], "arguments": {} if given is None else given}
     sent: dict[str, Any] = {"input": f"Try the tool {tool['name']}", "plan": {"calls": [call]}, "respond": "output"}
     if _asks(tool)["asks"]:

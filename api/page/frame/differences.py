@@ -14,6 +14,11 @@ def laid_out(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def changes_between(before: Any, after: Any, names: tuple[str, str]) -> str:
+    """Return the difference of two documents, as `differences` does of their texts."""
+    return differences(laid_out(before), laid_out(after), names)
+
+
 def differences(before: str, after: str, names: tuple[str, str]) -> str:
     """Return the difference of two texts by lines, none where they are the same.
 

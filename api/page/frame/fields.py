@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.decoding import decode, finite
+from planq.api.http.exchange import HttpRefusal, decode_body
+from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.values.decoding import finite
 
 _PREFIX = "field."
 _MOST_OPTIONS = 100
@@ -67,7 +68,8 @@ def _text(value: Any) -> str:
 def content_of(schema: Any, fields: Mapping[str, str]) -> Any:
     """Return what a person filled in, as the schema's types want it; a field left empty is left out.
 
-    Raises `InvalidRequest` where a field cannot be read; whether it fits the schema the API decides.
+    Raises as `json_in` does, and `InvalidRequest` where a field is no number; whether it fits the schema the API
+    decides. It computes for as long as a field is: call it off the loop.
     """
     wanted = fields_in(schema)
     if [one.name for one in wanted] == [_PREFIX]:
@@ -89,12 +91,25 @@ def content_of(schema: Any, fields: Mapping[str, str]) -> Any:
 def _read(field: FormField, text: str) -> Any:
     if field.kind == "text":
         return text
+    if field.kind == "json":
+        return json_in(text, field.label)
+    is_whole = field.kind == "integer"
     try:
-        if field.kind == "integer":
-            return int(text)
-        return finite(text) if field.kind == "number" else decode(text, is_unique=True)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{field.label}: expected {_NAMES[field.kind]}, found something else: {error}") from None
+        value = int(text) if is_whole else finite(text)
+        if is_whole and not -(2**63) <= value < 2**64:
+            raise ValueError("more than 64 bits")
+    except ValueError as error:
+        expected = "a whole number" if is_whole else "a number"
+        raise InvalidRequest(
+            f"{field.label}: expected {expected}, found something else: {capped(str(error), 200)}"
+        ) from None
+    return value
 
 
-_NAMES = {"integer": "a whole number", "number": "a number", "json": "JSON"}
+def json_in(text: str, name: str) -> Any:
+    """Return the value of JSON in a field, within the bounds of a body; raises as `decode_body` does."""
+    try:
+        return decode_body(text.encode("utf-8", "surrogatepass"), name="it")
+    except HttpRefusal as error:
+        detail = f"{name}: expected JSON; {error.detail}"
+        raise HttpRefusal(error.status_code, error.code, detail, **error.members) from None

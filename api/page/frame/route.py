@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import orjson
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,13 +26,16 @@ from starlette.types import Scope
 
 from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
-from planq.api.http.exchange import HttpRefusal, error_response
+from planq.api.http.exchange import HttpRefusal, check_fields, error_response, json_bytes
 from planq.api.page.frame.rendering import page, session_of, sessions_of
-from planq.shared.domain.errors import InvalidRequest, PlanqError
+from planq.shared.computing import INLINE_CHARS, off_loop
+from planq.shared.domain.errors import InvalidRequest, PlanqError, TooLarge
 from planq.shared.domain.values.decoding import decode_stored
 
 _FORM = "planq.form"
 _MAX_FIELDS = 200
+_MAX_PART_BYTES = 64 * 1024
+"""Maximum size of a field beside a file: the address of `POST /batches`, which takes the same, holds no more."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -48,7 +52,7 @@ class _PageRoute(APIRoute):
         async def shown(request: Request) -> Response:
             try:
                 if request.method == "POST":
-                    form = request.scope[_FORM] = await request.form(max_fields=_MAX_FIELDS, max_files=1)
+                    form = request.scope[_FORM] = await _form_in(request)
                     _check_token(request, form)
                 return await handle(request)
             except RequestValidationError as error:
@@ -61,6 +65,27 @@ class _PageRoute(APIRoute):
                     await sent_form(request).close()  # a long file of it lies on disk
 
         return shown
+
+
+async def _form_in(request: Request) -> FormData:
+    """Return the form of a request; raises `HttpRefusal` (413, 415) for one that is too much, or not in UTF-8."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        # Python knows codecs, punycode for one, that take minutes for a megabyte.
+        raise HttpRefusal(415, "unsupported_media_type", "expected a form in UTF-8, found another charset")
+    if kind == b"multipart/form-data":
+        return await request.form(max_fields=_MAX_FIELDS, max_files=1, max_part_size=_MAX_PART_BYTES)
+    body = await request.body()
+    return await off_loop(_fields_in, body) if len(body) > INLINE_CHARS else _fields_in(body)
+
+
+def _fields_in(body: bytes) -> FormData:
+    try:
+        pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        message = f"expected a form of at most {_MAX_FIELDS} fields, found more"
+        raise HttpRefusal(413, TooLarge.code, message, limit=_MAX_FIELDS) from None
+    return FormData([*pairs])
 
 
 def _check_token(request: Request, form: FormData) -> None:
@@ -96,8 +121,13 @@ async def lines_of(answer: StreamingResponse) -> list[Any]:
     return [decode_stored(one) for one in b"".join(pieces).split(b"\n") if one]
 
 
-def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:
+async def body_of(model: type[Body], value: Mapping[str, Any]) -> Body:
     """Return the body that a route of the API takes; raises `InvalidRequest` with what does not fit."""
+    return await off_loop(_checked, model, value)
+
+
+def _checked(model: type[Body], value: Mapping[str, Any]) -> Body:
+    check_fields(TypeAdapter(model), value)
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -109,6 +139,7 @@ def json_request(request: Request, sent: Any) -> Request:
     """Return a form's request as one that brings `sent` as its JSON body, and no headers of the form's."""
     asked = Request({**request.scope, "headers": []})
     asked._json = sent
+    asked._body = json_bytes(sent)
     return asked
 
 

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
+from planq.api.page.frame.fields import json_in
 from planq.api.page.frame.rendering import page
 from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
-from planq.api.page.jobs.acts import json_in
 from planq.api.page.jobs.filters import fields_given, filter_given
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
@@ -57,7 +57,7 @@ async def post_form(request: Request, services: Use, who: Who) -> Response:
     sent = _sent(fields)
     made = values_of(
         await post_action(
-            json_request(request, sent), body_of(JobActionRequest, sent), services, who, fields.get("key")
+            json_request(request, sent), await body_of(JobActionRequest, sent), services, who, fields.get("key")
         )
     )
     return seen(f"/job-actions/{made['id']}")
@@ -79,7 +79,9 @@ async def post_stop(action_id: str, services: Use, who: Who) -> Response:
 
 async def _counted(request: Request, services: Services, who: Caller, given: dict[str, str]) -> dict[str, Any]:
     sent = {**_sent(given), "dry_run": True}
-    found = values_of(await post_action(json_request(request, sent), body_of(JobActionRequest, sent), services, who))
+    found = values_of(
+        await post_action(json_request(request, sent), await body_of(JobActionRequest, sent), services, who)
+    )
     return {**found, "key": uuid4().hex}
 
 

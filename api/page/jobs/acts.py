@@ -13,12 +13,11 @@ from planq.api.elicitations.routes import answer_question, get_elicitation
 from planq.api.http.ids import conversation_id_of
 from planq.api.jobs.routes.control import pause_job, resume_job, settle_step
 from planq.api.jobs.routes.jobs import cancel_job, get_job
-from planq.api.page.frame.fields import content_of
+from planq.api.page.frame.fields import content_of, json_in
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.page.jobs.listing import submitted
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.decoding import decode
+from planq.shared.computing import off_loop
 
 act_routes = page_router()
 
@@ -69,8 +68,8 @@ async def post_settle(request: Request, job_id: str, index: str, services: Use, 
     fields = fields_of(request)
     sent: dict[str, Any] = {"outcome": fields.get("outcome", "")}
     if text := fields.get("output", "").strip():
-        sent["output"] = json_in(text, "output")
-    await settle_step(job_id, index, body_of(SettleRequest, sent), services, who)
+        sent["output"] = await off_loop(json_in, text, "output")
+    await settle_step(job_id, index, await body_of(SettleRequest, sent), services, who)
     return seen(f"/jobs/{job_id}")
 
 
@@ -86,8 +85,8 @@ async def post_answer(request: Request, elicitation_id: str, services: Use, who:
     if fields.get("by"):
         sent["by"] = fields["by"]
     if sent["action"] == "accept" and question["schema"] is not None:
-        sent["content"] = content_of(question["schema"], fields)
-    await answer_question(elicitation_id, body_of(AnswerRequest, sent), services, who)
+        sent["content"] = await off_loop(content_of, question["schema"], fields)
+    await answer_question(elicitation_id, await body_of(AnswerRequest, sent), services, who)
     return seen(place or f"/jobs/{question['job_id']}")
 
 
@@ -97,11 +96,3 @@ def _place_of_form(given: str) -> str | None:
         return "/elicitations"
     kind, _, name = given.partition("/")
     return f"/chat/{conversation_id_of(name)}" if kind == "chat" else None
-
-
-def json_in(text: str, name: str) -> Any:
-    """Return the value of JSON that stands in a field; raises `InvalidRequest` with the place of what is wrong."""
-    try:
-        return decode(text, is_unique=True)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{name}: expected JSON, found something else: {error}") from None

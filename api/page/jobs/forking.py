@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message
 
 from planq.api.access.callers import Caller, Who
 from planq.api.catalogue.routes import post_validation
 from planq.api.deps import Services, Use
-from planq.api.http.exchange import error_response, json_bytes
+from planq.api.http.exchange import HttpRefusal, error_response
 from planq.api.jobs.routes.control import fork_job
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.page.frame.differences import differences, laid_out
+from planq.api.page.frame.fields import json_in
 from planq.api.page.frame.positions import lines_at
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.schemas import ForkRequest, ValidationRequest
+from planq.shared.computing import off_loop
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.plan.errors import PlanError
-from planq.shared.domain.values.decoding import decode
 
 fork_routes = page_router()
 
@@ -34,13 +33,14 @@ class Look(NamedTuple):
     left_out: int = 0
     problem: dict[str, Any] | None = None
     preview: dict[str, Any] | None = None
+    plan: Any = None
 
 
 @fork_routes.get("/ui/jobs/{job_id}/fork")
 async def show_fork(request: Request, job_id: str, services: Use) -> Response:
     """Show the plan of a job, to be edited."""
     job = values_of(await get_job(request, job_id, services))
-    return _page(request, "fork.html", job, laid_out(job["plan"]), Look([]))
+    return await _page(request, "fork.html", job, await off_loop(laid_out, job["plan"]), Look([]))
 
 
 @fork_routes.post("/ui/jobs/{job_id}/fork/check")
@@ -48,7 +48,7 @@ async def post_check(request: Request, job_id: str, services: Use, who: Who) -> 
     """Look at a plan that is being typed; what is found is a part of the page."""
     job = values_of(await get_job(request, job_id, services))
     text = fields_of(request).get("plan", "")
-    return _page(request, "forked.html", job, text, await _look(request, job_id, services, who, text))
+    return await _page(request, "forked.html", job, text, await _look(request, job_id, services, who, text))
 
 
 @fork_routes.post("/ui/jobs/{job_id}/fork")
@@ -59,34 +59,31 @@ async def post_fork(request: Request, job_id: str, services: Use, who: Who) -> R
     text = fields.get("plan", "")
     found = await _look(request, job_id, services, who, text)
     if fields.get("act") != "fork":
-        return _page(request, "fork.html", job, text, found)
+        return await _page(request, "fork.html", job, text, found)
     if found.defects:
-        return _page(request, "fork.html", job, text, found, status=400)
-    sent = {"plan": decode(text, is_unique=True), "repeat_unsafe": "repeat_unsafe" in fields}
+        return await _page(request, "fork.html", job, text, found, status=400)
+    sent = {"plan": found.plan, "repeat_unsafe": "repeat_unsafe" in fields}
     try:
         made = await _forked(request, job_id, services, who, sent)
     except PlanqError as error:
         refused = values_of(error_response(error))
-        return _page(request, "fork.html", job, text, Look([], problem=refused), status=refused["status"])
+        return await _page(request, "fork.html", job, text, Look([], problem=refused), status=refused["status"])
     return seen(f"/jobs/{made['id']}")
 
 
 async def _look(request: Request, job_id: str, services: Services, who: Caller, text: str) -> Look:
     try:
-        plan = decode(text, is_unique=True)
-    except json.JSONDecodeError as error:
-        message = f"expected JSON, found something else: {error.msg}"
-        return Look([{"line": error.lineno, "place": "", "told": message}])
-    except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
-        return Look([{"line": None, "place": "", "told": f"expected JSON that can be read: {error}"}])
-    checked = values_of(await post_validation(body_of(ValidationRequest, {"plan": plan}), services, who))
+        plan = await off_loop(json_in, text, "the plan")
+    except HttpRefusal as error:
+        return Look([{"line": error.members.get("line"), "place": "", "told": error.detail}])
+    checked = values_of(await post_validation(await body_of(ValidationRequest, {"plan": plan}), services, who))
     if checked["errors"]:
-        return Look(_defects(text, checked["errors"]), checked.get("errors_left_out", 0))
+        return Look(await off_loop(_defects, text, checked["errors"]), checked.get("errors_left_out", 0))
     sent = {"plan": plan, "dry_run": True, "repeat_unsafe": "repeat_unsafe" in fields_of(request)}
     try:
-        return Look([], preview=await _forked(request, job_id, services, who, sent))
+        return Look([], preview=await _forked(request, job_id, services, who, sent), plan=plan)
     except PlanqError as error:
-        return Look([], problem=values_of(error_response(error)))
+        return Look([], problem=values_of(error_response(error)), plan=plan)
 
 
 def _defects(text: str, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -100,15 +97,16 @@ def _defects(text: str, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def _forked(request: Request, job_id: str, services: Services, who: Caller, sent: dict[str, Any]) -> Any:
-    async def receive() -> Message:
-        return {"type": "http.request", "body": json_bytes(sent)}
-
-    asked = Request({**request.scope, "headers": []}, receive)
-    return values_of(await fork_job(asked, job_id, services, who, body_of(ForkRequest, sent)))
+    asked = json_request(request, sent)
+    return values_of(await fork_job(asked, job_id, services, who, await body_of(ForkRequest, sent)))
 
 
-def _page(
+async def _page(
     request: Request, template: str, job: dict[str, Any], text: str, look: Look, *, status: int = 200
 ) -> Response:
-    changes = differences(laid_out(job["plan"]), text, ("as it was", "edited"))
+    changes = await off_loop(_changes, job["plan"], text)
     return page(request, template, status=status, job=job, text=text, look=look, changes=changes)
+
+
+def _changes(plan: Any, text: str) -> str:
+    return differences(laid_out(plan), text, ("as it was", "edited"))

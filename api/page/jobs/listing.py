@@ -110,7 +110,7 @@ async def post_request(request: Request, services: Use) -> Response:
 
 async def submitted(request: Request, services: Services, sent: dict[str, Any]) -> Any:
     """Submit what a form says, as `POST /jobs` does, and return the job."""
-    body = body_of(JobRequest, sent)
+    body = await body_of(JobRequest, sent)
     return values_of(await post_job(json_request(request, sent), body, services, caller_of(request.scope)))
 
 

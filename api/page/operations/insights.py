@@ -113,7 +113,7 @@ async def insight_page(request: Request, insight_id: str, services: Use, who: Wh
 @insight_page_routes.post("/ui/insights/{insight_id}/change")
 async def post_change_of_insight(request: Request, insight_id: str, services: Use, who: Who) -> Response:
     """Pin an insight, let it expire again, or offer it again."""
-    change = body_of(InsightChange, {name: value == "yes" for name, value in fields_of(request).items()})
+    change = await body_of(InsightChange, {name: value == "yes" for name, value in fields_of(request).items()})
     await patch_insight(insight_id, change, services, who)
     return seen(f"/insights/{insight_id}")
 

@@ -61,7 +61,7 @@ async def post_new_endpoint(request: Request, services: Use, who: Who) -> Respon
         "description": fields.get("description", ""),
         "events": [name.removeprefix(_EVENT) for name in fields if name.startswith(_EVENT)],
     }
-    made = values_of(await post_endpoint(body_of(EndpointRequest, sent), services, who))
+    made = values_of(await post_endpoint(await body_of(EndpointRequest, sent), services, who))
     return await _endpoint_page(request, services, who, made["id"], secret=made["secret"])
 
 
@@ -90,7 +90,7 @@ async def _endpoint_page(
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/pause")
 async def post_pause_of_endpoint(request: Request, endpoint_id: str, services: Use, who: Who) -> Response:
     """Tell an endpoint nothing more, or let it go on."""
-    change = body_of(EndpointChange, {"is_disabled": "on" not in fields_of(request)})
+    change = await body_of(EndpointChange, {"is_disabled": "on" not in fields_of(request)})
     await patch_endpoint(endpoint_id, change, services, who)
     return seen(f"/endpoints/{endpoint_id}")
 

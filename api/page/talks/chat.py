@@ -86,7 +86,7 @@ async def post_beginning(request: Request, services: Use, who: Who) -> Response:
     if fields.get("agent"):
         sent["agent"] = fields["agent"]
     _check_text(fields)
-    made = values_of(await post_conversation(body_of(ConversationRequest, sent), services, who))
+    made = values_of(await post_conversation(await body_of(ConversationRequest, sent), services, who))
     return await _said(request, services, who, made, fields)
 
 
@@ -148,7 +148,7 @@ async def _said(
             "content": {"text": fields["text"]},
             "conversation_id": talk["id"],
         }
-        body = body_of(InboundRequest, sent)
+        body = await body_of(InboundRequest, sent)
         answer = await post_message(
             json_request(request, sent), body, services, caller_of(request.scope), async_processing=True
         )

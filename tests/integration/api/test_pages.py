@@ -323,3 +323,50 @@ def test_a_batch_is_sent_as_a_file_without_scripts(api: Api) -> None:
         assert (len(saved.text.splitlines()), saved.headers["content-disposition"][:11]) == (51, "attachment;")
         assert browser.get(f"{path}/results").text == ""
     api.jobs.execute("DELETE FROM batches")
+
+
+def _places_of_json(api: Api, browser: httpx.Client) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Every page with a field of JSON: its path, the field, and what else its form has."""
+    job_id = api.http.post("/jobs", json={"plan": {"calls": [search()]}}).json()["id"]
+    seen = api.http.get("/tenants/default").json()["updated_at"]
+    return {
+        "fork": (f"/ui/jobs/{job_id}/fork", "plan", {"act": "fork"}),
+        "check of a fork": (f"/ui/jobs/{job_id}/fork/check", "plan", {}),
+        "settle": (f"/ui/jobs/{job_id}/steps/0/settle", "output", {"outcome": "succeeded"}),
+        "a tool's call": ("/ui/tools/text_search", "field.query", {}),
+        "configuration": ("/ui/tenants/default/config", "field.limits", {"seen": seen}),
+        "resumption of a batch": (f"/ui/batches/{job_id}/resume", "max_tokens", {}),
+        "filter": ("/ui/job-actions", "metadata", {"act": "cancel"}),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fork", "check of a fork", "settle", "a tool's call", "configuration", "resumption of a batch", "filter"],
+)
+def test_json_in_a_form_has_the_bounds_of_a_body(make_api: MakeApi, name: str) -> None:
+    api = make_api()
+    api.jobs.publish_tools()
+    hostile = ["[" * 400_000, "[" + "1," * 400_000 + "1]", "9" * 900_000, '{"a":1,"a":2}', '"\x00"', '"\\ud800"']
+    with visit(api) as browser:
+        path, field, more = _places_of_json(api, browser)[name]
+        for text in hostile:
+            answer = post(browser, path, {field: text, **more})
+            assert answer.status_code < 500, (answer.status_code, text[:20], answer.text[-500:])
+            if name in ("fork", "settle", "configuration") and len(text) > 20:
+                assert answer.status_code in (400, 413, 422), (answer.status_code, text[:20])
+
+
+def test_a_form_is_short_plain_and_in_utf_8(api: Api) -> None:
+    with visit(api) as browser:
+        many = post(browser, "/ui/jobs", {f"f{one}": "" for one in range(300)} | {"input": "x"})
+        assert (many.status_code, "at most 200 fields" in many.text) == (413, True)
+        own = {"Origin": api.url}
+        files = {"input": (None, "x")}
+        assert browser.post("/ui/jobs", files=files, headers=own).status_code == 415
+        token = token_in(browser.get("/ui/jobs"))
+        kind = {"Content-Type": "multipart/form-data; boundary=b; charset=punycode"}
+        part = f'--b\r\nContent-Disposition: form-data; name="token"\r\n\r\n{token}\r\n--b--\r\n'
+        assert browser.post("/ui/batches", content=part, headers={**own, **kind}).status_code == 415
+        kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-16"}
+        assert browser.post("/ui/jobs", content=f"token={token}", headers={**own, **kind}).status_code == 415

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.fields import content_of, fields_in
 from planq.api.page.frame.words import SHOWN_CHARS, batch_state, cost, dollars, inert, markdown, pretty
 from planq.shared.domain.errors import InvalidRequest
@@ -75,7 +76,7 @@ def test_a_form_gives_what_the_schema_wants() -> None:
     ],
 )
 def test_a_field_that_cannot_be_read_says_so(name: str, text: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"{name}: expected"):
+    with pytest.raises((InvalidRequest, HttpRefusal), match=f"{name}: expected"):
         content_of(SCHEMA, {f"field.{name}": text})
 
 
