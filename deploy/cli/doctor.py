@@ -39,6 +39,10 @@ _CHECK_SECONDS = 60
 """A worker's libraries take two seconds to load, on a busy machine many more."""
 
 _START = "start `planq up`"
+
+_MOST_CHARS = 2_000
+"""Maximum length of a line; statements to run are printed whole."""
+
 T = TypeVar("T")
 
 _MOST_LAG_MS = 1_000
@@ -91,9 +95,9 @@ def _show(finding: CheckResult) -> None:
     mark, style = {True: ("ok", "green"), False: ("not ok", "red"), None: ("-", "dim")}[finding.ok]
     if finding.ok and finding.advice:
         mark, style = "warning", "yellow"
-    out.print(f"{mark:<7} {as_line(finding.name, 60):<20} {as_line(finding.found, 400)}", style=style)
+    out.print(f"{mark:<7} {as_line(finding.name, 60):<20} {as_line(finding.found, _MOST_CHARS)}", style=style)
     if finding.advice:
-        out.print(f"{'':<7} {'':<20} → {as_line(finding.advice, 400)}")
+        out.print(f"{'':<7} {'':<20} → {as_line(finding.advice, _MOST_CHARS)}")
 
 
 def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[CheckResult]:
@@ -252,7 +256,7 @@ def _unseen(names: Iterable[str], lacking: str) -> Iterator[CheckResult]:
 def _database(settings: Settings) -> CheckResult:
     import psycopg
 
-    from planq.shared.store.schema import server_connection
+    from planq.shared.store.schema import corrections, server_connection, wrong_settings
 
     try:
         if not settings.database_url:
@@ -260,13 +264,18 @@ def _database(settings: Settings) -> CheckResult:
         url, pooled_schema = settings.require_database(), settings.pooled_schema
         with server_connection(url, pooled_schema, patience_seconds=_PATIENCE_SECONDS) as connection:
             version = connection.info.parameter_status("server_version")
+            wrong = wrong_settings(connection, pooled_schema)
+            advice = f"as the role's owner, run: {corrections(connection, wrong)}" if wrong else ""
     except Misconfigured as error:
         return CheckResult("database", False, error.message, f"{_START}, or set DATABASE_URL")
     except psycopg.Error as error:
         place = without_password(settings.database_url)
         advice = f"check DATABASE_URL and that the server runs, or unset it and {_START}"
         return CheckResult("database", False, f"no answer from {place}: {_first_line(error)}", advice)
-    return CheckResult("database", True, f"PostgreSQL {version} at {without_password(settings.database_url)}")
+    found = f"PostgreSQL {version} at {without_password(settings.database_url)}"
+    if wrong:
+        found += f"; its sessions have {', '.join(f'{name} = {value}' for name, (value, _) in wrong.items())}"
+    return CheckResult("database", True, found, advice)
 
 
 def _schema(settings: Settings) -> CheckResult:

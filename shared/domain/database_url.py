@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 SCHEMA = "planq"
 """Where planq's tables and functions stand unless PLANQ_SCHEMA says otherwise."""
 
+RELIED_ON: Mapping[str, str] = {
+    # The statements read few rows each; compiling one takes ten times as long as running it.
+    "jit": "off",
+    # psycopg reads no other form of times and intervals, and SQL that makes JSON writes what it is set to.
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "client_encoding": "UTF8",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    # The guards of the transition functions read what others committed while they waited for a lock.
+    "default_transaction_isolation": "read committed",
+}
+"""The settings that planq relies on in each of its sessions, whatever the server, database or role sets."""
+
 
 def in_schema(database_url: str, schema: str) -> str:
-    """Return a URL of libpq whose connections find and create everything in `schema`; its other options stay."""
+    """Return a URL of libpq whose sessions work in `schema` with those of `RELIED_ON`; its other options stay."""
     place, _, query = database_url.partition("?")
-    option = quote(f"-csearch_path={schema}", safe="")
     parameters = [parameter for parameter in query.split("&") if parameter]
     kept = [parameter for parameter in parameters if not parameter.startswith("options=")]
-    # The last of two options counts, so it follows those that are given.
+    # The last of two options counts, so ours follow those that are given.
     given = [parameter.removeprefix("options=") for parameter in parameters if parameter not in kept]
-    return f"{place}?{'&'.join([*kept, 'options=' + '%20'.join([*given, option])])}"
+    ours = [_option(name, value) for name, value in {**RELIED_ON, "search_path": schema}.items()]
+    return f"{place}?{'&'.join([*kept, 'options=' + '%20'.join([*given, *ours])])}"
+
+
+def _option(name: str, value: str) -> str:
+    escaped = value.replace(" ", "\\ ")
+    return quote(f"-c{name}={escaped}", safe="")

@@ -7,7 +7,7 @@ Tables that began from another baseline than this release's have its digest in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -15,6 +15,7 @@ from importlib import resources
 import psycopg
 from psycopg.rows import TupleRow
 
+from planq.shared.domain.database_url import RELIED_ON
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 HEAD = "0100"
@@ -89,7 +90,7 @@ def server_connection(
     """Return a connection to a server that planq can work on, by a way that it can work on; raises psycopg's errors.
 
     Raises `Misconfigured` for a server that is too old, and for a pooler that the settings do not know of, or whose
-    connections work in another schema than `pooled_schema` (`Settings.pooled_schema`).
+    sessions have other settings than planq relies on (`pooled_schema`: `Settings.pooled_schema`).
     """
     try:
         connection = psycopg.connect(
@@ -113,17 +114,51 @@ def _require_way(connection: psycopg.Connection[TupleRow], pooled_schema: str | 
 
     A pooler tells each client an identity of its own, for cancellations; the server says another.
     """
-    ((process, schema),) = connection.execute("SELECT pg_backend_pid(), current_schema()").fetchall()
     if pooled_schema is None:
-        if process != connection.info.backend_pid:
+        if connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,):
             raise Misconfigured(_POOLER)
-    elif schema != pooled_schema:
-        info = connection.info
+        return
+    wrong = wrong_settings(connection, pooled_schema)
+    if wrong.keys() - FOR_SPEED:
+        found = ", ".join(f"{name} = {value}" for name, (value, _) in wrong.items())
         raise Misconfigured(
-            f"the pooler's connections work in the schema {schema or 'of no name'}, expected {pooled_schema}; as its "
-            f'owner, run: ALTER ROLE "{info.user}" IN DATABASE "{info.dbname}" SET search_path = {pooled_schema} '
-            "(a pooler passes no option of a connection on), then have the pooler reconnect"
+            f"the pooler's sessions have settings planq cannot rely on ({found}), and a pooler passes no option "
+            f"of a connection on; as the role's owner, run: {corrections(connection, wrong)} then have the pooler "
+            "reconnect"
         )
+
+
+FOR_SPEED = frozenset({"jit"})
+"""Settings of a session that cost time where they are wrong, and break nothing."""
+
+_SAME = {("DateStyle", "ISO"): ("ISO, ",), ("TimeZone", "UTC"): ("Etc/UTC", "GMT", "Etc/GMT")}
+"""How else a server may say a value: a text that it is, or begins with."""
+
+
+def wrong_settings(connection: psycopg.Connection[TupleRow], schema: str | None = None) -> dict[str, tuple[str, str]]:
+    """Return the settings of a session that are not as planq relies on them: what is found, what is expected.
+
+    With a `schema` its search path is one of them: it must lead there first.
+    """
+    names = list(RELIED_ON)
+    rows = connection.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (names,)).fetchall()
+    found = {str(name): str(value) for name, value in rows}
+    wrong = {
+        name: (found[name], value)
+        for name, value in RELIED_ON.items()
+        if name in found and found[name] != value and not found[name].startswith(_SAME.get((name, value), ()))
+    }
+    if schema is not None:
+        row = connection.execute("SELECT current_schema(), current_setting('search_path')").fetchone()
+        if row is not None and row[0] != schema:
+            wrong["search_path"] = (str(row[1]), schema)
+    return wrong
+
+
+def corrections(connection: psycopg.Connection[TupleRow], wrong: Mapping[str, tuple[str, str]]) -> str:
+    """Return the statements that give the role of a connection the settings that are expected."""
+    role = f'ALTER ROLE "{connection.info.user}" IN DATABASE "{connection.info.dbname}"'
+    return " ".join(f"{role} SET {name} = '{value}';" for name, (_, value) in wrong.items())
 
 
 def require_server(version: int) -> None:

@@ -53,6 +53,7 @@ MEASUREMENTS = {
     "B27": "tests.bench.history.measuring",
     "B28": "tests.bench.pooler",
     "B29": "tests.bench.insights",
+    "B30": "tests.bench.stock_server",
     "startup": "tests.bench.startup",
     "walk": "tests.bench.walk",
     "storage": "tests.bench.storage",

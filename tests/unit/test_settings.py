@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import quote
 
 import pytest
 from pydantic import ValidationError
@@ -11,6 +12,13 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.environment import load_settings, variables_of
 from planq.shared.settings import Settings
+
+_OPTIONS = quote(
+    "-cjit=off -cDateStyle=ISO -cIntervalStyle=postgres -cTimeZone=UTC -cclient_encoding=UTF8 -cbytea_output=hex "
+    "-cextra_float_digits=1 -cstandard_conforming_strings=on -cdefault_transaction_isolation=read\\ committed "
+    "-csearch_path=planq",
+    safe="",
+)
 
 IMPOSSIBLE = [
     ("PLANQ_MODEL", "gpt-4o", "openai:<model>"),
@@ -172,11 +180,11 @@ def test_a_schema_has_the_name_of_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("postgresql://h/d", "postgresql://h/d?options=-csearch_path%3Dplanq"),
-        ("postgresql://h/d?port=1", "postgresql://h/d?port=1&options=-csearch_path%3Dplanq"),
+        ("postgresql://h/d", f"postgresql://h/d?options={_OPTIONS}"),
+        ("postgresql://h/d?port=1", f"postgresql://h/d?port=1&options={_OPTIONS}"),
         (
-            "postgresql://h/d?options=-cjit%3Doff&port=1",
-            "postgresql://h/d?port=1&options=-cjit%3Doff%20-csearch_path%3Dplanq",
+            "postgresql://h/d?options=-cwork_mem%3D8MB&port=1",
+            f"postgresql://h/d?port=1&options=-cwork_mem%3D8MB%20{_OPTIONS}",
         ),
     ],
 )
@@ -189,5 +197,5 @@ def test_behind_a_pooler_no_option_is_asked_for_but_of_the_server_itself() -> No
     settings = Settings(database_url="postgresql://pooler/d", listen_url="postgresql://server/d")
 
     assert settings.require_database() == "postgresql://pooler/d"
-    assert settings.require_server() == "postgresql://server/d?options=-csearch_path%3Dplanq"
+    assert settings.require_server() == f"postgresql://server/d?options={_OPTIONS}"
     assert (settings.pooled_schema, Settings().pooled_schema) == ("planq", None)

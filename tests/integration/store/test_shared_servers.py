@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -35,6 +37,28 @@ def pooler(database_url: str) -> Iterator[PgBouncer]:
         made.start()
         yield made
         made.stop()
+
+
+STRANGE = {
+    "DateStyle": "SQL, DMY",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "Asia/Kolkata",
+    "client_encoding": "LATIN1",
+    "bytea_output": "escape",
+    "extra_float_digits": "-3",
+    "standard_conforming_strings": "off",
+    "default_transaction_isolation": "serializable",
+    "jit": "on",
+    "jit_above_cost": "0",
+}
+"""What a role may set for its sessions, none of which planq can work with as it is."""
+
+
+def set_for_the_role(database_url: str, settings: Mapping[str, str]) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for name, value in settings.items():
+            role = f"ALTER ROLE planq IN DATABASE {connection.info.dbname}"
+            connection.execute(f"{role} SET {name} = '{value}'".encode())
 
 
 def carried_out(stack: Stack) -> Any:
@@ -93,7 +117,7 @@ def test_a_pooler_that_planq_was_not_told_of_is_refused_by_name(database_url: st
 def test_a_pooler_whose_connections_work_elsewhere_is_refused_with_what_to_run(
     database_url: str, pooler: PgBouncer
 ) -> None:
-    with pytest.raises(Misconfigured, match="SET search_path = shop"):
+    with pytest.raises(Misconfigured, match="SET search_path = 'shop'"):
         schema.require_schema(pooler.url_of(database_url), "shop")
 
 
@@ -112,3 +136,60 @@ def test_jobs_are_carried_out_through_a_pooler(
         listening = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'planq-listen' AND datname = %s"
         name = connection.info.dbname
         assert connection.execute(listening, (name,)).fetchone() != (0,)
+
+
+def test_the_settings_of_a_role_change_nothing(
+    empty_database_url: str, make_stack: Callable[..., Stack], valkey_url: str
+) -> None:
+    """`DateStyle = SQL, DMY` made each read of a time fail; compiling `planq_tally` took half of all SQL time."""
+    set_for_the_role(empty_database_url, STRANGE)
+    url = Settings(database_url=empty_database_url).require_database()
+    assert migrate.upgrade(url) == (None, schema.needed())
+    with psycopg.connect(empty_database_url) as connection:
+        assert schema.wrong_settings(connection).keys() == STRANGE.keys() - {"jit_above_cost"}
+    with psycopg.connect(url) as connection:
+        assert schema.wrong_settings(connection) == {}
+
+    stack = make_stack(empty_database_url, valkey_url)
+    stack.start()
+    job = carried_out(stack)
+
+    assert job["status"] == "completed"
+    assert job["created_at"].endswith("+00:00")
+
+
+def test_settings_behind_a_pooler_that_planq_cannot_work_with_are_named_with_what_to_run(
+    database_url: str, pooler: PgBouncer
+) -> None:
+    through = pooler.url_of(database_url)
+    set_for_the_role(database_url, {**STRANGE, "search_path": "shop"})
+    env = {"DATABASE_URL": through, "PLANQ_LISTEN_URL": database_url}
+
+    with pytest.raises(Misconfigured, match="DateStyle = SQL, DMY") as refused:
+        schema.require_schema(through, "planq")
+    doctor = CliRunner().invoke(create_app(), ["doctor"], env=env)
+    run = re.findall(r"ALTER ROLE [^;]*;", refused.value.message)
+
+    assert "SET DateStyle = 'ISO'" in doctor.stdout
+    assert len(run) == len(STRANGE.keys() - {"jit_above_cost"}) + 1
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for statement in run:
+            connection.execute(statement.encode())
+    pooler.stop()
+    pooler.start()
+    schema.require_schema(through, "planq")
+
+
+def test_a_pooler_with_jit_is_a_warning_of_the_doctor(database_url: str, pooler: PgBouncer) -> None:
+    through = pooler.url_of(database_url)
+    set_for_the_role(database_url, {"jit": "on", "search_path": "planq"})
+
+    schema.require_schema(through, "planq")
+    done = CliRunner().invoke(
+        create_app(), ["doctor", "--json"], env={"DATABASE_URL": through, "PLANQ_LISTEN_URL": database_url}
+    )
+
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "database"]
+    assert found["ok"]
+    assert "jit = on" in found["found"]
+    assert "SET jit = 'off';" in found["advice"]
