@@ -101,7 +101,7 @@ from planq.shared.store.schedules import Schedules
 from planq.shared.store.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
 from planq.shared.store.streams.followers import StreamStore
 from planq.shared.store.tallies.store import TallyStore
-from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
 from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
 from planq.shared.store.tenants.places import PlaceStore
 from planq.shared.store.webhooks.endpoints import WebhookStore
@@ -226,6 +226,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     batches = failpoints.around("batches", BatchStore(database, new_id()))
     batch_arrived = asyncio.Event()
     channels = ChannelStore(database)
+    ended_sessions = EndedSessions(database)
     waits = JobWaits(settings, tenants, requests, waiters, ongoing, places)
     endings = EndAnnouncer(cancelled, ended, waiters)
     assignments = Assignments(agents, skills, worker_registry)
@@ -253,8 +254,9 @@ def _compose(settings: Settings, database: Database) -> Services:
         tenant_store=TenantStore(database),
         api_keys=ApiKeyStore(database),
         known_keys=known_keys,
-        access=Access(settings.keys, known_keys, is_required=settings.needs_keys),
-        sessions=Sessions(_secrets(settings)),
+        access=Access(settings.keys, known_keys, ended_sessions, is_required=settings.needs_keys),
+        ended_sessions=ended_sessions,
+        sessions=Sessions(_secrets(settings), settings.page_session_seconds),
         ongoing=ongoing,
         requests=requests,
         overview=JobOverview(database),

@@ -59,7 +59,7 @@ from planq.shared.store.overview import JobOverview
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.schedules import Schedules
-from planq.shared.store.tenants.api_keys import ApiKeyStore, KnownKeys
+from planq.shared.store.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
 from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
 from planq.shared.store.webhooks.endpoints import WebhookStore
 from planq.shared.store.webhooks.signing import SigningSecrets
@@ -83,6 +83,7 @@ class Services:
     known_keys: KnownKeys
     access: Access
     sessions: Sessions
+    ended_sessions: EndedSessions
     ongoing: OngoingRequests
     requests: RequestStore
     overview: JobOverview

@@ -257,7 +257,11 @@ class Settings(LearningSettings):
     )
     trusted_proxies: Networks = Field(
         default="",
-        description="Addresses and networks of proxies that may name another such path in `X-Forwarded-Prefix`.",
+        description="Addresses and networks of proxies that may name another such path in `X-Forwarded-Prefix`, and "
+        "whose `X-Forwarded-Proto` or `Forwarded` says whether a client came over TLS.",
+    )
+    page_session_seconds: float = Field(
+        default=43_200.0, ge=60, description="After this time a visitor of the pages has to log in again."
     )
 
     # Webhooks
@@ -582,17 +586,9 @@ class Settings(LearningSettings):
     def secrets(self) -> frozenset[str]:
         """Every secret that the settings hold: nothing that leaves the process may show one."""
         keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
-        addresses = (
-            *(
-                self.database_url,
-                self.listen_url,
-                self.broker_url,
-                self.limits_url,
-                self.payloads,
-                self.web_search_url,
-            ),
-            *(self.model_base_url, self.anthropic_base_url, self.google_base_url),
-        )
+        servers = (self.database_url, self.listen_url, self.broker_url, self.limits_url, self.payloads)
+        models = (self.model_base_url, self.anthropic_base_url, self.google_base_url)
+        addresses = (*servers, self.web_search_url, *models)
         masters = comma_separated(self.secret_keys.get_secret_value())
         return self.keys.union(
             masters, (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)

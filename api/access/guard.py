@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planq.api.access.callers import CALLER
 from planq.api.access.scopes import Access, admitted
-from planq.api.access.sessions import SESSION, UI, Sessions, cookie_of, is_page
+from planq.api.access.sessions import SESSION, UI, PageSession, Sessions, cookie_of, is_page
 from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
-from planq.api.http.prefix import Prefix
+from planq.api.http.prefix import Prefix, below_prefix
 from planq.api.metrics.exposition import Metrics, route_of
 from planq.api.streams.waiting import WAITED
 from planq.shared.domain.errors import PlanqError, TooLarge, capped
@@ -94,7 +94,7 @@ class Guard:
         if not (self._access.is_required or is_proved_there):
             _check_host(scope)
         if is_page(path):
-            session = scope[SESSION] = self._sessions.read(cookie_of(fields), time())
+            session = scope[SESSION] = self._session_of(scope, fields)
             if path not in _OPEN_PAGES and not path.startswith(OPEN_BELOW):
                 scope[CALLER] = visitor = await self._access.visitor(session)
                 # After the caller is known: the page of a refusal leads to what the key does open.
@@ -108,6 +108,10 @@ class Guard:
         if b"idempotency-key" in fields:
             _check_one_key(scope)
         self._check_body(scope["method"], path, fields)
+
+    def _session_of(self, scope: Scope, fields: Fields) -> PageSession | None:
+        name = self._sessions.cookie_name(below_prefix(""), is_secure=scope["scheme"] == "https")
+        return self._sessions.read(cookie_of(fields, name), time())
 
     def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")

@@ -16,7 +16,7 @@ from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.errors import Unauthorized
 from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
-from planq.shared.store.tenants.api_keys import KnownKey, KnownKeys
+from planq.shared.store.tenants.api_keys import EndedSessions, KnownKey, KnownKeys
 
 _ADMIN = frozenset({KeyScope.ADMIN})
 
@@ -69,11 +69,12 @@ _HOW = "expected the header Authorization: Bearer <key>"
 class Access:
     """Finds out who asks. Without `is_required` a request that brings no key comes from this machine's own people."""
 
-    def __init__(self, keys: Collection[str], known: KnownKeys, *, is_required: bool) -> None:
+    def __init__(self, keys: Collection[str], known: KnownKeys, ended: EndedSessions, *, is_required: bool) -> None:
         """`keys` are those of the settings, which speak for the tenant `default` and have all scopes."""
         everything = Caller(TENANT, frozenset(KeyScope), None, _OF_SETTINGS)
         self._fixed = {key_digest(key): everything for key in keys}
         self._known = known
+        self._ended = ended
         self.is_required = is_required
 
     async def caller(self, method: str, path: str, authorization: str | None) -> Caller:
@@ -97,7 +98,9 @@ class Access:
         if not self.is_required:
             return LOCAL
         if session is None or session.digest is None:
-            raise Unauthorized("expected a session, found none, or one that has ended; log in with a key")
+            raise _no_session()
+        if await self._ended.has(session.nonce):
+            raise _no_session()
         caller = self._fixed.get(session.digest)
         if caller is None:
             found = self._known.peek(session.digest) or await self._known.find(session.digest)
@@ -118,6 +121,10 @@ class Access:
                 raise _malformed(key)
             found = await self._known.find(digest)
         return caller_by(found)
+
+
+def _no_session() -> Unauthorized:
+    return Unauthorized("expected a session, found none, or one that has ended; log in with a key")
 
 
 def caller_by(found: KnownKey | None) -> Caller:

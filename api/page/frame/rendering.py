@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from planq.api.access.callers import CALLER, Caller
 from planq.api.access.scopes import opening_of
-from planq.api.access.sessions import COOKIE, LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
+from planq.api.access.sessions import LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.api.http.prefix import below_prefix
 from planq.api.page.frame import words
 from planq.api.page.frame.assets import asset_url
@@ -121,8 +121,9 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
     if is_packed:
         response.headers["Content-Encoding"] = "gzip"
     response.headers["Cache-Control"] = "no-store"
-    if given is None or given.ends_at - now < LIFETIME_SECONDS / 2:
-        keep(request, response, session._replace(ends_at=int(now) + LIFETIME_SECONDS))
+    renewed = sessions.renewed(session, now)
+    if given is None or (given.ends_at - now < LIFETIME_SECONDS / 2 and renewed.ends_at > given.ends_at):
+        keep(request, response, renewed)
     return response
 
 
@@ -144,12 +145,13 @@ def home_of(who: Caller) -> str:
 
 def keep(request: Request, response: Response, session: PageSession | None) -> None:
     """Let the browser keep a session; None lets it forget the one that it has."""
+    sessions, is_secure = sessions_of(request), request.scope["scheme"] == "https"
     response.set_cookie(
-        COOKIE,
-        "" if session is None else sessions_of(request).text(session),
+        sessions.cookie_name(below_prefix(""), is_secure=is_secure),
+        "" if session is None else sessions.text(session),
         max_age=0 if session is None else LIFETIME_SECONDS,
         path=below_prefix("/"),
-        secure=request.url.scheme == "https",
+        secure=is_secure,
         httponly=True,
         samesite="strict",
     )

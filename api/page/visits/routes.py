@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from planq.api.access.callers import LOCAL, Caller
 from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
-from planq.api.deps import Use
+from planq.api.deps import Services, Use
 from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.assets import assets
 from planq.api.page.frame.rendering import home_of, is_open, keep, page, session_of
@@ -57,6 +57,7 @@ async def post_login(request: Request, services: Use) -> Response:
     except (Unauthorized, HttpRefusal) as error:
         message = error.message if isinstance(error, Unauthorized) else str(error.detail)
         return page(request, "login.html", status=403, next=fields.get("next", ""), refused=message)
+    await _end(services, request)
     session = services.sessions.begin(digest, time())
     response = RedirectResponse(_way_on(fields.get("next", ""), await services.access.visitor(session)), 303)
     keep(request, response, session)
@@ -64,11 +65,18 @@ async def post_login(request: Request, services: Use) -> Response:
 
 
 @visit_routes.post(f"{UI}/logout")
-async def post_logout(request: Request) -> Response:
-    """End the session in this browser."""
+async def post_logout(request: Request, services: Use) -> Response:
+    """End the session, wherever its cookie is."""
+    await _end(services, request)
     response = seen("/login")
     keep(request, response, None)
     return response
+
+
+async def _end(services: Services, request: Request) -> None:
+    session = session_of(request)
+    if session is not None and session.digest is not None:
+        await services.ended_sessions.end(session.nonce, services.sessions.last_end(session))
 
 
 def _way_on(wanted: str, who: Caller) -> str:

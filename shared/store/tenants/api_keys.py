@@ -98,6 +98,21 @@ class ApiKeyStore:
         return StoredKey.of(row)
 
 
+class EndedSessions:
+    """The sessions of pages that were ended before their time, by what tells one from another (`nonce`)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def end(self, nonce: bytes, until: int) -> None:
+        """End a session, which would have ended by itself at `until` (seconds of Unix time). Idempotent."""
+        await self._database.execute("end_session", nonce=nonce, until=until)
+
+    async def has(self, nonce: bytes) -> bool:
+        """Return whether a session was ended; raises `DatabaseUnavailable`."""
+        return await self._database.fetch_one("look_up_ended_session", nonce=nonce) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class KnownKey:
     """A key as a request is checked by it; `ended` says why it is good no more, None for one that is good."""

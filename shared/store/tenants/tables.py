@@ -50,6 +50,15 @@ class ApiKeyRow(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
+class EndedSessionRow(SQLModel, table=True):
+    """A session of the pages that was ended before the time at which it would have ended by itself."""
+
+    __tablename__ = "ended_sessions"
+    __table_args__ = (Index("ix_ended_sessions_until", "until"),)
+    nonce: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    until: datetime = time_column(nullable=False)
+
+
 class SecretRow(SQLModel, table=True):
     """A tenant's secret, `sealed` under a key of its own that the master key `key_id` has wrapped.
 

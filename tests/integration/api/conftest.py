@@ -178,7 +178,7 @@ class Api:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1_024)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        plain = {"lifespan": "on", "ws": "none", "access_log": False, "log_config": None}
+        plain = {"lifespan": "on", "ws": "none", "access_log": False, "log_config": None, "proxy_headers": False}
         config = uvicorn.Config(self.app, **(plain if server is None else server))
         config.timeout_graceful_shutdown = 5
         self._server = uvicorn.Server(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import time
 from typing import Any
 
 import httpx
@@ -370,3 +371,74 @@ def test_a_form_is_short_plain_and_in_utf_8(api: Api) -> None:
         assert browser.post("/ui/batches", content=part, headers={**own, **kind}).status_code == 415
         kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-16"}
         assert browser.post("/ui/jobs", content=f"token={token}", headers={**own, **kind}).status_code == 415
+
+
+def test_a_copied_cookie_is_worth_nothing_after_the_logout(locked_api: Api) -> None:
+    with log_in(locked_api, KEY) as browser, visit(locked_api) as thief:
+        thief.cookies.update(browser.cookies)
+        assert thief.get("/ui/jobs").url.path == "/ui/jobs"
+        post(browser, "/ui/logout", {})
+        assert browser.get("/ui/jobs").url.path == "/ui/login"
+        assert thief.get("/ui/jobs").url.path == "/ui/login"
+        assert thief.get("/ui/events", headers={"Accept": "text/event-stream"}).status_code == 401
+    with log_in(locked_api, KEY) as browser, visit(locked_api) as thief:
+        thief.cookies.update(browser.cookies)
+        token = token_in(browser.get("/ui/jobs"))
+        browser.post("/ui/login", data={"token": token, "key": KEY}, headers={"Origin": locked_api.url})
+        assert browser.get("/ui/jobs").url.path == "/ui/jobs"
+        assert thief.get("/ui/jobs").url.path == "/ui/login", "a new login ends what was before it"
+
+
+def test_a_session_ends_hours_after_its_login_although_it_is_renewed(locked_api: Api) -> None:
+    sessions = locked_api.app.state.services.sessions
+    most = locked_api.settings.page_session_seconds
+    with log_in(locked_api, KEY) as browser:
+        (cookie,) = browser.cookies.jar
+        session = sessions.read(cookie.value, time())
+        for age, place in ((most - 60, "/ui/jobs"), (most + 1, "/ui/login")):
+            old = session._replace(begun_at=int(time() - age), ends_at=int(time()) + 3_600)
+            browser.cookies.clear()
+            browser.cookies.set(cookie.name, sessions.text(old))
+            assert browser.get("/ui/jobs").url.path == place
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"X-Forwarded-Proto": "https"}, {"Forwarded": 'for=192.0.2.60;proto=https;host=planq.example, for="10.0.0.1"'}],
+)
+def test_behind_tls_of_a_trusted_proxy_the_cookie_is_sent_over_tls_alone(make_api: MakeApi, told: Any) -> None:
+    api = make_api(api_keys=KEY, trusted_proxies="127.0.0.1")
+    with httpx.Client(base_url=api.url, trust_env=False) as browser:
+        begun = browser.get("/ui/login", headers=told)
+        cookie = begun.headers["set-cookie"]
+        assert cookie.startswith("__Host-planq_session_")
+        assert ("; Secure" in cookie, "; Path=/;" in cookie, "Domain" in cookie) == (True, True, False)
+        sent = {"Cookie": cookie.partition(";")[0], "Origin": api.url, **told}
+        form = {"token": token_in(begun), "key": KEY}
+        opened = browser.post("/ui/login", data=form, headers=sent).headers["set-cookie"].partition(";")[0]
+        assert browser.get("/ui/jobs", headers={**told, "Cookie": opened}).status_code == 200
+        plain = opened.removeprefix("__Host-")
+        for cookie, more in ((plain, told), (opened, {}), (plain, {})):
+            opens = browser.get("/ui/jobs", headers={**more, "Cookie": cookie}).status_code == 200
+            assert opens == (cookie == plain and not more), "a cookie of another name is none"
+        prefixed = browser.get("/ui/login", headers={**told, "X-Forwarded-Prefix": "/desk"}).headers["set-cookie"]
+        assert (prefixed.startswith("__Secure-planq_session_"), "; Path=/desk/;" in prefixed) == (True, True)
+
+
+def test_who_is_no_trusted_proxy_does_not_say_that_a_client_came_over_tls(make_api: MakeApi) -> None:
+    told = {"X-Forwarded-Proto": "https", "Forwarded": "proto=https"}
+    for settings in ({}, {"trusted_proxies": "10.0.0.0/8"}):
+        cookie = make_api(**settings).http.get("/ui/jobs", headers=told).headers["set-cookie"]
+        assert cookie.startswith("planq_session_")
+        assert "Secure" not in cookie
+
+
+def test_two_installations_on_one_host_keep_their_sessions_apart(make_api: MakeApi, locked_api: Api) -> None:
+    other = make_api(api_keys="another-key")
+    with log_in(locked_api, KEY) as browser:
+        browser.base_url = other.url
+        page = browser.get("/ui/login")
+        browser.post("/ui/login", data={"token": token_in(page), "key": "another-key"})
+        assert browser.get("/ui/jobs").url.path == "/ui/jobs"
+        browser.base_url = locked_api.url
+        assert browser.get("/ui/jobs").url.path == "/ui/jobs"

@@ -70,9 +70,16 @@ class KnownKeys:
         return self._keys.get(digest)
 
 
+class EndedSessions:
+    """The sessions that somebody has ended."""
+
+    async def has(self, nonce: bytes) -> bool:
+        return False
+
+
 def caller(authorization: str | None, known: KnownKey | None = GOOD, path: str = "/jobs", **given: Any) -> Caller:
     keys = KnownKeys({} if known is None else {KEY: known})
-    access = Access(given.get("keys", ()), keys, is_required=given.get("is_required", True))
+    access = Access(given.get("keys", ()), keys, EndedSessions(), is_required=given.get("is_required", True))
     return asyncio.run(access.caller("GET", path, authorization))
 
 
@@ -90,7 +97,7 @@ def test_a_key_says_who_asks() -> None:
 
 def test_keys_of_the_settings_are_the_default_tenants_with_all_scopes_and_are_looked_for_nowhere() -> None:
     known = KnownKeys(None)
-    access = Access(["one", "two"], known, is_required=True)
+    access = Access(["one", "two"], known, EndedSessions(), is_required=True)
 
     found = asyncio.run(access.caller("GET", "/tenants", "Bearer two"))
 
@@ -136,7 +143,7 @@ def test_what_is_no_good_key_is_refused_with_what_is_wrong_with_it(
 
 def test_only_a_key_of_the_right_form_is_looked_for() -> None:
     known = KnownKeys(None)
-    access = Access((), known, is_required=True)
+    access = Access((), known, EndedSessions(), is_required=True)
 
     for text in (f"Bearer {KEY[:-1]}", "Bearer sk-other", "Bearer", "Basic x"):
         with pytest.raises(Unauthorized):

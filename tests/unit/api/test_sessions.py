@@ -43,5 +43,27 @@ def test_a_token_is_good_for_its_own_session_alone() -> None:
 
 
 def test_the_cookie_is_found_among_others() -> None:
-    assert cookie_of({b"cookie": b"a=1; planq_session=xyz; b=2"}) == "xyz"
-    assert cookie_of({b"cookie": b"a=1"}) == cookie_of({}) == cookie_of({b"cookie": b"\xff\x00=;;"}) == ""
+    assert cookie_of({b"cookie": b"a=1; planq_session=xyz; b=2"}, "planq_session") == "xyz"
+    for fields in ({b"cookie": b"a=1"}, {}, {b"cookie": b"\xff\x00=;;"}):
+        assert cookie_of(fields, "planq_session") == ""
+
+
+def test_a_session_ends_for_good_however_it_is_renewed() -> None:
+    sessions = Sessions(["master"], 3 * LIFETIME_SECONDS)
+    session, now = sessions.begin(b"d" * 32, NOW), NOW
+    for _ in range(20):
+        now = min(now + LIFETIME_SECONDS / 2, NOW + 3 * LIFETIME_SECONDS - 1)
+        assert sessions.read(sessions.text(session), now) == session
+        session = sessions.renewed(session, now)
+    assert sessions.read(sessions.text(session), NOW + 3 * LIFETIME_SECONDS) is None
+    assert Sessions(["master"], LIFETIME_SECONDS).read(sessions.text(session), now) is None, "a shorter one counts"
+
+
+def test_the_name_of_a_cookie_is_of_one_installation_and_says_how_it_is_sent() -> None:
+    other = Sessions(["master", "postgresql://planq:5433"])
+    plain = OURS.cookie_name("", is_secure=False)
+
+    assert plain != other.cookie_name("", is_secure=False)
+    assert plain == Sessions(["master", "postgresql://planq"]).cookie_name("", is_secure=False)
+    assert OURS.cookie_name("", is_secure=True) == f"__Host-{plain}"
+    assert OURS.cookie_name("/planq", is_secure=True) == f"__Secure-{plain}"

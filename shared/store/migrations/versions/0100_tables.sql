@@ -58,6 +58,35 @@ CREATE SEQUENCE jobs_ended_failed;
 
 CREATE SEQUENCE jobs_ended_cancelled;
 
+CREATE TABLE workers (
+    id UUID NOT NULL,
+    name TEXT NOT NULL,
+    lanes TEXT[] NOT NULL,
+    planners TEXT[],
+    capacity INTEGER DEFAULT 0 NOT NULL,
+    bulk_capacity INTEGER DEFAULT 0 NOT NULL,
+    has_processes BOOLEAN DEFAULT false NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    lag_ms INTEGER DEFAULT 0 NOT NULL,
+    in_flight INTEGER DEFAULT 0 NOT NULL,
+    late_outcomes BIGINT DEFAULT 0 NOT NULL,
+    counts JSON,
+    missing TEXT[],
+    process TEXT,
+    lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
+    only_priority TEXT,
+    CONSTRAINT pk_workers PRIMARY KEY (id)
+);
+
+CREATE TABLE tools (
+    name TEXT NOT NULL,
+    definition JSON NOT NULL,
+    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tools PRIMARY KEY (name)
+);
+
 CREATE TABLE agents (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -274,6 +303,14 @@ CREATE TABLE tenants (
 
 CREATE INDEX ix_tenants_learning ON tenants (id) WHERE config->>'insights' IN ('shadow', 'on');
 
+CREATE TABLE ended_sessions (
+    nonce BYTEA NOT NULL,
+    until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_ended_sessions PRIMARY KEY (nonce)
+);
+
+CREATE INDEX ix_ended_sessions_until ON ended_sessions (until);
+
 CREATE UNLOGGED TABLE tenant_places (
     tenant_id TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -308,35 +345,6 @@ CREATE UNLOGGED TABLE rate_marks (
 );
 
 CREATE INDEX ix_rate_marks_channel ON rate_marks (tenant_id, channel, channel_number);
-
-CREATE TABLE workers (
-    id UUID NOT NULL,
-    name TEXT NOT NULL,
-    lanes TEXT[] NOT NULL,
-    planners TEXT[],
-    capacity INTEGER DEFAULT 0 NOT NULL,
-    bulk_capacity INTEGER DEFAULT 0 NOT NULL,
-    has_processes BOOLEAN DEFAULT false NOT NULL,
-    version TEXT DEFAULT '' NOT NULL,
-    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    lag_ms INTEGER DEFAULT 0 NOT NULL,
-    in_flight INTEGER DEFAULT 0 NOT NULL,
-    late_outcomes BIGINT DEFAULT 0 NOT NULL,
-    counts JSON,
-    missing TEXT[],
-    process TEXT,
-    lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
-    only_priority TEXT,
-    CONSTRAINT pk_workers PRIMARY KEY (id)
-);
-
-CREATE TABLE tools (
-    name TEXT NOT NULL,
-    definition JSON NOT NULL,
-    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tools PRIMARY KEY (name)
-);
 
 CREATE TABLE payloads (
     hash BYTEA NOT NULL,
@@ -400,6 +408,17 @@ CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
 CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
 
 CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+
+CREATE TABLE worker_tools (
+    worker_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    CONSTRAINT pk_worker_tools PRIMARY KEY (worker_id, name),
+    CONSTRAINT fk_worker_tools_worker_id FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_worker_tools_name ON worker_tools (name);
 
 CREATE TABLE job_actions (
     id UUID NOT NULL,
@@ -514,39 +533,6 @@ CREATE UNIQUE INDEX uq_conversations_first_source_id ON conversations (tenant_id
 
 CREATE UNIQUE INDEX uq_conversations_thread ON conversations (tenant_id, channel, thread);
 
-CREATE TABLE endpoints (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    url TEXT NOT NULL,
-    events TEXT[] NOT NULL,
-    description TEXT DEFAULT '' NOT NULL,
-    is_disabled BOOLEAN DEFAULT false NOT NULL,
-    disabled_reason TEXT,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_endpoints PRIMARY KEY (id),
-    CONSTRAINT fk_endpoints_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
-);
-
-CREATE INDEX ix_endpoints_listing ON endpoints (tenant_id, id);
-
-CREATE TABLE channels (
-    tenant_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    kind channel_kind NOT NULL,
-    config JSON NOT NULL,
-    knows_repeats BOOLEAN DEFAULT false NOT NULL,
-    secret_hash TEXT,
-    paused_until TIMESTAMP WITH TIME ZONE,
-    problem TEXT,
-    polled_by UUID,
-    polled_until TIMESTAMP WITH TIME ZONE,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_channels PRIMARY KEY (tenant_id, name),
-    CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
-);
-
 CREATE TABLE insight_sources (
     insight_id UUID NOT NULL,
     job_id UUID NOT NULL,
@@ -608,16 +594,38 @@ CREATE TABLE tenant_secrets (
     CONSTRAINT fk_tenant_secrets_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE TABLE worker_tools (
-    worker_id UUID NOT NULL,
-    name TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    version TEXT DEFAULT '' NOT NULL,
-    CONSTRAINT pk_worker_tools PRIMARY KEY (worker_id, name),
-    CONSTRAINT fk_worker_tools_worker_id FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
+CREATE TABLE endpoints (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    url TEXT NOT NULL,
+    events TEXT[] NOT NULL,
+    description TEXT DEFAULT '' NOT NULL,
+    is_disabled BOOLEAN DEFAULT false NOT NULL,
+    disabled_reason TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_endpoints PRIMARY KEY (id),
+    CONSTRAINT fk_endpoints_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_worker_tools_name ON worker_tools (name);
+CREATE INDEX ix_endpoints_listing ON endpoints (tenant_id, id);
+
+CREATE TABLE channels (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind channel_kind NOT NULL,
+    config JSON NOT NULL,
+    knows_repeats BOOLEAN DEFAULT false NOT NULL,
+    secret_hash TEXT,
+    paused_until TIMESTAMP WITH TIME ZONE,
+    problem TEXT,
+    polled_by UUID,
+    polled_until TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_channels PRIMARY KEY (tenant_id, name),
+    CONSTRAINT fk_channels_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -725,6 +733,34 @@ CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE 
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
+CREATE TABLE tracebacks (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
+    CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE suspects (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    lane TEXT NOT NULL,
+    group_id UUID NOT NULL,
+    company INTEGER DEFAULT 0 NOT NULL,
+    delays BOOLEAN DEFAULT false NOT NULL,
+    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE,
+    taken_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
+    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
 CREATE TABLE batch_lines (
     batch_id UUID NOT NULL,
     line INTEGER NOT NULL,
@@ -806,6 +842,22 @@ CREATE UNIQUE INDEX uq_conversation_messages_idempotency_key ON conversation_mes
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (conversation_id, source_id) WHERE source_id IS NOT NULL;
 
+CREATE TABLE events (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    data JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_events PRIMARY KEY (xid, sequence),
+    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_events_job_id ON events (job_id, xid);
+
+CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
+
 CREATE TABLE deliveries (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -854,50 +906,6 @@ CREATE INDEX ix_deliveries_order ON deliveries (conversation_id, created_at, id)
 CREATE INDEX ix_deliveries_run_at ON deliveries (run_at) WHERE status IN ('pending', 'sending');
 
 CREATE INDEX ix_deliveries_worker_id ON deliveries (worker_id) WHERE status = 'sending';
-
-CREATE TABLE events (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    data JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_events PRIMARY KEY (xid, sequence),
-    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_events_job_id ON events (job_id, xid);
-
-CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
-
-CREATE TABLE tracebacks (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tracebacks PRIMARY KEY (job_id, round, index, attempt),
-    CONSTRAINT fk_tracebacks_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE TABLE suspects (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    attempt INTEGER DEFAULT 0 NOT NULL,
-    lane TEXT NOT NULL,
-    group_id UUID NOT NULL,
-    company INTEGER DEFAULT 0 NOT NULL,
-    delays BOOLEAN DEFAULT false NOT NULL,
-    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    due_at TIMESTAMP WITH TIME ZONE,
-    taken_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
-    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
 
 CREATE TABLE plans (
     job_id UUID NOT NULL,

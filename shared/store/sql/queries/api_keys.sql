@@ -30,3 +30,12 @@ FROM api_keys k JOIN tenants t ON t.id = k.tenant_id WHERE k.digest = ANY (%(dig
 UPDATE api_keys SET last_used_at = planq_now()
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s
   AND (last_used_at IS NULL OR last_used_at <= planq_now() - interval '1 minute')
+
+-- name: end_session
+-- Ends a session of the pages, and forgets those that would have ended by themselves by now.
+WITH gone AS (DELETE FROM ended_sessions WHERE until <= planq_now())
+INSERT INTO ended_sessions (nonce, until) VALUES (%(nonce)s, to_timestamp(%(until)s)) ON CONFLICT (nonce) DO NOTHING
+
+-- name: look_up_ended_session
+-- Whether a session of the pages was ended.
+SELECT 1 FROM ended_sessions WHERE nonce = %(nonce)s
