@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from planq.api.conversations.messages import Messages
 from planq.api.http.ids import conversation_id_of
@@ -12,6 +13,8 @@ from planq.api.schemas import JobRequest
 from planq.api.submission import Submissions, SubmittedJob
 from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
 from planq.shared.store.conversations.store import Arrival, Inbound
+from planq.shared.store.database import Row
+from planq.shared.store.requests import Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,19 @@ class TurnSubmissions:
         row = await self.messages.conversations.get(tenant_id, conversation_id)
         kept = {} if row["follows_agent"] else row["agent_versions"] or {}
         submission = await self.submissions.builder.build(tenant_id, _kept(body, kept), given)
+        return await self._store_turn(submission, row)
+
+    async def store(self, submission: Submission, conversation_id: UUID | None) -> SubmittedJob:
+        """Store a checked job, as a turn if a conversation is given, and publish its wake-up; raises as `submit`."""
+        if conversation_id is None:
+            return await self.submissions.store(submission)
+        row = await self.messages.conversations.get(submission.tenant_id, conversation_id)
+        return await self._store_turn(submission, row)
+
+    async def _store_turn(self, submission: Submission, row: Row) -> SubmittedJob:
         agent = None if submission.agent is None else NamedAgent(submission.agent, submission.agent_version)
         headers = await self.submissions.let_in(submission)
-        config = (await self.submissions.tenants.of(tenant_id)).config
+        config = (await self.submissions.tenants.of(submission.tenant_id)).config
         # The key is the message's: of the same one in the same conversation there is one, with one job.
         received = await self.messages.receive(
             Inbound(

@@ -1,5 +1,7 @@
 """What may be done again: by a resumed job, by a fork, and by a step whose call was cut off.
 
+    carried         every field of a job's request, for another job with the same request
+    again_of        a new job with the request of another
     fork_of         a new job with the plan of another, and the steps that take over what is done already
     verdict_of      what a person's answer about a call that was cut off means for its step
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from planq.api.plan_checks import allowed_tools, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
@@ -83,6 +86,65 @@ class Fork:
         return self.submission.reuse or {}
 
 
+def carried(job: Row, present: Limits) -> Submission:
+    """Return a new job with the request of another, whose row is `job`: all fields but its plan and its conversation.
+
+    `present` are the tenant's limits now, which none of the job's own may exceed.
+    """
+    kept = Limits.from_json(job["limits"])
+    is_root = job["conversation_id"] is None and job["parent_job_id"] is None
+    return Submission(
+        id=new_id(),
+        tenant_id=job["tenant_id"],
+        input=job["input"],
+        strategy=Strategy(job["strategy"]),
+        priority=Priority(job["priority"]),
+        respond=Respond(job["respond"]),
+        model=job["model"],
+        limits=replace(kept, **{name: min(own, getattr(present, name)) for name, own in asdict(kept).items()}),
+        budget=job["budget"],
+        tools=job["tools"],
+        metadata=job["metadata"],
+        user_id=job["user_id"],
+        agent=job["agent_name"],
+        agent_version=job["agent_version"],
+        skill_versions=job["skill_versions"],
+        action=job["action"],
+        with_=job["with_input"],
+        loop=job["loop_block"],
+        callback_url=job["callback_url"],
+        is_task=job["in_message_flow"] and is_root,
+    )
+
+
+async def again_of(
+    job: Row, tools: Mapping[str, ToolDefinition], present: Limits, *, given: Mapping[str, Any]
+) -> Submission:
+    """Return a new job with the request of another, a caller's plan included, whose row is that of `planned`.
+
+    Agents and skills keep their versions. A conversation that the job reads is read as it is now. `present` and
+    `given` are as for `fork_of`. Raises `Conflict` for a child job, and `PlanInvalid` for a plan that is not valid
+    any more.
+    """
+    if job["parent_job_id"] is not None:
+        raise Conflict(
+            f"job {job['id']} is a child of job {job['parent_job_id']}; run that job again, or fork this one",
+            job_status=JobStatus(job["status"]),
+        )
+    made = carried(job, present)
+    plan = None
+    if job["plan_source"] == "caller":
+        valid = await valid_plan(job["plan_body"], _published(job, tools), tools, made.limits)
+        plan = valid.model_dump(mode="json", exclude_none=True)
+    history_of = None if job["history"] is None else UUID(job["history"]["of"])
+    return replace(made, plan=plan, history_of=history_of, **given)
+
+
+def _published(job: Row, tools: Mapping[str, ToolDefinition]) -> list[str] | None:
+    """Return the only tools that a job may use, without those that no worker publishes any more; None for all."""
+    return None if job["tools"] is None else [name for name in job["tools"] if name in tools]
+
+
 async def fork_of(
     request: ForkRequest,
     job: Row,
@@ -106,45 +168,35 @@ async def fork_of(
     _require_plan(job, request)
     if job["strategy"] == Strategy.PLAN:
         steps = [step for step in steps if step["round"] == 0]
-    text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
-    check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = _limits(request, Limits.from_json(job["limits"]), present)
-    budget = None if request.limits is None else request.limits.checked_budget()
+    made = carried(job, present)
+    if request.input is not None:
+        made = replace(made, input=checked_input(request.input, settings.max_input_bytes))
+    if request.metadata is not None:
+        check_object("metadata", request.metadata, MAX_METADATA_BYTES)
+        made = replace(made, metadata=request.metadata)
+    if request.limits is not None:
+        bounds = request.limits.bounds()
+        lowered = present.lowered(bounds)
+        limits = replace(made.limits, **{name: getattr(lowered, name) for name in bounds})
+        made = replace(made, limits=limits, budget=request.limits.checked_budget() or made.budget)
     raw = job["plan_body"] if request.plan is None else request.plan
-    names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
-    plan = await valid_plan(raw, names, tools, limits)
+    names = _published(job, tools)
+    plan = await valid_plan(raw, names, tools, made.limits)
     if request.from_step is not None and request.from_step >= len(plan.calls):
         raise InvalidRequest(
             f"from_step: expected the index of a step of the new plan, 0 to {len(plan.calls) - 1}; "
             f"found {request.from_step}"
         )
-    work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
+    work = (plan, steps, allowed_tools(names, tools), tools, made.limits.step_timeout_seconds, request.from_step)
     is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
     compiled, reuse, doubts = await off_loop(_compare, *work) if is_long else _compare(*work)
     if doubts and not (request.repeat_unsafe or request.dry_run):
         raise _refused_fork(job, steps, doubts)
-    submission = Submission(
-        id=new_id(),
-        tenant_id=job["tenant_id"],
-        input=text,
-        strategy=Strategy(job["strategy"]),
-        priority=Priority(job["priority"]),
-        respond=Respond(job["respond"]),
-        model=job["model"],
-        limits=limits,
-        budget=budget or job["budget"],
+    submission = replace(
+        made,
         plan=plan.model_dump(mode="json", exclude_none=True),
         reuse=reuse,
-        tools=job["tools"],
-        metadata=job["metadata"] if request.metadata is None else request.metadata,
-        user_id=job["user_id"],
         forked_from=job["id"],
-        agent=job["agent_name"],
-        agent_version=job["agent_version"],
-        skill_versions=job["skill_versions"],
-        action=job["action"],
-        with_=job["with_input"],
-        loop=job["loop_block"],
         **given,
     )
     return Fork(submission, compiled, doubts)
@@ -181,14 +233,6 @@ def _require_plan(job: Row, request: ForkRequest) -> None:
         "POST /jobs",
         job_status=status,
     )
-
-
-def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
-    """Return the source's limits, none above what the server allows today, with those that are wanted put lower."""
-    kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
-    wanted = {} if request.limits is None else request.limits.bounds()
-    lowered = server.lowered(wanted)
-    return replace(kept, **{name: getattr(lowered, name) for name in wanted})
 
 
 def _compare(

@@ -5,15 +5,16 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Who, answered_by
-from planq.api.deps import JobPath, KeyHeader, StepPath, TraceHeader, Use, step_index_of, strict_router
+from planq.api.access.callers import Caller, Who, answered_by
+from planq.api.conversations.jobs import TurnSubmissions
+from planq.api.deps import JobPath, KeyHeader, Services, StepPath, TraceHeader, Use, step_index_of, strict_router
 from planq.api.documents import fork_preview
 from planq.api.http.exchange import JsonResponse, error_responses, json_bytes
 from planq.api.http.ids import job_id_of
-from planq.api.jobs.recovery import asks_nothing, fork_of, verdict_of
+from planq.api.jobs.recovery import again_of, asks_nothing, fork_of, verdict_of
 from planq.api.jobs.routes.jobs import ACCEPTED, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
-from planq.api.submission import SubmittedJob
+from planq.api.submission import SubmittedJob, trace_id
 from planq.shared.domain.errors import Conflict, NotFound, capped
 from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
 from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
@@ -138,6 +139,14 @@ async def fork_job(
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
     return await accepted(services.requests, who, await services.submissions.store(forked.submission))
+
+
+async def run_again(job_id: str, services: Services, who: Caller) -> SubmittedJob:
+    """Store a new job with the request of another, as a turn where that one is a turn; raises as `again_of` does."""
+    job, _ = await services.requests.planned(who.tenant_id, job_id_of(job_id))
+    tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
+    made = await again_of(job, tools, limits, given={"trace_id": trace_id(None)})
+    return await services.subject(TurnSubmissions).store(made, job["conversation_id"])
 
 
 @control_routes.post(

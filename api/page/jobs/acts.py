@@ -11,11 +11,10 @@ from planq.api.access.callers import Who
 from planq.api.deps import Use
 from planq.api.elicitations.routes import answer_question, get_elicitation
 from planq.api.http.ids import conversation_id_of
-from planq.api.jobs.routes.control import pause_job, resume_job, settle_step
-from planq.api.jobs.routes.jobs import cancel_job, get_job
+from planq.api.jobs.routes.control import pause_job, resume_job, run_again, settle_step
+from planq.api.jobs.routes.jobs import cancel_job
 from planq.api.page.frame.fields import content_of, json_in
 from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.jobs.listing import submitted
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
 from planq.shared.computing import off_loop
 
@@ -48,18 +47,10 @@ async def post_resume(request: Request, job_id: str, services: Use, who: Who) ->
 
 
 @act_routes.post("/ui/jobs/{job_id}/again")
-async def post_again(request: Request, job_id: str, services: Use) -> Response:
-    """Submit what a job was asked once more, as a new job."""
-    job = values_of(await get_job(request, job_id, services))
-    sent: dict[str, Any] = {"input": job["input"], "strategy": job["strategy"], "priority": job["priority"]}
-    if job["agent"] is not None:
-        sent["agent"] = job["agent"]["name"]
-        del sent["strategy"]
-    if job["rounds"] and job["rounds"][0]["source"] == "caller" and job["plan"] is not None:
-        sent |= {"plan": job["plan"], "respond": job["respond"]}
-        del sent["strategy"]
-    made = await submitted(request, services, sent)
-    return seen(f"/jobs/{made['id']}")
+async def post_again(job_id: str, services: Use, who: Who) -> Response:
+    """Submit the request of a job again, as a new job."""
+    made = await run_again(job_id, services, who)
+    return seen(f"/jobs/{made.job_id}")
 
 
 @act_routes.post("/ui/jobs/{job_id}/steps/{index}/settle")

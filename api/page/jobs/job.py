@@ -191,5 +191,5 @@ def _acts(job: dict[str, Any]) -> dict[str, bool]:
         "pause": not is_over and not is_paused,
         "resume": is_paused or job["status"] == JobStatus.FAILED or (is_over and has_failures),
         "fork": job["plan"] is not None,
-        "again": bool(job["input"]) and job["parent"] is None,
+        "again": job["parent"] is None,
     }

@@ -7,8 +7,8 @@
 -- Inserts jobs, the plans that come with them, and their first events, set by set; one row for each job. `p_jobs` lists
 -- `planq_new_job`s. `created_at` is null where nothing was inserted: the tenant has used the idempotency key before, be it
 -- for another of these jobs, or, with `is_gone`, there is no job any more that could be forked. Until the commit retention
--- cannot remove that one: it waits for the key lock or passes the job over, and then sees the fork. Turns of a conversation,
--- and jobs below them, are given it. All begin at `p_run_at`, null for at once; the time of those that are held does not run.
+-- cannot remove that one: it waits for the key lock or passes the job over, and then sees the fork. A fork is shown the turns
+-- of a conversation that its source is shown. Turns of a conversation, and jobs below them, are given it. All begin at `p_run_at`, null for at once; the time of those that are held does not run.
 CREATE FUNCTION planq_submit_jobs(p_jobs json, p_conversation uuid DEFAULT NULL, p_run_at timestamptz DEFAULT NULL)
 RETURNS TABLE (id uuid, created_at timestamptz, is_gone boolean)
 LANGUAGE plpgsql
@@ -20,10 +20,11 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH given AS MATERIALIZED (
-        SELECT g.*, g.forked_from IS NOT NULL AND f.id IS NULL AS is_gone
+        SELECT g.*, g.forked_from IS NOT NULL AND f.id IS NULL AS is_gone, f.shown
         FROM json_populate_recordset(NULL::planq_new_job, p_jobs) AS g
         LEFT JOIN LATERAL (
-            SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
+            SELECT j.id, planq_history_of_child(j, coalesce(j.history->>'form', 'full')) AS shown
+            FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
         ) f ON true
     ), made AS (
         INSERT INTO jobs AS j (
@@ -43,7 +44,8 @@ BEGIN
             g.paused_at, g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json,
             g.budget::json, g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url, g.batch_id,
             g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'),
-            CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of) ELSE g.history END
+            CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of)
+                ELSE coalesce(g.history, g.shown) END
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at
