@@ -27,7 +27,7 @@ from tests.bench.context import Context
 from tests.bench.figures import Figure
 
 MEASUREMENTS = {
-    **dict.fromkeys(("B1", "B1b", "B2", "B3", "B4"), "tests.bench.hot_path"),
+    **dict.fromkeys(("B1r", "B2r", "B4r", "B1", "B1b", "B2", "B3", "B4"), "tests.bench.hot_path"),
     "B5": "tests.bench.waiting",
     "B6": "tests.bench.fan_in",
     "B7": "tests.bench.growth",
@@ -53,7 +53,8 @@ MEASUREMENTS = {
     "B27": "tests.bench.history.measuring",
     "B28": "tests.bench.pooler",
     "B29": "tests.bench.insights",
-    "B30": "tests.bench.stock_server",
+    "B30": "tests.bench.lean_ratio",
+    "B32": "tests.bench.stock_server",
     "startup": "tests.bench.startup",
     "walk": "tests.bench.walk",
     "storage": "tests.bench.storage",

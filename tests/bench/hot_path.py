@@ -1,9 +1,10 @@
 """B1 to B4: planq and its peers do the same work, in turns, on the same database and broker servers.
 
 B1 one job, from the request to the answer; B1b with a plan of the caller's, in one request. B2 many such jobs at
-once. B3 a fan-out of waiting steps and its join. B4 a long chain. A repetition is one turn of everybody, and begins
-with another subject each time; a first one does not count. Two limits take their turns too: a commit of one row, and
-a Celery message of a task that does nothing.
+once. B3 a fan-out of waiting steps and its join. B4 a long chain. The tools of B1, B2 and B4 are `pure`, whose steps
+planq fuses; those of B1r, B2r and B4r are ordinary ones, which read and write by turns. A repetition is one turn of
+everybody, and begins with another subject each time; a first one does not count. Two limits take their turns too: a
+commit of one row, and a Celery message of a task that does nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class Workload:
 def workloads(context: Context) -> list[Workload]:
     """Return what is to be measured in this run."""
     pick = context.either
-    found = [
+    pure = [
         Workload(
             "B1",
             "B1 one job, request to answer: p50",
@@ -127,7 +128,19 @@ def workloads(context: Context) -> list[Workload]:
             (Bound(2.5, COMMIT),),
         ),
     ]
-    return [workload for workload in found if context.wants(workload.name)]
+    one, _, many, _, chain = pure
+    ordinary = [
+        replace(one, name="B1r", title="B1r one job of ordinary tools: p50"),
+        replace(
+            many,
+            name="B2r",
+            title="B2r many such jobs at once",
+            bounds=(Bound(2.5, "Celery", at_most=False),),
+            hopes=(Bound(4.5, "Celery", at_most=False),),
+        ),
+        replace(chain, name="B4r", title="B4r a chain of 100 such steps: each", bounds=(Bound(0.6, BEST),)),
+    ]
+    return [workload for workload in (*ordinary, *pure) if context.wants(workload.name)]
 
 
 @dataclass
@@ -152,15 +165,18 @@ def measure(context: Context) -> Iterator[Figure]:
         for workload in workloads(context):
             yield compared(context, workload, {PLANQ: planq, **peers}, limits)
             if planq.cpu_of_jobs:
-                yield _cpu(planq)
+                yield _cpu(workload.name, planq)
                 planq.cpu_of_jobs.clear()
+            if workload.name == "B2":
                 yield server_time(context, running.env["DATABASE_URL"], planq, workload.size)
 
 
-def _cpu(planq: Planq) -> Figure:
-    """Return what the jobs of B2 cost, the turn that does not count left out."""
+def _cpu(name: str, planq: Planq) -> Figure:
+    """Return the CPU of a job of a workload of many, without the turn that does not count."""
     counted = [seconds * MS for seconds in planq.cpu_of_jobs[1:]]
-    return Figure("B2 CPU of a job, all processes", statistics.median(counted), "ms", samples=counted, note=CPU_NOTE)
+    return Figure(
+        f"{name} CPU of a job, all processes", statistics.median(counted), "ms", samples=counted, note=CPU_NOTE
+    )
 
 
 @contextmanager

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 PREFIX = "bench"
+
+FUSED, ORDINARY = ("noop",), ("look", "put")
+"""Tools of a chain, by turns: `pure` ones, whose steps planq fuses, and those that read and write."""
 
 Body = dict[str, Any]
 
@@ -19,10 +24,11 @@ def fan_in(leaves: int) -> Body:
     return _joined([_call("noop", value=index) for index in range(leaves)])
 
 
-def asking(steps: int) -> Body:
+def asking(steps: int, tools: Sequence[str] = FUSED) -> Body:
     """Return a request in words, of which the model `offline` makes a chain of `steps` calls; no model costs less."""
     values = ["1", *(f'"${index}.output.value"' for index in range(steps - 1))]
-    return {"input": ", then ".join(f'call {PREFIX}_noop with {{"value": {value}}}' for value in values)}
+    calls = zip(itertools.cycle(tools), values, strict=False)
+    return {"input": ", then ".join(f'call {PREFIX}_{name} with {{"value": {value}}}' for name, value in calls)}
 
 
 def brought(steps: int) -> Body:
@@ -53,7 +59,7 @@ def children(count: int) -> Body:
     return _body([_call("children", count=count)])
 
 
-def chains(steps: int, length: int) -> Body:
+def chains(steps: int, length: int, tools: Sequence[str] = FUSED) -> Body:
     """Return chains of `length` steps, `steps` of them together; each step but a first uses the one before it.
 
     The steps stand link by link: first all first ones, then all second ones. Raises `ValueError` unless `length`
@@ -63,7 +69,10 @@ def chains(steps: int, length: int) -> Body:
     if rest:
         raise ValueError(f"{steps} steps are no whole number of chains of {length}")
     return _body(
-        [_call("noop", value=index if index < count else f"${index - count}.output.value") for index in range(steps)]
+        [
+            _call(name, value=index if index < count else f"${index - count}.output.value")
+            for index, name in zip(range(steps), itertools.cycle(tools), strict=False)
+        ]
     )
 
 

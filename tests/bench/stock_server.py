@@ -1,4 +1,4 @@
-"""B30: counting the totals of `/metrics` on a PostgreSQL of the system, which compiles expensive statements.
+"""B32: counting the totals of `/metrics` on a PostgreSQL of the system, which compiles expensive statements.
 
 `planq_tally` runs in a session as planq opens it, and in one with the server's own settings. Both count the events of
 the same jobs, and what they write is rolled back.
@@ -48,7 +48,7 @@ def measure(context: Context) -> list[Figure]:
         server.stop()
     return [
         Figure(
-            f"B30 counting {JOBS} jobs on PostgreSQL {installed[-1].parent.name} of the system",
+            f"B32 counting {JOBS} jobs on PostgreSQL {installed[-1].parent.name} of the system",
             statistics.median(found["planq"]),
             "ms",
             limits={"a session with the server's settings": statistics.median(found["stock"])},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +27,7 @@ Work = Callable[[Client, int], Awaitable[None]]
 class Planq:
     """A running planq behind `url`.
 
-    With `cpu_seconds`, what all of it has used so far, `cpu_of_jobs` tells what a job of each run of B2 has cost.
+    With `cpu_seconds`, what all of it has used so far, `cpu_of_jobs` has the cost of a job of each run of many.
     """
 
     def __init__(self, url: str, cpu_seconds: Callable[[], float] | None = None) -> None:
@@ -36,7 +37,7 @@ class Planq:
 
     def run(self, workload: str, *, size: int, times: int) -> list[float]:
         """Do a workload `times` times and return the seconds of each; raises when a job does not complete."""
-        if self._cpu_seconds is None or workload != "B2":
+        if self._cpu_seconds is None or workload not in MANY:
             return run(self._timed(WORK[workload], size, times))
         before = self._cpu_seconds()
         seconds = run(self._timed(WORK[workload], size, times))
@@ -54,9 +55,9 @@ class Planq:
         return seconds
 
 
-async def one(client: Client, _: int) -> None:
+async def one(client: Client, _: int, tools: Sequence[str] = plans.FUSED) -> None:
     """Send a job and wait for its answer."""
-    await _check(client, plans.asking(TOOLS), TOOLS)
+    await _check(client, plans.asking(TOOLS, tools), TOOLS)
 
 
 async def brought(client: Client, _: int) -> None:
@@ -65,9 +66,9 @@ async def brought(client: Client, _: int) -> None:
     expect_completed(answer.json(), TOOLS)
 
 
-async def many(client: Client, jobs: int) -> None:
+async def many(client: Client, jobs: int, tools: Sequence[str] = plans.FUSED) -> None:
     """Send all jobs, then wait for every one's answer."""
-    body = plans.asking(TOOLS)
+    body = plans.asking(TOOLS, tools)
 
     async def submit() -> str:
         answer = await client.post("/jobs", body)
@@ -89,9 +90,9 @@ async def fan(client: Client, width: int) -> None:
     await _check(client, plans.gathering(width, WAIT_SECONDS), width + 1)
 
 
-async def long(client: Client, steps: int) -> None:
+async def long(client: Client, steps: int, tools: Sequence[str] = plans.FUSED) -> None:
     """Run a chain of so many steps."""
-    await _check(client, plans.chains(steps, steps), steps)
+    await _check(client, plans.chains(steps, steps, tools), steps)
 
 
 async def turns(client: Client, count: int) -> None:
@@ -102,7 +103,20 @@ async def turns(client: Client, count: int) -> None:
         raise RuntimeError(f"expected {count} rounds and an answer, found {str(job)[:500]}")
 
 
-WORK: dict[str, Work] = {"B1": one, "B1b": brought, "B2": many, "B3": fan, "B4": long, "B14": turns}
+WORK: dict[str, Work] = {
+    "B1": one,
+    "B1b": brought,
+    "B1r": partial(one, tools=plans.ORDINARY),
+    "B2": many,
+    "B2r": partial(many, tools=plans.ORDINARY),
+    "B3": fan,
+    "B4": long,
+    "B4r": partial(long, tools=plans.ORDINARY),
+    "B14": turns,
+}
+
+MANY = frozenset({"B2", "B2r"})
+"""Workloads whose jobs are so many that the cost of one can be told."""
 
 
 async def _check(client: Client, body: plans.Body, steps: int) -> None:

@@ -37,6 +37,18 @@ async def following(value: int) -> Value:
     return Value(value=value + 1)
 
 
+@tool(name="bench_look", effect="read", lane="io")
+async def look(value: int) -> Value:
+    """Return the value at once, as a tool that looks at the world may; most tools are of this effect or the next."""
+    return Value(value=value)
+
+
+@tool(name="bench_put", effect="idempotent", lane="io")
+async def put(value: int) -> Value:
+    """Return the value at once, as a tool that writes under a key would."""
+    return Value(value=value)
+
+
 @tool(name="bench_wait", effect="pure", lane="io")
 async def wait(seconds: float) -> Value:
     """Hold nothing but a place for so long, as a call of another service does."""

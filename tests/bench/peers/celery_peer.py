@@ -10,7 +10,7 @@ from celery.exceptions import TimeoutError
 from celery.result import AsyncResult
 
 from tests.bench.peers.celery_app import FAN_QUEUE, join, step, wait
-from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, serve
+from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, orders, serve
 
 PATIENCE_SECONDS = 120.0
 
@@ -66,7 +66,7 @@ def main() -> None:
     """Wait for both workers, then follow orders."""
     result_of(step.delay(1))
     result_of(join.apply_async(([],), queue=FAN_QUEUE))
-    serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long, "message": message})
+    serve({**orders(one, many, long), "B3": fan, "message": message})
 
 
 if __name__ == "__main__":

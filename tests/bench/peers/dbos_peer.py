@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 from dbos import DBOS, DBOSConfig
 
-from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, serve
+from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, orders, serve
 
 PROCESSES = 2
 
@@ -97,7 +97,7 @@ def main() -> None:
         list(pool.map(share, [jobs // PROCESSES] * PROCESSES))
 
     try:
-        serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long})
+        serve({**orders(one, many, long), "B3": fan})
     finally:
         DBOS.destroy()
 

@@ -27,7 +27,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from psycopg.rows import dict_row
 
-from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, serve
+from tests.bench.peers.orders import STEPS, WAIT_SECONDS, expect, orders, serve
 
 PROCESSES = 2
 DURABILITY = "sync"
@@ -168,7 +168,7 @@ def main() -> None:
     def many(jobs: int) -> None:
         list(pool.map(share, [jobs // PROCESSES] * PROCESSES))
 
-    serve({"B1": one, "B1b": one, "B2": many, "B3": fan, "B4": long, "B14": converse})
+    serve({**orders(one, many, long), "B3": fan, "B14": converse})
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     {"workload": "B1", "size": 1, "times": 30}   ->   {"seconds": [0.0123, …]}
     anything that fails                          ->   {"error": "…"}
 
-The workloads: `B1` and `B1b` one job of five steps; `B2` `size` such jobs at once; `B3` `size` steps of 50 ms
-beside one another and a join over them; `B4` a chain of `size` steps; `B14` an agent whose model calls one tool in
-each of `size` turns and then answers; `message`, where there is one, a step alone. Only the standard library is
-used: this runs where planq is not installed.
+The workloads: `B1`, `B1b` and `B1r` one job of five steps; `B2` and `B2r` `size` such jobs at once; `B3` `size` steps
+of 50 ms beside one another and a join over them; `B4` and `B4r` a chain of `size` steps; `B14` an agent whose model
+calls one tool in each of `size` turns and then answers; `message`, where there is one, a step alone. Only the
+standard library is used: this runs where planq is not installed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ WAIT_SECONDS = 0.05
 
 Work = Callable[[int], object]
 """Does a workload of one size; returns when its result is there."""
+
+
+def orders(one: Work, many: Work, long: Work) -> dict[str, Work]:
+    """Return what a peer does for the workloads that differ only for planq, which knows the effect of a tool."""
+    return {"B1": one, "B1b": one, "B1r": one, "B2": many, "B2r": many, "B4": long, "B4r": long}
 
 
 def timed(work: Work, size: int, times: int) -> list[float]:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import redis
 
-from tests.bench import footprint
+from tests.bench import footprint, lean_ratio
 from tests.bench.context import Context
 from tests.bench.server_time import active_ms
 from tests.bench.submitting import Planq
@@ -41,12 +41,24 @@ def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:
         planq.run("B3", size=4, times=1),
         planq.run("B4", size=6, times=1),
         planq.run("B14", size=4, times=1),
+        planq.run("B1r", size=1, times=1),
+        planq.run("B4r", size=7, times=1),
     ]
 
-    assert [len(runs) for runs in seconds] == [2, 1, 1, 1, 1]
+    assert [len(runs) for runs in seconds] == [2, 1, 1, 1, 1, 1, 1]
     with psycopg.connect(database_url) as connection:
         found = connection.execute(JOBS).fetchall()
-    assert found == [(3, 7), (4, 1), (5, 1), (6, 1)]
+    assert found == [(3, 8), (4, 1), (5, 1), (6, 1), (7, 1)]
+
+
+def test_the_lean_version_does_the_job_of_b2(tmp_path: Path) -> None:
+    with Context(tmp_path) as context, lean_ratio.lean_stack(context) as stack:
+        Planq(stack.url).run("B2", size=5, times=1)
+        with psycopg.connect(stack.env["DATABASE_URL"]) as connection:
+            found = connection.execute("SELECT status, count(*) FROM lean_jobs GROUP BY 1").fetchall()
+            steps = connection.execute("SELECT count(*) FROM lean_steps").fetchone()
+    assert found == [("completed", 5)]
+    assert steps == (15,)
 
 
 def test_the_time_of_a_statement_is_told_by_the_server(database_url: str) -> None:
