@@ -2,7 +2,7 @@
 
     create_api(settings)      an ASGI application; its lifespan opens and closes what owns connections
 
-The application starts without its servers and answers 503 until they are there: a supervisor sees why at `/readyz`.
+The application starts without its servers and answers 503 until they are there: a supervisor sees that at `/readyz`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.mcp.calls import ToolCalls
 from planq.api.mcp.server import McpDoor
 from planq.api.metrics.exposition import Metrics
-from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
+from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.openapi import describe_api, operation_name
 from planq.api.operations.routes import ASSETS, operation_routes, page_assets, page_routes
 from planq.api.overview.routes.overview import overview_routes
@@ -285,7 +285,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         channels=channels,
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
-        readiness=ReadinessChecks(
+        readiness=ReadinessChecks(database),
+        status=StatusChecks(
             *(database, worker_registry, broker),
             rates=limits.describe,
             data=_embedded_data(settings),

@@ -33,7 +33,7 @@ from planq.api.http.exchange import (
     error_responses,
 )
 from planq.api.metrics.exposition import Metrics
-from planq.api.metrics.readiness import ReadinessChecks
+from planq.api.metrics.readiness import ReadinessChecks, StatusChecks
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
 from planq.api.submission import Submissions
@@ -113,6 +113,7 @@ class Services:
     workers: WorkerRegistry
     limits: RateLimits
     readiness: ReadinessChecks
+    status: StatusChecks
     metrics: Metrics
     waits: JobWaits
     endings: EndAnnouncer

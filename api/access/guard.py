@@ -32,9 +32,11 @@ from planq.shared.settings import Settings
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+STATUS = "/statusz"
+OPEN_PATHS = frozenset({"/healthz", "/readyz", STATUS, "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
-at `/docs` itself. The description says nothing that docs/http-*.md do not."""
+at `/docs` itself. The description says nothing that docs/http-*.md do not. A key may be given at `STATUS`, which says
+more to operators."""
 
 OPEN_BELOW = ("/docs/", f"{UI}/assets/")
 """The scripts and styles of pages lie below."""
@@ -99,7 +101,7 @@ class Guard:
                 scope[CALLER] = visitor = await self._access.visitor(session)
                 # After the caller is known: the page of a refusal leads to what the key does open.
                 admitted(visitor, scope["method"], path.removeprefix(UI))
-        elif not is_proved_there and path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
+        elif not is_proved_there and self._asks_for_key(path, fields) and not path.startswith(OPEN_BELOW):
             given = fields.get(b"authorization")
             text = None if given is None else given.decode("latin-1")
             scope[CALLER] = await self._access.caller(scope["method"], path, text)
@@ -112,6 +114,11 @@ class Guard:
     def _session_of(self, scope: Scope, fields: Fields) -> PageSession | None:
         name = self._sessions.cookie_name(below_prefix(""), is_secure=scope["scheme"] == "https")
         return self._sessions.read(cookie_of(fields, name), time())
+
+    def _asks_for_key(self, path: str, fields: Fields) -> bool:
+        if path == STATUS:
+            return b"authorization" in fields or not self._access.is_required
+        return path not in OPEN_PATHS
 
     def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")

@@ -45,6 +45,7 @@ OPENINGS: Mapping[str, Sequence[Opening]] = {
     "tenants": [Opening(_ADMIN)],
     "costs": [Opening(frozenset({KeyScope.JOBS, KeyScope.ADMIN}))],
     "metrics": [Opening(_ADMIN)],
+    "statusz": [Opening(frozenset(KeyScope))],
     "messages": [_MESSAGES_ALONE],
     "chat": [_MESSAGES_ALONE],
     "conversations": [_CONVERSATIONS_ARE_READ, _MESSAGES_ALONE],

@@ -109,7 +109,7 @@ class CommandClient:
         return object_of(reply, self.api.url), reply.status == HTTPStatus.CREATED
 
     def readiness(self) -> Json:
-        """Return `{status, checks}` of `/readyz`, whether planq is ready or not."""
+        """Return `{status, checks}` of `/readyz`, whether the API is ready or not."""
         reply = self.api.exchange(ApiRequest("GET", "/readyz"))
         if isinstance(reply, ConnectionFailure):
             raise unreached(reply, self.api.url)

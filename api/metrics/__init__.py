@@ -1,1 +1,1 @@
-"""What operators' programs read: `/metrics` and `/readyz`."""
+"""What operators' programs read: `/metrics`, `/readyz` and `/statusz`."""

@@ -1,4 +1,4 @@
-"""Whether a job that is submitted now would run: database, broker, a live worker for each lane, room on the disk.
+"""Whether this process can serve, and whether a job that is submitted now would run.
 
 Each answer is kept for a second, so that impatient supervisors cost nothing, and a check that hangs counts as failed.
 """
@@ -21,6 +21,7 @@ from planq.shared.domain.jobs.states import OWN_LANES, Priority, lanes_of
 from planq.shared.store.database import Database, Row
 from planq.shared.store.events.log import EventLog
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.schema import digest
 
 FREEZES_WITHIN = timedelta(hours=1)
 """Which freezes are told."""
@@ -46,8 +47,49 @@ class BrokerProbe:
             require_service(connection, _PATIENCE_SECONDS)
 
 
+class _Checked:
+    """Checks that are made again once their answer is a second old."""
+
+    def __init__(self, check: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._check = check
+        self._lock = asyncio.Lock()
+        self._kept: tuple[float, dict[str, Any]] | None = None
+
+    async def document(self) -> dict[str, Any]:
+        """Return `{is_good, checks}`, at most one second old."""
+        async with self._lock:
+            if self._kept is None or monotonic() - self._kept[0] >= _FRESH_SECONDS:
+                checks = await self._check()
+                self._kept = (monotonic(), {"is_good": all(one["ok"] for one in checks.values()), "checks": checks})
+            return self._kept[1]
+
+
 class ReadinessChecks:
-    """The checks behind `/readyz`."""
+    """The checks behind `/readyz`: can this process accept jobs? Anybody may read them, so they name no host."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.document = _Checked(self._check).document
+
+    async def _check(self) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                row = await self._database.fetch_one("functions_digest")
+        except (DatabaseUnavailable, TimeoutError):
+            return {"database": _no(_ASK_OPERATOR), "schema": _no("not known while the database does not answer")}
+        full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
+        is_ours = row is not None and row["source"] is not None and digest() in row["source"]
+        return {
+            "database": _yes("answers") if full is None else _no("has no space left"),
+            "schema": _yes("is this release's") if is_ours else _no("is not this release's; run `planq migrate`"),
+        }
+
+
+_ASK_OPERATOR = "does not answer; `planq doctor` says why"
+
+
+class StatusChecks:
+    """The checks behind `/statusz`: would a job run? Their details are for operators."""
 
     def __init__(
         self,
@@ -69,18 +111,8 @@ class ReadinessChecks:
         self._rates = rates
         self._data = data
         self._least_free = least_free
-        self._lock = asyncio.Lock()
-        self._kept: tuple[float, dict[str, Any]] | None = None
         self._probing: asyncio.Task[None] | None = None
-
-    async def document(self) -> dict[str, Any]:
-        """Return a `Readiness` document, at most one second old."""
-        async with self._lock:
-            if self._kept is None or monotonic() - self._kept[0] >= _FRESH_SECONDS:
-                checks = await self._check()
-                status = "ready" if all(check["ok"] for check in checks.values()) else "not_ready"
-                self._kept = (monotonic(), {"status": status, "checks": checks})
-            return self._kept[1]
+        self.document = _Checked(self._check).document
 
     async def _check(self) -> dict[str, Any]:
         seen, broker, rates, events, tools = await asyncio.gather(
@@ -102,7 +134,6 @@ class ReadinessChecks:
         return "read as they are committed" if holder is None else f"{holder}; streams wait for its end"
 
     async def _tools(self) -> str:
-        # Their names may be nobody's business here: `planq doctor` says them.
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 steps = sum(row["n"] for row in await self._registry.awaited_tools())
@@ -165,7 +196,6 @@ def lane_check(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dic
     if lacking:
         return _no(capped(" · ".join(lacking), _MOST_CHARS))
     froze = sum(freeze["kind"] == lane for freeze in freezes)
-    # Where it stood may be nobody's business here: `planq doctor` says it.
     frozen = f"; {froze} froze within an hour, see `planq doctor`" if froze else ""
     if not alive:
         return _no(f"none alive{frozen}; start one with `planq worker {lane}`")

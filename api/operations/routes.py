@@ -1,4 +1,4 @@
-"""For operators: is the process alive, would a job run, what is going on; and the interactive description at `/docs`.
+"""For operators: is the process alive, can it serve, would a job run; and the interactive description at `/docs`.
 
 That page works without the internet: its scripts are files of the package `fastapi-offline`, whose code is not used.
 """
@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from planq.api.access.callers import CALLER, Caller
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from planq.api.schemas import Answer
+from planq.shared.domain.tenants.keys import KeyScope
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)
 
@@ -35,10 +39,17 @@ class Check(Answer):
 
 
 class Readiness(Answer):
-    """Whether jobs that are submitted now would run."""
+    """Whether this process can serve."""
 
     status: Literal["ready", "not_ready"]
     checks: dict[str, Check]
+
+
+class SystemStatus(Answer):
+    """Whether jobs that are submitted now would run."""
+
+    status: Literal["working", "not_working"]
+    checks: dict[str, Check] | None = Field(default=None, description="Only for a key with `admin`.")
 
 
 @operation_routes.get("/healthz", response_model=Health)
@@ -50,15 +61,39 @@ async def get_health() -> Response:
 @operation_routes.get(
     "/readyz",
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "Something is missing; each check says what to do."}},
+    responses={503: {"model": Readiness, "description": "It cannot; each check says why."}},
 )
 async def get_readiness(services: Use) -> Response:
+    """Say whether this process can serve: the database answers and has the schema of this release.
+
+    Jobs are accepted without a broker and without workers: see `/statusz`.
+    """
+    found = await services.readiness.document()
+    status = "ready" if found["is_good"] else "not_ready"
+    return _probed({"status": status, "checks": found["checks"]}, is_good=found["is_good"])
+
+
+@operation_routes.get(
+    "/statusz",
+    response_model=SystemStatus,
+    responses={503: {"model": SystemStatus, "description": "Something is missing; each check says what to do."}},
+)
+async def get_status(request: Request, services: Use) -> Response:
     """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane.
 
-    A full disk is named.
+    A key with `admin` gets the single checks, which name what is missing, a full disk included. Without a key the
+    answer is one word.
     """
-    document = await services.readiness.document()
-    if document["status"] == "ready":
+    found = await services.status.document()
+    document: dict[str, Any] = {"status": "working" if found["is_good"] else "not_working"}
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is not None and KeyScope.ADMIN in caller.scopes:
+        document["checks"] = found["checks"]
+    return _probed(document, is_good=found["is_good"])
+
+
+def _probed(document: dict[str, Any], *, is_good: bool) -> Response:
+    if is_good:
         return JsonResponse(document)
     return JsonResponse(document, status_code=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 

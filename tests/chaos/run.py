@@ -171,7 +171,7 @@ class Run:
         if url is None:
             return pid in await observer.live_workers(self._options.lease)
         try:
-            return (await http.get(f"{url}/readyz")).status_code == httpx.codes.OK
+            return (await http.get(f"{url}/statusz")).status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 

@@ -76,6 +76,9 @@ def lost() -> Iterator[Recorder]:
         yield running
 
 
+PROBES = ("/metrics", "/readyz", "/statusz")
+
+
 def servers(folder: Path, mcp: HttpProbe, lost: Recorder) -> str:
     local = probe(folder)
     return write_config(
@@ -145,7 +148,7 @@ def test_no_planted_secret_is_written_or_told(
         assert "error" in ended
 
     told = {
-        "API": "".join(http.get(path).text for path in ("/jobs", f"/jobs/{job_id}", "/tools", "/metrics", "/readyz")),
+        "API": "".join(http.get(path).text for path in ("/jobs", f"/jobs/{job_id}", "/tools", *PROBES)),
         "database": stored(database_url),
         "broker": kept(broker_url),
         "Flower": seen_by_flower(flower_port),

@@ -48,7 +48,7 @@ def nobody_died(scene: Scene, workers: tuple[str, str]) -> None:
 
 
 def broker_check(scene: Scene) -> tuple[bool, str]:
-    found = httpx.get(f"{scene.stack.url}/readyz", timeout=10).json()["checks"]["broker"]
+    found = httpx.get(f"{scene.stack.url}/statusz", timeout=10).json()["checks"]["broker"]
     return found["ok"], found["detail"]
 
 
@@ -65,7 +65,7 @@ def refused(refusal: Refusal, stage: Stage) -> None:
             lambda: not (found := broker_check(scene))[0] and refusal.code in found[1],
             PATIENCE,
             every=0.2,
-            what=f"/readyz names {refusal.code}",
+            what=f"/statusz names {refusal.code}",
         )
         meanwhile = scene.submit(*MIXED)
         logs = [scene.stack.log(name) for name in (workers if refusal.ends_reading else ())]
@@ -78,7 +78,7 @@ def refused(refusal: Refusal, stage: Stage) -> None:
         scene.completes(long, "<attempt 1>")
         scene.ends(meanwhile)
         scene.mixed_comes_out_right(meanwhile)
-        eventually(lambda: broker_check(scene)[0], PATIENCE, every=0.2, what="/readyz is well again")
+        eventually(lambda: broker_check(scene)[0], PATIENCE, every=0.2, what="/statusz is well again")
         nobody_died(scene, workers)
         scene.sound()
 

@@ -212,11 +212,11 @@ def an_api_whose_loop_is_held_is_started_again(stage: Stage) -> None:
         assert '"event": "froze"' in scene.stack.log(name).read_text()
 
 
-def readiness_tells_of_freezes(stage: Stage) -> None:
+def the_status_tells_of_freezes(stage: Stage) -> None:
     with stage() as scene:
         scene.read("INSERT INTO freezes (id, process, kind, place) VALUES (%s, 'p', 'io', 'x:1 f')", UUID(int=1))
         scene.api()
-        checks = httpx.get(f"{scene.stack.url}/readyz").json()["checks"]
+        checks = httpx.get(f"{scene.stack.url}/statusz").json()["checks"]
         assert "1 froze within an hour" in checks["worker_io"]["detail"]
         assert "froze" not in checks["worker_cpu"]["detail"]
         assert "x:1 f" not in str(checks), "where it stood is for the operator"
@@ -232,7 +232,7 @@ PLAYS = (
     a_lease_is_held_for_as_long_as_a_loop_may_have_frozen,
     a_freeze_is_noted_once_the_database_takes_it,
     an_api_whose_loop_is_held_is_started_again,
-    readiness_tells_of_freezes,
+    the_status_tells_of_freezes,
 )
 
 

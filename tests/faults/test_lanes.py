@@ -76,9 +76,9 @@ def test_a_lane_is_shown_where_lanes_are(stage: Stage) -> None:
         url = scene.stack.url
 
         def is_seen() -> bool:
-            return "worker_gpu" in httpx.get(f"{url}/readyz", timeout=60).json()["checks"]
+            return "worker_gpu" in httpx.get(f"{url}/statusz", timeout=60).json()["checks"]
 
-        eventually(is_seen, PATIENCE, what="/readyz tells of the lane")
+        eventually(is_seen, PATIENCE, what="/statusz tells of the lane")
         assert 'planq_live_workers{lane="gpu"} 1.0' in httpx.get(f"{url}/metrics", timeout=60).text
         tools = {one["name"]: one for one in httpx.get(f"{url}/tools", timeout=60).json()["items"]}
         assert tools["gpu_train"]["lane"] == "gpu"

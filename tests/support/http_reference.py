@@ -36,7 +36,7 @@ RESOURCES: Mapping[str, str] = {
     "tenants": r"/tenants|/costs",
     "tools": r"/tools|/plans/validate",
     "artifacts": r"/artifacts|.*/artifacts$",
-    "operations": r"/healthz|/readyz|/metrics",
+    "operations": r"/healthz|/readyz|/statusz|/metrics",
 }
 """Which paths each page `docs/http-….md` has; of several that match, the last one has it."""
 

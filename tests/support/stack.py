@@ -71,7 +71,7 @@ class Stack:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, io: int = 1, cpu: int = 1, ready: bool = True) -> None:
-        """Start the API and so many workers of each lane; wait until `/readyz` says yes unless `ready` is False."""
+        """Start the API and so many workers of each lane; wait until `/statusz` says yes unless `ready` is False."""
         self.run("api", "-m", "planq.api")
         for lane, count in (("io", io), ("cpu", cpu)):
             for number in range(1, count + 1):
@@ -109,7 +109,7 @@ class Stack:
                 if has_exited(process):
                     raise RuntimeError(f"{name} ended while it was starting:\n{last_lines(self.log(name), 40)}")
             try:
-                return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+                return httpx.get(f"{self.url}/statusz", timeout=2).status_code == httpx.codes.OK
             except httpx.TransportError:
                 return False
 

@@ -17,6 +17,7 @@ from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
 from planq.shared.domain.overview.waiting import WaitKind, wait_of
+from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
 
@@ -75,13 +76,13 @@ class WorkerDocument(Answer):
     """A worker process whose lease is alive."""
 
     id: Id
-    name: str
+    name: str = Field(description="With its host and process for a key with `admin`; others get the end of its id.")
     lanes: list[str]
     version: str
     capacity: int = Field(description="How many attempts it carries out at once.")
-    in_flight: int = Field(description="How many it carried out at its last heartbeat, of all tenants.")
+    in_flight: int = Field(description="How many attempts run: of all tenants for `admin`, else of yours.")
     lag_ms: int = Field(description="How late its event loop was then.")
-    missing: list[str] = Field(description="What it needs and lacks.")
+    missing: list[str] = Field(description="What it needs and lacks; only operators get the details.")
     started_at: Time
     heartbeat_at: Time
     running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
@@ -160,15 +161,21 @@ async def get_workers(services: Use, who: Who) -> Response:
         attempt = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
         running.setdefault(row["worker_id"], []).append({**attempt, "since": shown_time(row["since"])})
     waiting = await services.overview.waiting(who.tenant_id)
-    workers = [_worker(row, running.get(row["id"], [])) for row in alive]
+    is_operator = KeyScope.ADMIN in who.scopes
+    workers = [_worker(row, running.get(row["id"], []), is_operator=is_operator) for row in alive]
     return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
 
 
-def _worker(row: Row, running: list[dict[str, Any]]) -> dict[str, Any]:
+def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> dict[str, Any]:
+    """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
     copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
     times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
-    shown = {name: row[name] for name in copied}
-    return {"id": str(row["id"]), **shown, "missing": row["missing"] or [], **times, "running": running}
+    shown = {name: row[name] for name in copied} | {"missing": row["missing"] or []}
+    if not is_operator:
+        shown["name"] = f"worker {str(row['id'])[-6:]}"
+        shown["in_flight"] = len(running)
+        shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
+    return {"id": str(row["id"]), **shown, **times, "running": running}
 
 
 def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:

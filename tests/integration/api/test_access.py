@@ -13,7 +13,7 @@ from planq.shared.settings import Settings
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 PATHS = ["/jobs", "/tools", "/metrics", "/nothing"]
-OPEN = ["/healthz", "/readyz", "/docs", "/openapi.json"]
+OPEN = ["/healthz", "/readyz", "/statusz", "/docs", "/openapi.json"]
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer wrong", "Basic one", "one", "Bearer one x"])
@@ -33,7 +33,7 @@ def test_every_key_opens_and_probes_need_none(make_api: MakeApi) -> None:
     for key in ("one", "two"):
         assert api.http.get("/jobs", headers={"Authorization": f"bearer {key}"}).status_code == 200
     assert api.http.get("/healthz", headers={"Host": "planq.example"}).status_code == 200
-    assert api.http.get("/readyz").status_code == 503
+    assert api.http.get("/readyz").status_code == 200
     assert api.http.get("/jobs", headers={"Authorization": "Bearer one", "Host": "planq.example"}).status_code == 200
 
 

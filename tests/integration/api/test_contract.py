@@ -331,5 +331,5 @@ def is_about_kinds(error: Mapping[str, Any]) -> bool:
 def test_no_operation_is_left_out(described: schemathesis.BaseSchema) -> None:
     known = {(operation.ok().method.upper(), operation.ok().path) for operation in described.get_all_operations()}
 
-    # `/readyz` answers 503 while no worker runs, which is no fault: test_operations looks at it.
-    assert known == {*OPERATIONS, ("GET", "/readyz")}
+    # `/statusz` answers 503 while no worker runs, which is no fault: test_operations looks at it.
+    assert known == {*OPERATIONS, ("GET", "/statusz")}

@@ -173,7 +173,7 @@ def test_with_keys_a_browser_sees_the_description_and_where_to_put_its_key(make_
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert document["security"] == [{"key": []}]
     open_ones = [path for path, one in document["paths"].items() if one.get("get", {}).get("security") == []]
-    assert open_ones == ["/healthz", "/readyz"]
+    assert open_ones == ["/healthz", "/readyz", "/statusz"]
     problem_of(api.http.get("/docsx"), 401, "unauthorized")
 
 

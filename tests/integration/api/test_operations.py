@@ -11,16 +11,20 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urljoin
 
+import httpx
 import psycopg
 import pytest
 from psycopg import sql
 
 from planq.api.access.limits import RateLimits
-from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks
+from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.broker.celery_config import create_celery
+from planq.shared.domain.jobs.ids import TENANT
 from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.shared.store.tenants.rates import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
@@ -40,11 +44,11 @@ def test_the_process_says_that_it_is_alive(api: Api) -> None:
     assert api.http.get("/healthz").json() == {"status": "ok"}
 
 
-def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
+def test_the_status_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
     api = make_api()
     api.jobs.register_worker(Lane.IO)
 
-    half = api.http.get("/readyz")
+    half = api.http.get("/statusz")
     api.jobs.register_worker(Lane.CPU)
 
     assert half.status_code == 503
@@ -58,11 +62,11 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
         "worker_cpu": False,
     }
     assert half.json()["checks"]["worker_cpu"]["detail"] == "none alive; start one with `planq worker cpu`"
-    ready = eventually(lambda: (r := api.http.get("/readyz")).status_code == 200 and r)
-    assert ready.json()["status"] == "ready"
+    ready = eventually(lambda: (r := api.http.get("/statusz")).status_code == 200 and r)
+    assert ready.json()["status"] == "working"
 
 
-def test_ready_says_what_a_worker_lacks(make_api: MakeApi) -> None:
+def test_the_status_says_what_a_worker_lacks(make_api: MakeApi) -> None:
     api = make_api()
     worker = api.jobs.register_worker(Lane.IO, Lane.CPU)
     told = "the required MCP server 'search' is away: ConnectError"
@@ -74,15 +78,15 @@ def test_ready_says_what_a_worker_lacks(make_api: MakeApi) -> None:
         assert api.jobs.run(work)
 
     beat(told)
-    lacking = api.http.get("/readyz")
+    lacking = api.http.get("/statusz")
     beat()
 
     assert lacking.status_code == 503
     assert lacking.json()["checks"]["worker_io"] == {"ok": False, "detail": f"test-{worker}: {told}"}
-    assert eventually(lambda: api.http.get("/readyz").status_code == 200)
+    assert eventually(lambda: api.http.get("/statusz").status_code == 200)
 
 
-def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
+def test_the_status_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
     async def checks(least_free: int) -> dict[str, Any]:
         database = Database(api.settings.database_url, max_connections=1)
         worker_registry = WorkerRegistry(database, timedelta(seconds=15))
@@ -90,10 +94,10 @@ def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
         await database.open()
         try:
             limits = RateLimits(PostgresWindows(database))
-            readiness = ReadinessChecks(
+            status = StatusChecks(
                 *(database, worker_registry, probe), rates=limits.describe, data=tmp_path, least_free=least_free
             )
-            return (await readiness.document())["checks"]
+            return (await status.document())["checks"]
         finally:
             await database.close()
 
@@ -110,18 +114,83 @@ def test_a_database_without_space_is_a_503_that_says_so_and_not_ready(make_api: 
 
     problem = problem_of(api.http.post("/jobs", json={"input": "a"}), 503, "database_unavailable")
     database = api.http.get("/readyz").json()["checks"]["database"]
+    told = api.http.get("/statusz").json()["checks"]["database"]
 
     assert "no space left for the database: could not extend file" in problem["detail"]
-    assert database == {"ok": False, "detail": problem["detail"]}
+    assert told == {"ok": False, "detail": problem["detail"]}
+    assert database == {"ok": False, "detail": "has no space left"}
+
+
+def test_a_process_is_ready_without_a_broker_and_without_workers(make_api: MakeApi) -> None:
+    """It accepts jobs: a balancer that took all such processes away would refuse them."""
+    api = make_api(broker_url=f"redis://127.0.0.1:{free_port()}")
+
+    ready, status = api.http.get("/readyz"), api.http.get("/statusz")
+
+    assert api.submit()["status"] == "queued"
+    assert (ready.status_code, status.status_code) == (200, 503)
+    assert ready.json() == {
+        "status": "ready",
+        "checks": {
+            "database": {"ok": True, "detail": "answers"},
+            "schema": {"ok": True, "detail": "is this release's"},
+        },
+    }
+
+
+def test_a_process_is_not_ready_for_functions_of_another_release(make_api: MakeApi) -> None:
+    api = make_api()
+    with psycopg.connect(api.settings.database_url, autocommit=True) as connection:
+        connection.execute("ALTER FUNCTION planq_digest() RENAME TO planq_digest_of_another")
+
+    ready = api.http.get("/readyz")
+
+    assert ready.status_code == 503
+    assert ready.json()["checks"]["schema"] == {
+        "ok": False,
+        "detail": "is not this release's; run `planq migrate`",
+    }
+
+
+def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeApi) -> None:
+    api = make_api(api_keys="operator")
+    worker = api.jobs.register_worker(Lane.IO, Lane.CPU)
+    scopes = frozenset({KeyScope.JOBS})
+    _, tenants = api.jobs.run(lambda database: ApiKeyStore(database).create(TENANT, "shop", scopes, None))
+    keys = {"stranger": None, "tenant": tenants, "operator": "operator"}
+
+    def asked(path: str, who: str) -> httpx.Response:
+        return api.http.get(path, headers={"Authorization": f"Bearer {keys[who]}"} if keys[who] else {})
+
+    api.jobs.run(
+        lambda database: WorkerRegistry(database, timedelta(seconds=15)).heartbeat(
+            worker, timedelta(0), missing=["the MCP server at inner.example"]
+        )
+    )
+    shown = {(path, who): asked(path, who) for path in ("/statusz", "/readyz", "/workers") for who in keys}
+
+    assert {who: shown["/statusz", who].json().get("checks") is None for who in keys} == {
+        "stranger": True,
+        "tenant": True,
+        "operator": False,
+    }
+    assert shown["/workers", "stranger"].status_code == 401
+    (seen,) = shown["/workers", "tenant"].json()["workers"]
+    assert seen["name"] == f"worker {str(worker)[-6:]}"
+    assert seen["missing"] == ["something that its operator has to provide"]
+    for (path, who), answer in shown.items():
+        is_told = who == "operator" and path != "/readyz"
+        assert ("inner.example" in answer.text) == is_told, (path, who)
+        assert (f"test-{worker}" in answer.text) == is_told, (path, who)
 
 
 @pytest.mark.parametrize("kind", ["redis", "amqp"])
-def test_ready_names_a_broker_that_is_away(make_api: MakeApi, kind: str) -> None:
+def test_the_status_names_a_broker_that_is_away(make_api: MakeApi, kind: str) -> None:
     api = make_api(broker_url=f"{kind}://127.0.0.1:{free_port()}//")
     api.jobs.register_worker(Lane.IO, Lane.CPU)
 
     begun = monotonic()
-    response = api.http.get("/readyz")
+    response = api.http.get("/statusz")
 
     assert response.status_code == 503
     assert [name for name, check in response.json()["checks"].items() if not check["ok"]] == ["broker"]
@@ -129,10 +198,10 @@ def test_ready_names_a_broker_that_is_away(make_api: MakeApi, kind: str) -> None
     assert monotonic() - begun < 25, "no client would wait for longer"
 
 
-def test_ready_knows_every_kind_of_broker(make_api: MakeApi, broker_url: str) -> None:
+def test_the_status_knows_every_kind_of_broker(make_api: MakeApi, broker_url: str) -> None:
     api = make_api(broker_url=broker_url)
 
-    assert api.http.get("/readyz").json()["checks"]["broker"] == {"ok": True, "detail": "answers"}
+    assert api.http.get("/statusz").json()["checks"]["broker"] == {"ok": True, "detail": "answers"}
 
 
 def test_a_database_that_is_away_is_a_503_and_comes_back_by_itself(make_api: MakeApi) -> None:

@@ -465,7 +465,7 @@ def test_a_transaction_that_holds_events_back_is_named(
     monkeypatch.setattr(streams, "_ASK_EVERY_SECONDS", 0.0)
 
     def told() -> str:
-        check = api.http.get("/readyz").json()["checks"]["events"]
+        check = api.http.get("/statusz").json()["checks"]["events"]
         assert check["ok"], "jobs run all the same"
         return str(check["detail"])
 

@@ -88,7 +88,7 @@ def test_a_dead_worker_is_missed_in_time_whatever_its_clock_said(make_site: Call
     site = make_site(PLANQ_DETECT_DEAD_PEERS="false")  # as one on another machine: its lease has to end
     start(site, io_1=skew, cpu_1=-skew)
     site.stack.run("io_2", *SKEWED, str(-skew), "planq.worker", "io")
-    eventually(lambda: "2 alive" in site.http.get("/readyz").text, 60, what="both workers live")
+    eventually(lambda: "2 alive" in site.http.get("/statusz").text, 60, what="both workers live")
 
     job = site.submit(*[("test_hold", {"seconds": 4})] * 40)
     site.running(job, 39)

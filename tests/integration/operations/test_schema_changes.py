@@ -74,7 +74,9 @@ def test_what_runs_goes_on_while_the_schema_grows(make_site: Callable[..., Site]
 
     assert {site.ended(job)["status"] for job in [*under_way, *later]} == {"completed"}
     assert {
-        site.http.get(path).status_code for path in ("/jobs", "/tools", "/readyz", "/metrics") for _ in range(8)
+        site.http.get(path).status_code
+        for path in ("/jobs", "/tools", "/readyz", "/statusz", "/metrics")
+        for _ in range(8)
     } == {200}
     newcomer = site.stack.run_worker("io", 2)
     eventually(lambda: has_exited(newcomer), 60, what="a worker of this release refuses the newer schema")

@@ -156,3 +156,7 @@ UNION ALL
 SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pending', 'sending') GROUP BY status
 UNION ALL
 SELECT 'bulk', 'window', planq_window('bulk', %(lease_seconds)s)
+
+-- name: functions_digest
+-- The source of the function that returns the digest of planq's functions, null where there is none.
+SELECT (SELECT prosrc FROM pg_proc WHERE oid = to_regproc('planq_digest')) AS source
