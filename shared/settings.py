@@ -214,6 +214,12 @@ class Settings(LearningSettings):
     tools: str = Field(default="", description="`module:function,…`: more tools.")
     tools_file: FilePath = Field(default=None, description="YAML file of tool declarations.")
     mcp_file: FilePath = Field(default=None, description="`mcp.json` of MCP servers.")
+    ca_file: FilePath = Field(
+        default=None, description="PEM file of authorities that workers trust too, for all HTTP that they send."
+    )
+    egress_proxy: str = Field(
+        default="", description="Proxy of that HTTP: its URL, or `environment` for `HTTPS_PROXY` and `HTTP_PROXY`."
+    )
     http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024, description="Most that `http_fetch` reads.")
     http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="", description="Hosts that `http_fetch` may reach although their address is private."
@@ -588,7 +594,7 @@ class Settings(LearningSettings):
         keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
         servers = (self.database_url, self.listen_url, self.broker_url, self.limits_url, self.payloads)
         models = (self.model_base_url, self.anthropic_base_url, self.google_base_url)
-        addresses = (*servers, self.web_search_url, *models)
+        addresses = (*servers, *models, self.web_search_url, self.egress_proxy)
         masters = comma_separated(self.secret_keys.get_secret_value())
         return self.keys.union(
             masters, (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)

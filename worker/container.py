@@ -86,7 +86,7 @@ from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.channels.typing import TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
-from planq.worker.egress import HostPlaces, LeastRate
+from planq.worker.egress import Egress, HostPlaces, LeastRate
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
@@ -187,23 +187,24 @@ class Tools:
     agent_services: AgentServices
     planners: InstalledPlanners
     apart: Apart
+    egress: Egress
 
     @classmethod
     def load(cls, settings: Settings, knowledge: Knowledge, memory: Memory) -> Tools:
         """Collect and check all Python tools and planners; raises `Misconfigured` with the place of a defect."""
         key = settings.web_search_api_key
+        access = read_web_access(settings.web_search, settings.web_search_url, key.get_secret_value() if key else "")
         services = ToolServices(
             knowledge=knowledge,
             memory=memory,
-            web_search=read_web_access(
-                settings.web_search, settings.web_search_url, key.get_secret_value() if key else ""
-            ),
+            web_search=access,
             telegram_url=settings.telegram_url or BOT_API,
             max_reminders=settings.max_reminders,
             allow_private_hosts=frozenset(comma_separated(settings.http_fetch_allow_hosts)),
             http_max_bytes=settings.http_fetch_max_bytes,
             http_places=HostPlaces(settings.http_fetch_host_calls, settings.http_fetch_host_wait_seconds),
             http_least_rate=LeastRate(settings.http_fetch_least_rate, settings.http_fetch_least_rate_seconds),
+            egress=Egress.read(settings.ca_file, settings.egress_proxy, os.environ),
         )
         registry = load_registry(
             services=services, modules=comma_separated(settings.tools), yaml_path=settings.tools_file
@@ -213,10 +214,10 @@ class Tools:
             planner_model=settings.orchestrate_planner_model,
         )
         registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
-        return cls(registry, agents, load_planners(), services.apart)
+        return cls(registry, agents, load_planners(), services.apart, services.egress)
 
 
-def model_settings(settings: Settings) -> ModelSettings:
+def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
     """Return what the gateway needs of the settings."""
     keys = {
         Provider.OPENAI: settings.openai_api_key,
@@ -243,6 +244,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         temperature=settings.model_temperature,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
+        egress=egress,
     )
 
 
@@ -361,7 +363,7 @@ class LaneRuntime:
         await self._database.open()
         if settings.mcp_file is not None and lane == Lane.IO:
             await self._connect_mcp(settings.mcp_file)
-        models = model_settings(settings)
+        models = model_settings(settings, self._tools.egress)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
         may_name = partial(_may_name_model, self._tenants, settings.model)
@@ -424,14 +426,14 @@ class LaneRuntime:
 
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
-        timeout = timedelta(seconds=settings.webhook_timeout_seconds)
-        doubt = settings.uncertain_delivery
+        timeout, doubt = timedelta(seconds=settings.webhook_timeout_seconds), settings.uncertain_delivery
         store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout), doubt)
         keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
-        poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random)
+        poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random, egress=self._tools.egress)
         deliveries = self._failpoints.around("deliveries", store)
         bots = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
-        telegram = TelegramChannel(BotApi(settings.telegram_url or BOT_API, timeout), bots.get, SystemRandom().random)
+        api = BotApi(settings.telegram_url or BOT_API, timeout, self._tools.egress)
+        telegram = TelegramChannel(api, bots.get, SystemRandom().random)
         channels: dict[str, MessageChannel[Any]] = {
             ChannelKind.WEBHOOK: WebhookChannel(poster),
             ChannelKind.TELEGRAM: telegram,
@@ -482,7 +484,7 @@ class LaneRuntime:
             self._tools.registry.replace(source, tools)
             self._publishing = asyncio.get_running_loop().create_task(publish())
 
-        self._mcp = await connect_mcp(path, changed)
+        self._mcp = await connect_mcp(path, changed, self._tools.egress)
         self._tools.registry.extend(self._mcp.tools())
         await publish()
 

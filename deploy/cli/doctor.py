@@ -6,6 +6,7 @@ A check never raises for what it looks for: a server that does not answer is a f
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import shutil
 import subprocess
@@ -154,12 +155,14 @@ def _mcp_servers(settings: Settings) -> Iterator[CheckResult]:
     """Connect to each MCP server as a worker does, one after the other, and count its tools."""
     if settings.mcp_file is None:
         return
+    from planq.worker.egress import Egress
     from planq.worker.tools.mcp.config import McpServer, PlanqOptions, read_mcp_file
     from planq.worker.tools.mcp.connection import ServerConnection
 
     async def count(server: McpServer) -> CheckResult:
         name, listed = f"MCP server {server.name}", list[int]()
-        connection = ServerConnection(server, lambda tools: listed.append(len(tools)))
+        egress = Egress.read(settings.ca_file, settings.egress_proxy, os.environ)
+        connection = ServerConnection(server, lambda tools: listed.append(len(tools)), egress)
         try:
             is_there = await connection.open()
         finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -289,13 +290,15 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
         from planq.shared.store.channels import ChannelStore
         from planq.shared.store.tenants.secrets import SecretStore
         from planq.worker.channels.telegram import BotApi
+        from planq.worker.egress import Egress
 
         settings = located_settings()
         await check_channel(database, tenant_id, _CHANNEL)
         token = await SecretStore(database, settings.master_keys).get(tenant_id, BOT_SECRET)
         if token is None:
             raise InvalidRequest(f"the tenant has no bot: planq secrets set {tenant_id} {BOT_SECRET}")
-        api = BotApi(settings.telegram_url or BOT_API, _TIMEOUT)
+        egress = Egress.read(settings.ca_file, settings.egress_proxy, os.environ)
+        api = BotApi(settings.telegram_url or BOT_API, _TIMEOUT, egress)
         return await use(TenantBot(tenant_id, token, api, ChannelStore(database)))
 
     with reported(as_json=as_json):

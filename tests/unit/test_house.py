@@ -183,3 +183,57 @@ def test_the_packages_are_ours_alone() -> None:
     for package in (api, worker, shared):
         assert Path(package.__file__ or "").resolve().parents[1] == ROOT
         assert set(packages_distributions().get(package.__name__, ["planq"])) == {"planq"}
+
+
+HTTP_CLIENTS = {
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "requests",
+    "aiohttp",
+    "urllib3",
+    "http.client",
+    "urllib.request",
+}
+MAKES_CLIENTS = {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "request", "get", "post", "stream"}
+CALLS_OUT = {
+    "worker/egress": "the one place where HTTP clients for the outside are made",
+    "shared/client": "the client of planq's own API, used by other people's programs",
+    "api/cli/connection.py": "the command line's connection to planq's own API",
+    "deploy/local/up.py": "asks planq's own API whether it serves",
+    "deploy/cli/telegram.py": "hands updates to planq's own API",
+}
+
+
+def clients_made(path: Path) -> Iterator[str]:
+    """Yield the imports of a file with which it could send HTTP itself; types alone are none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in set(ast.walk(tree)) - for_types:
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in HTTP_CLIENTS)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {one.name for one in node.names}
+            full = {f"{node.module}.{name}" for name in names}
+            yield from full & HTTP_CLIENTS
+            if node.module in {"httpx", "httpx2"}:
+                yield from (f"{node.module}.{name}" for name in names & MAKES_CLIENTS)
+            elif node.module in HTTP_CLIENTS:
+                yield node.module
+
+
+def test_all_http_goes_out_through_one_package() -> None:
+    found = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources("api", "worker", "shared", "deploy")
+        if not str(path.relative_to(ROOT)).startswith(tuple(CALLS_OUT))
+        for name in clients_made(path)
+    ]
+    assert found == []
+    assert [place for place in CALLS_OUT if not (ROOT / place).exists()] == []

@@ -6,15 +6,14 @@ of every request, so no error of the HTTP client is ever passed on in its own wo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
 import orjson
+from httpx2 import ConnectTimeout, HTTPError, InvalidURL, PoolTimeout, Timeout, WriteError, WriteTimeout
 
 from planq.shared.domain.channels.formatted import FormattedText, formatted, parts_of
 from planq.shared.domain.channels.telegram import BOT_SECRET, MAX_UNITS, chat_of, choices_of, press_data
@@ -29,7 +28,10 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.webhooks.deliveries import LONGEST_PAUSE, DeliveryOutcome, after_failure
 from planq.worker.channels.contract import Outgoing
-from planq.worker.egress import GuardedTransport, Resolver, resolve_with_system
+from planq.worker.egress import UNSENT, AnswerBounds, BodyRefused, Egress, read_cut
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 FindsToken = Callable[[str, str], Awaitable[str | None]]
 """`(tenant, name of the secret) -> token`, None where the tenant has none; raises `Misconfigured`."""
@@ -66,10 +68,10 @@ class BotAnswer:
 class BotApi:
     """Calls methods of the Bot API at `url`, which the operator has named: its host may be private."""
 
-    def __init__(self, url: str, timeout: timedelta, *, resolve: Resolver = resolve_with_system) -> None:
+    def __init__(self, url: str, timeout: timedelta, egress: Egress | None = None) -> None:
         self._url = url.rstrip("/")
         self._seconds = timeout.total_seconds()
-        self._resolve = resolve
+        self._egress = egress or Egress()
         self._allowed = frozenset({(urlsplit(url).hostname or "").lower()})
 
     async def call(self, token: str, method: str, arguments: Mapping[str, Any], *, wait: float = 0.0) -> BotAnswer:
@@ -77,33 +79,29 @@ class BotApi:
 
         Raises `Transient` or `TimedOut` where nothing was carried out, and what the guard of addresses raises.
         """
-        transport = GuardedTransport(self._resolve, self._allowed, "Telegram")
-        seconds = self._seconds + wait
-        timeout = httpx.Timeout(seconds, connect=self._seconds)
-        client = httpx.AsyncClient(transport=transport, follow_redirects=False, timeout=timeout, trust_env=False)
+        # Longer than its parts: only these say whether a request was sent.
+        bounds = AnswerBounds(_MAX_ANSWER_BYTES, 2 * self._seconds + wait)
+        timeout = Timeout(self._seconds + wait, connect=self._seconds)
+        client = self._egress.guarded("Telegram", bounds, self._allowed, timeout=timeout)
         try:
-            async with asyncio.timeout(self._seconds + seconds), client:
+            async with client:
                 return await self._post(client, f"{self._url}/bot{token}/{method}", arguments)
-        except (httpx.ConnectTimeout, httpx.PoolTimeout, httpx.WriteTimeout):
+        except (ConnectTimeout, PoolTimeout, WriteTimeout):
             raise TimedOut(f"Telegram took no request within {self._seconds:g} s") from None
-        except (httpx.ConnectError, httpx.WriteError) as error:
+        except (*UNSENT, WriteError) as error:
             raise Transient(f"Telegram could not be reached ({type(error).__name__})") from None
-        except (httpx.HTTPError, TimeoutError):
+        except (HTTPError, TimeoutError):
             return BotAnswer(None, {})
-        except (httpx.InvalidURL, UnicodeError):
+        except (InvalidURL, UnicodeError):
             raise AuthFailed("the token of the bot is none that can stand in an address") from None
 
-    async def _post(self, client: httpx.AsyncClient, url: str, arguments: Mapping[str, Any]) -> BotAnswer:
+    async def _post(self, client: AsyncClient, url: str, arguments: Mapping[str, Any]) -> BotAnswer:
         headers = {"Content-Type": "application/json"}
         async with client.stream("POST", url, content=orjson.dumps(arguments), headers=headers) as response:
-            body = b""
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > _MAX_ANSWER_BYTES:
-                    break
             try:
+                body, _ = await read_cut(response)
                 document = orjson.loads(body)
-            except ValueError:
+            except (BodyRefused, ValueError):
                 document = {}
             return BotAnswer(response.status_code, document if isinstance(document, Mapping) else {})
 

@@ -1,67 +1,62 @@
-"""The HTTP clients of model providers: replies are bounded in size, closed in time, and streams from any server.
-
-A small compressed body can unpack to gigabytes, and a server may never end. The body is therefore unpacked here,
-within a limit, instead of in the client.
-"""
+"""The HTTP clients of model providers: replies are bounded, closed in time, and streams from any server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
-from pydantic_ai.models import create_async_httpx2_client
+from httpx2 import AsyncByteStream, Response, Timeout
+from pydantic_ai.models import get_user_agent
+
+from planq.worker.egress import AnswerBounds, Egress
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 """Some hundred times the longest answer that `max_output_tokens` allows."""
 
-_CODINGS = ("gzip", "deflate")
-
-_replies: ContextVar[list[httpx2.Response] | None] = ContextVar("planq_replies", default=None)
+_replies: ContextVar[list[Response] | None] = ContextVar("planq_replies", default=None)
 
 
-class ReplyTooLarge(Exception):
-    """The body of a reply is longer than the limit, or packed in a way that was not offered."""
+_BACKSTOP_SECONDS = 5.0
+"""Added to the time that pydantic-ai gives an attempt, so that its own error comes first."""
 
 
-def model_client(timeout: httpx2.Timeout, *, as_streams: bool) -> httpx2.AsyncClient:
-    """Return a client whose bodies end with `ReplyTooLarge` beyond `MAX_REPLY_BYTES`.
+def model_client(egress: Egress, seconds: float, *, as_streams: bool) -> AsyncClient:
+    """Return a client whose bodies end with `BodyRefused` beyond `MAX_REPLY_BYTES`.
 
     With `as_streams` a JSON body is read as an event stream: use it where only streams are asked for, since the body
     is kept in memory. The SDKs wrap exceptions that are raised here: look for them among the causes of theirs.
     """
 
-    async def received(response: httpx2.Response) -> None:
-        coding = response.headers.pop("content-encoding", "identity").strip().lower()
-        if coding not in ("", "identity", *_CODINGS):
-            raise ReplyTooLarge(f"expected a reply packed as {' or '.join(_CODINGS)}, found {coding[:40]!r}")
-        stream = response.stream
-        assert isinstance(stream, httpx2.AsyncByteStream)
-        response.stream = _Body(_unpacked(stream, is_packed=coding in _CODINGS), stream)
+    async def received(response: Response) -> None:
         replies = _replies.get()
         if replies is not None:
             replies.append(response)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if as_streams and response.is_success and kind == "application/json":
-            response.stream = _Body(_as_stream(response.stream), stream)
+            stream = response.stream
+            assert isinstance(stream, AsyncByteStream)
+            response.stream = _Body(_as_stream(stream), stream)
             response.headers["content-type"] = "text/event-stream"
 
-    client = create_async_httpx2_client(timeout=timeout)
-    client.headers["Accept-Encoding"] = ", ".join(_CODINGS)
-    hooks = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), received]}
-    return client
+    return egress.trusted(
+        AnswerBounds(MAX_REPLY_BYTES, seconds + _BACKSTOP_SECONDS),
+        Timeout(seconds, connect=5),
+        headers={"User-Agent": get_user_agent()},
+        event_hooks={"response": [received]},
+    )
 
 
 @asynccontextmanager
 async def closing_replies() -> AsyncIterator[None]:
     """Close what model clients receive within the block, in this asyncio task, when the block ends."""
-    replies: list[httpx2.Response] = []
+    replies: list[Response] = []
     token = _replies.set(replies)
     try:
         yield
@@ -72,10 +67,10 @@ async def closing_replies() -> AsyncIterator[None]:
                 await asyncio.shield(response.aclose())
 
 
-class _Body(httpx2.AsyncByteStream):
+class _Body(AsyncByteStream):
     """Pieces made from an inner stream; read a second time (some SDKs look for more), it is empty."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], inner: httpx2.AsyncByteStream) -> None:
+    def __init__(self, pieces: AsyncIterator[bytes], inner: AsyncByteStream) -> None:
         self._pieces = pieces
         self._inner = inner
 
@@ -86,27 +81,11 @@ class _Body(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-async def _unpacked(stream: httpx2.AsyncByteStream, *, is_packed: bool) -> AsyncIterator[bytes]:
-    # Gzip or zlib, by what the data begins with.
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None
-    left = MAX_REPLY_BYTES
-    async for chunk in stream:
-        try:
-            piece = chunk if unpacker is None else unpacker.decompress(chunk, left + 1)
-        except zlib.error as error:
-            raise httpx2.DecodingError(f"the compressed reply is damaged: {error}") from error
-        left -= len(piece)
-        if left < 0:
-            raise ReplyTooLarge(f"expected a reply of at most {MAX_REPLY_BYTES} bytes, found a longer one")
-        yield piece
-
-
-async def _as_stream(body: httpx2.AsyncByteStream | httpx2.SyncByteStream) -> AsyncIterator[bytes]:
+async def _as_stream(body: AsyncByteStream) -> AsyncIterator[bytes]:
     """Yield a chat completion as the events of a stream with all of it at once.
 
     Another body (an error object, say) becomes one event as it is, for the SDK to judge.
     """
-    assert isinstance(body, httpx2.AsyncByteStream)
     whole = b"".join([piece async for piece in body])
     try:
         chunk = _chunk(json.loads(whole))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-import httpx2
+from httpx2 import HTTPError, TimeoutException
 from pydantic import ValidationError
 from pydantic_ai import exceptions as foreign
 
@@ -25,14 +25,14 @@ from planq.shared.domain.errors import (
     Transient,
 )
 from planq.shared.domain.redact import pattern_of, redacted
+from planq.worker.egress import BodyDamaged, BodyRefused
 from planq.worker.llm.circuits import UnreadableReply
-from planq.worker.llm.http_client import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,
     foreign.UserError,
-    ReplyTooLarge,
-    httpx2.HTTPError,
+    BodyRefused,
+    HTTPError,
     ValidationError,
     # What the SDKs raise on a well-formed JSON body that is not of their provider's form.
     AttributeError,
@@ -111,8 +111,8 @@ _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelAPIError, "the model provider's answer cannot be read", _unreadable),
     (foreign.AgentRunError, _OTHER, _unreadable),
     (foreign.UserError, "the request does not suit the model", _refused),
-    (httpx2.TimeoutException, "the model did not answer in time", _timed_out),
-    (httpx2.HTTPError, "the model provider cannot be reached", _transient),
+    (TimeoutException, "the model did not answer in time", _timed_out),
+    (HTTPError, "the model provider cannot be reached", _transient),
 )
 
 
@@ -122,15 +122,19 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     Its message is stored and shown, and servers are known to repeat a refused key: `secret` (the API key) is taken
     out of it, and so are credentials and queries of addresses.
     """
+    detail = str(error) or type(error).__name__
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error
-        if isinstance(cause, ReplyTooLarge):
+        if isinstance(cause, BodyDamaged):
+            return Transient(f"the model's reply is damaged: {cause}")
+        if isinstance(cause, BodyRefused):
             return InvalidOutput(f"the model's reply cannot be taken: {cause}")
+        if isinstance(cause, HTTPError) and str(cause) and cause is not error:
+            detail = f"{detail} ({type(cause).__name__}: {cause})"
         cause = cause.__cause__
-    detail = str(error) or type(error).__name__
     if secret:
         detail = pattern_of([secret]).sub("[API key]", detail)
-    detail = redacted(detail)
+    detail = redacted("".join(char if char.isprintable() else " " for char in detail))
     if isinstance(error, foreign.ModelRequestRejectedError) and any(words in detail.lower() for words in _TOO_LONG):
         return ContextExceeded(f"{_NO_ROOM}: {detail}")
     for category, meaning, ours in _TABLE:

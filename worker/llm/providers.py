@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import httpx2
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
@@ -45,6 +44,7 @@ from planq.shared.domain.errors import AuthFailed
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.models.names import ModelName, Provider
 from planq.shared.domain.plan.interpret import decoded
+from planq.worker.egress import Egress
 from planq.worker.llm.circuits import UnreadableReply
 from planq.worker.llm.completion import BrokenTryUsage, Completion
 from planq.worker.llm.constrained import RefusedSchemas, constrained, opened, refuses_schema
@@ -55,6 +55,9 @@ from planq.worker.llm.messages import WireNames, state_of, wire_messages
 from planq.worker.llm.provider_errors import FOREIGN, translated
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 _log = logging.getLogger("planq.llm")
 
@@ -103,7 +106,7 @@ class _Wire:
 class _OpenClients:
     """What is open on one event loop: a client for each provider, with and without streams; makers for each key."""
 
-    clients: dict[tuple[Provider, bool], httpx2.AsyncClient] = field(default_factory=dict)
+    clients: dict[tuple[Provider, bool], AsyncClient] = field(default_factory=dict)
     makers: OrderedDict[tuple[Provider, bool, str | None], MakeModel] = field(default_factory=OrderedDict)
 
 
@@ -250,8 +253,9 @@ class Providers:
         opened = self._open.setdefault(asyncio.get_running_loop(), _OpenClients())
         client = opened.clients.get((provider, is_stream))
         if client is None:
-            timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
-            client = model_client(timeout, as_streams=is_stream and provider is Provider.OPENAI)
+            as_streams = is_stream and provider is Provider.OPENAI
+            egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
+            client = model_client(egress, seconds, as_streams=as_streams)
             opened.clients[provider, is_stream] = client
         make = opened.makers.get((provider, is_stream, key))
         if make is None:
@@ -285,7 +289,7 @@ class Providers:
         return wire
 
 
-def _openai(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
+def _openai(settings: ModelSettings, client: AsyncClient) -> MakeModel:
     base_url = settings.base_urls.get(Provider.OPENAI)
     key = settings.api_keys.get(Provider.OPENAI) or (_NO_KEY if base_url else _missing_key(Provider.OPENAI))
     provider = OpenAIProvider(base_url=base_url or _OPENAI_URL, api_key=key, http_client=client)
@@ -296,7 +300,7 @@ def _openai(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
     return lambda name: _ChatModel(name, provider=provider, profile=profile)
 
 
-def _anthropic(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
+def _anthropic(settings: ModelSettings, client: AsyncClient) -> MakeModel:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
@@ -308,7 +312,7 @@ def _anthropic(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel
     return lambda name: AnthropicModel(name, provider=provider)
 
 
-def _google(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
+def _google(settings: ModelSettings, client: AsyncClient) -> MakeModel:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
@@ -320,7 +324,7 @@ def _google(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
     return lambda name: GoogleModel(name, provider=provider)
 
 
-_MAKERS: Mapping[Provider, Callable[[ModelSettings, httpx2.AsyncClient], MakeModel]] = {
+_MAKERS: Mapping[Provider, Callable[[ModelSettings, AsyncClient], MakeModel]] = {
     Provider.OPENAI: _openai,
     Provider.ANTHROPIC: _anthropic,
     Provider.GOOGLE: _google,

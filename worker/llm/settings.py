@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.models.names import OFFLINE, Provider, parse_model_name
+
+if TYPE_CHECKING:
+    from planq.worker.egress import Egress  # it loads an HTTP client
 
 OpenAIApi = Literal["auto", "chat", "responses"]
 """`auto`: Responses on OpenAI's own address, Chat Completions (which every compatible server has) on another."""
@@ -30,7 +33,8 @@ class ModelSettings:
     a worker.
     `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
     provider's default, since some models refuse the setting. `max_findings_chars` bounds the results that the
-    responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette.
+    responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette;
+    `egress` makes the HTTP clients.
     """
 
     default_model: str = OFFLINE
@@ -49,6 +53,7 @@ class ModelSettings:
     max_findings_chars: int = 200_000
     temperature: float | None = None
     record_path: Path | None = None
+    egress: Egress | None = None
 
     @property
     def longest_call(self) -> float:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from planq.shared.domain.errors import (
     AuthFailed,
@@ -29,7 +29,10 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.redact import redacted
 from planq.shared.telemetry.logs import redaction
-from planq.worker.egress import retry_after
+from planq.worker.egress import retry_after, words_of
+
+if TYPE_CHECKING:
+    from httpx2 import Response
 
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""
@@ -42,7 +45,7 @@ _NETWORK_ERRNOS = frozenset(
 """`OSError` numbers of passing network faults that Python gives no class of their own."""
 
 
-_AUTH_STATUSES = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.PROXY_AUTHENTICATION_REQUIRED)
+_AUTH_STATUSES = (401, 403, 407)
 
 
 class ToolError(ToolFailed):
@@ -65,7 +68,7 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
         error = error.exceptions[0]
     if isinstance(error, ExecutionFailed):
         return error
-    for kind, translate in _TABLE:
+    for kind, translate in _rows():
         if isinstance(error, kind):
             return translate(error, tool_name)
     if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
@@ -74,12 +77,18 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
     return InternalFault(f"{tool_name} raised {quoted(error)}")
 
 
-def from_response(response: httpx.Response, tool_name: str) -> ExecutionFailed:
-    """Return the failure that an HTTP answer outside 2xx stands for."""
+async def from_response(response: Response, tool_name: str) -> ExecutionFailed:
+    """Return the failure that an HTTP answer outside 2xx means, with the beginning of its body, which is read."""
+    return _refusal(response, tool_name, await words_of(response))
+
+
+def _refusal(response: Response, tool_name: str, said: str = "") -> ExecutionFailed:
     status = response.status_code
     what = f"{tool_name}: {response.request.url.host} answered {status} {response.reason_phrase}".rstrip()
     if status in _AUTH_STATUSES:
         what = f"{what}; the address needs a credential that was not accepted"
+    if said:
+        what = f"{what}: {said}"
     return from_status(status, what, retry_after(response))
 
 
@@ -87,9 +96,9 @@ def from_status(status: int, message: str, wait: timedelta | None = None) -> Exe
     """Return the failure that an HTTP status stands for: 408, 429 and 5xx are retryable, 429 after `wait`."""
     if status in _AUTH_STATUSES:
         return AuthFailed(message, status=status)
-    if status == httpx.codes.TOO_MANY_REQUESTS:
+    if status == 429:
         return RateLimited(message, retry_after=wait, status=status)
-    if status >= 500 or status == httpx.codes.REQUEST_TIMEOUT:
+    if status >= 500 or status == 408:
         return Transient(message, status=status)
     return ToolFailed(message, status=status)
 
@@ -118,9 +127,8 @@ def _transient(error: BaseException, tool_name: str) -> ExecutionFailed:
     return Transient(f"{tool_name} could not be carried out now ({quoted(error)})")
 
 
-def _http_status(error: BaseException, tool_name: str) -> ExecutionFailed:
-    assert isinstance(error, httpx.HTTPStatusError)
-    return from_response(error.response, tool_name)
+def _http_status(error: Any, tool_name: str) -> ExecutionFailed:
+    return _refusal(error.response, tool_name)
 
 
 def _invalid(error: BaseException, tool_name: str) -> ExecutionFailed:
@@ -134,15 +142,27 @@ def _ours(error: BaseException, tool_name: str) -> ExecutionFailed:
     return ToolFailed(f"{tool_name}: {error.message}", cause=error.code)
 
 
-_TABLE: tuple[tuple[type[BaseException], Callable[[BaseException, str], ExecutionFailed]], ...] = (
-    (PlanqError, _ours),
-    (httpx.HTTPStatusError, _http_status),
-    (httpx.UnsupportedProtocol, _invalid),
-    (httpx.InvalidURL, _invalid),
-    (httpx.TimeoutException, _timed_out),
-    (httpx.TransportError, _transient),
+_Translate = Callable[[Any, str], ExecutionFailed]
+
+_OF_HTTP: tuple[tuple[str, _Translate], ...] = (
+    ("HTTPStatusError", _http_status),
+    ("UnsupportedProtocol", _invalid),
+    ("InvalidURL", _invalid),
+    ("TimeoutException", _timed_out),
+    ("TransportError", _transient),
+)
+"""Exceptions of `httpx` and `httpx2` by name: only a tool that sends requests has loaded one of them."""
+
+_OF_PYTHON: tuple[tuple[type[BaseException], _Translate], ...] = (
     (TimeoutError, _timed_out),
     (ConnectionError, _transient),
     (socket.gaierror, _transient),
 )
-"""First match wins, so a subclass stands before its base."""
+
+
+def _rows() -> Iterator[tuple[type[BaseException], _Translate]]:
+    """Yield the table. First match wins, so a subclass is before its base."""
+    yield PlanqError, _ours
+    for client in filter(None, map(sys.modules.get, ("httpx", "httpx2"))):
+        yield from ((getattr(client, name), translate) for name, translate in _OF_HTTP)
+    yield from _OF_PYTHON

@@ -15,7 +15,7 @@ from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.ports import Knowledge, Memory, Moment, MomentQuery, MomentRecord, Passage, Reminder, ToolContext
 from planq.worker.apart import Apart
-from planq.worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
+from planq.worker.egress import Egress, HostPlaces, LeastRate
 
 
 def utc_now() -> datetime:
@@ -67,7 +67,7 @@ class ToolServices:
     address. A user may have `max_reminders` that are still to come. `allow_private_hosts` names hosts (`host` or
     `host:port`) that `http_fetch` may reach although they resolve to a private address. `http_max_bytes` caps a
     fetched body, `http_timeout_seconds` a whole fetch with its redirects and the wait for a place at a host.
-    `apart` are the processes for what may take long.
+    `egress` makes their HTTP clients; `apart` are the processes for what may take long.
     """
 
     knowledge: Knowledge = field(default_factory=NoDatabase)
@@ -80,6 +80,6 @@ class ToolServices:
     http_timeout_seconds: float = 30.0
     http_places: HostPlaces = field(default_factory=HostPlaces)
     http_least_rate: LeastRate = field(default_factory=LeastRate)
-    resolve: Resolver = resolve_with_system
+    egress: Egress = field(default_factory=Egress)
     apart: Apart = field(default_factory=Apart)
     now: Callable[[], datetime] = utc_now

@@ -1,4 +1,4 @@
-"""One attempt at a delivery: a signed POST, within the guard (`worker/egress.py`), whose answer is not read."""
+"""One attempt at a delivery: a signed POST, within the guard (`worker/egress`). Only a refusal is read, in part."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import httpx
+from httpx2 import HTTPError, InvalidURL, StreamError, TimeoutException, UnsupportedProtocol
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed, PlanqError, TimedOut, Transient, capped
 from planq.shared.domain.redact import redacted
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure, after_response
 from planq.shared.domain.webhooks.signing import signed_headers
 from planq.shared.ports.deliveries import Delivery
-from planq.worker.egress import GuardedTransport, Resolver, resolve_with_system, retry_after
+from planq.worker.egress import AnswerBounds, Egress, retry_after, words_of
 
 SigningKeys = Callable[[str, UUID | None], Awaitable[Sequence[str]]]
 """`(tenant, endpoint) -> secrets` that sign for an endpoint, or with None for callbacks; raises `Misconfigured`."""
 
 _USER_AGENT = "planq-webhooks/1"
+_MOST_ANSWER_BYTES = 64 * 1024
 
 
 def now_in_utc() -> datetime:
@@ -30,8 +31,9 @@ def now_in_utc() -> datetime:
 class Poster:
     """Posts deliveries.
 
-    The receiver gets `timeout` to answer with a status; what it sends after its headers is left unread. Redirects are
-    not followed. `allowed` hosts may lie in a private network; `draw` spreads the pauses.
+    The receiver gets `timeout` to answer with a status; of what it sends after its headers, only the beginning of a
+    refusal is read. Redirects are not followed. `allowed` hosts may be in a private network; `draw` spreads the
+    pauses.
     """
 
     def __init__(
@@ -41,14 +43,14 @@ class Poster:
         allowed: frozenset[str],
         draw: Callable[[], float],
         *,
-        resolve: Resolver = resolve_with_system,
+        egress: Egress | None = None,
         now: Callable[[], datetime] = now_in_utc,
     ) -> None:
         self._keys = keys
         self._timeout = timeout
         self._allowed = allowed
         self._draw = draw
-        self._resolve = resolve
+        self._egress = egress or Egress()
         self._now = now
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
@@ -58,10 +60,10 @@ class Poster:
             return after_failure(keys, delivery.tries, None, self._draw())
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
-                status, wait = await self._post(delivery, keys)
-        except (PlanqError, httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
+                status, wait, said = await self._post(delivery, keys)
+        except (PlanqError, HTTPError, InvalidURL, StreamError, TimeoutError, UnicodeError) as error:
             return after_failure(self._described(error), delivery.tries, None, self._draw())
-        return after_response(status, delivery.tries, wait, self._draw())
+        return after_response(status, delivery.tries, wait, self._draw(), said)
 
     async def _signing_keys(self, delivery: Delivery) -> Sequence[str] | ErrorRecord:
         try:
@@ -72,32 +74,30 @@ class Poster:
             # An operator can put it right meanwhile.
             return ErrorRecord(error.code, error.message, retryable=True)
 
-    async def _post(self, delivery: Delivery, keys: Sequence[str]) -> tuple[int, timedelta | None]:
+    async def _post(self, delivery: Delivery, keys: Sequence[str]) -> tuple[int, timedelta | None, str]:
         headers = {
             **signed_headers(str(delivery.id), self._now(), delivery.body, keys),
             "Content-Type": "application/json",
             "User-Agent": _USER_AGENT,
         }
         assert delivery.target is not None  # a message goes over its channel
-        transport = GuardedTransport(self._resolve, self._allowed, "the webhook")
-        seconds = self._timeout.total_seconds()
+        bounds = AnswerBounds(_MOST_ANSWER_BYTES, self._timeout.total_seconds())
         async with (
-            httpx.AsyncClient(
-                transport=transport, follow_redirects=False, timeout=seconds, trust_env=False
-            ) as client,
+            self._egress.guarded("the webhook", bounds, self._allowed) as client,
             client.stream("POST", delivery.target, content=delivery.body.encode(), headers=headers) as response,
         ):
-            return response.status_code, retry_after(response)
+            said = "" if response.is_success else await words_of(response)
+            return response.status_code, retry_after(response), said
 
     def _described(self, error: Exception) -> ErrorRecord:
         """Say why nothing was delivered: tried again unless the address itself is refused."""
         if isinstance(error, ExecutionFailed):
             return ErrorRecord.of(error)
-        if isinstance(error, (TimeoutError, httpx.TimeoutException)):
+        if isinstance(error, (TimeoutError, TimeoutException)):
             seconds = self._timeout.total_seconds()
             return ErrorRecord(TimedOut.code, f"the receiver did not answer within {seconds:g} s", retryable=True)
         reason = f"{type(error).__name__}: {redacted(str(error))}".removesuffix(": ")
-        if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError)):
+        if isinstance(error, (InvalidURL, UnsupportedProtocol, UnicodeError)):
             return ErrorRecord("invalid_arguments", capped(f"the address cannot be used ({reason})", 500))
         return ErrorRecord(
             Transient.code, capped(f"the receiver could not be reached ({reason})", 500), retryable=True

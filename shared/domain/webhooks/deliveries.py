@@ -97,7 +97,9 @@ _GONE = 410
 _TOO_MANY = 429
 
 
-def after_response(status: int, tries: int, retry_after: timedelta | None, jitter: float) -> DeliveryOutcome:
+def after_response(
+    status: int, tries: int, retry_after: timedelta | None, jitter: float, said: str = ""
+) -> DeliveryOutcome:
     """Return what an answer of the receiver means for a delivery that was tried so often, this time included.
 
     Every status but a success is a failure, a redirect too: nobody has checked where that leads.
@@ -111,6 +113,8 @@ def after_response(status: int, tries: int, retry_after: timedelta | None, jitte
     message = f"the receiver answered {status}; expected a status from 200 to 299"
     if 300 <= status < 400:
         message = f"{message}: redirects are not followed"
+    elif said:
+        message = f"{message}. It says: {said}"
     return after_failure(ErrorRecord(code, message, retryable=True), tries, retry_after, jitter, status)
 
 

@@ -26,6 +26,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import ToolContext
+from planq.worker.egress import Egress
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry
 
@@ -105,7 +106,7 @@ def fetch(site: Site, services: ToolServices, context: ToolContext) -> Fetch:
     def call(url: str, max_total: float = 10.0, limit: int = 100_000, also: str = "", **arguments: Any) -> Any:
         offered = dataclasses.replace(
             services,
-            resolve=resolve,
+            egress=Egress(resolve=resolve),
             allow_private_hosts=frozenset({site.host, also}),
             http_timeout_seconds=max_total,
             http_max_bytes=limit,
@@ -311,7 +312,9 @@ def test_connection_goes_to_the_address_that_was_checked(
         return ["127.0.0.1"] if len(asked) == 1 else ["203.0.113.1"]
 
     site.pages["/"] = (200, {"Content-Type": "text/plain"}, b"checked")
-    offered = dataclasses.replace(services, resolve=rebinding, allow_private_hosts=frozenset({site.host}))
+    offered = dataclasses.replace(
+        services, egress=Egress(resolve=rebinding), allow_private_hosts=frozenset({site.host})
+    )
     registry = load_registry(services=offered, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tool = registry.find("http_fetch")
     assert tool is not None

@@ -13,7 +13,7 @@ import pytest
 
 from planq.shared.domain.errors import HostBusy, TooSlow
 from planq.shared.ports import ToolContext
-from planq.worker.egress import HostPlaces, LeastRate
+from planq.worker.egress import Egress, HostPlaces, LeastRate
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry
 
@@ -102,7 +102,9 @@ class Fetching:
             return ["127.0.0.1"]
 
         names = frozenset({f"slow.example:{site.port}", f"other.example:{site.port}"})
-        self.services = dataclasses.replace(services, resolve=resolve, allow_private_hosts=names, **offered)
+        self.services = dataclasses.replace(
+            services, egress=Egress(resolve=resolve), allow_private_hosts=names, **offered
+        )
         registry = load_registry(
             services=self.services, entry_point_group=None, modules=["planq.worker.tools.builtin"]
         )

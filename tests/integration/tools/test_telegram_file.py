@@ -23,6 +23,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import ToolContext
 from planq.shared.ports.tools import BytesArtifact, RichOutput
+from planq.worker.egress import Egress
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry
 from tests.support.bot_api import TOKEN, BotServer, bot_server
@@ -163,7 +164,7 @@ def test_only_the_host_of_the_bot_api_may_be_private(context: ToolContext, serve
     async def elsewhere(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    services = ToolServices(telegram_url="https://api.telegram.org", resolve=elsewhere)
+    services = ToolServices(telegram_url="https://api.telegram.org", egress=Egress(resolve=elsewhere))
     registry = load_registry(services=services, entry_point_group=None, modules=["planq.worker.tools.builtin"])
     tool = registry.find("telegram_file")
     assert tool is not None

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from planq.shared.domain.errors import (
@@ -28,7 +28,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.ports import ToolContext
-from planq.worker.egress import GuardedTransport
+from planq.worker.egress import AnswerBounds, Egress
 from planq.worker.tools import ToolServices
 from planq.worker.tools.builtin import web
 from planq.worker.tools.builtin.web import read_web_access
@@ -101,7 +101,7 @@ def search(service: Service, services: ToolServices, context: ToolContext) -> Se
     def call(engine: str, url: str | None = None, **arguments: Any) -> Any:
         address = url or f"http://search.example:{service.server_port}/"
         offered = dataclasses.replace(
-            services, resolve=resolve, web_search=read_web_access(engine, address, "s3cret")
+            services, egress=Egress(resolve=resolve), web_search=read_web_access(engine, address, "s3cret")
         )
         registry = load_registry(services=offered, entry_point_group=None, modules=["planq.worker.tools.builtin"])
         tool = registry.find("web_search")
@@ -251,10 +251,11 @@ def test_only_the_chosen_service_may_be_private(service: Service, search: Search
     service.answers({"results": []})
     assert search("searxng", f"http://127.0.0.1:{service.server_port}/searx/")["count"] == 0
     assert service.seen[-1][1].startswith("/searx/search?")
-    transport = GuardedTransport(this_machine, frozenset({web.chosen_host(httpx.URL("http://a.example:81"))}))
+    chosen = frozenset({web.chosen_host(httpx2.URL("http://a.example:81"))})
+    transport = Egress(resolve=this_machine).guard("web_search", AnswerBounds(1, 1.0), chosen)
     with pytest.raises(PolicyDenied, match="public address"):
-        asyncio.run(transport.checked_addresses(httpx.URL("http://a.example:82")))
-    assert len(asyncio.run(transport.checked_addresses(httpx.URL("http://a.example:81")))) == 1
+        asyncio.run(transport.checked_addresses(httpx2.URL("http://a.example:82")))
+    assert len(asyncio.run(transport.checked_addresses(httpx2.URL("http://a.example:81")))) == 1
 
 
 async def this_machine(host: str, port: int) -> Sequence[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 from openai import OpenAI
 from standardwebhooks import Webhook
@@ -18,7 +18,7 @@ from planq.shared.domain.webhooks.deliveries import LADDER, DeliveryOutcome
 from planq.shared.domain.webhooks.signing import signing_secret
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.ids import new_id
-from planq.worker.egress import Resolver, resolve_with_system
+from planq.worker.egress import Egress, Resolver, resolve_with_system
 from planq.worker.webhooks.posting import Poster
 from tests.support.receiver import CHUNK, ENDLESS_CHUNKS, SILENT, Answer, receiving
 
@@ -38,7 +38,7 @@ def post(
     one: Delivery, *, allowed: str = "", seconds: float = 20.0, resolve: Resolver = resolve_with_system
 ) -> DeliveryOutcome:
     hosts = frozenset({allowed} - {""})
-    poster = Poster(keys, timedelta(seconds=seconds), hosts, lambda: 0.0, resolve=resolve)
+    poster = Poster(keys, timedelta(seconds=seconds), hosts, lambda: 0.0, egress=Egress(resolve=resolve))
     return asyncio.run(poster.send(one))
 
 
@@ -154,7 +154,7 @@ def test_an_address_that_leads_nowhere_says_so(url: str, code: str, is_last: boo
 
 def test_what_a_library_says_of_an_address_shows_no_credentials() -> None:
     async def refusing(host: str, port: int) -> Sequence[str]:
-        raise httpx.ConnectError("no way to http://me:hush-hush@proxy.example/in?token=hush-hush")
+        raise httpx2.ConnectError("no way to http://me:hush-hush@proxy.example/in?token=hush-hush")
 
     outcome = post(delivery("https://example.com/hook"), resolve=refusing)
 

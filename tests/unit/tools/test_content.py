@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
-from collections.abc import AsyncIterator
-
 import pytest
 
-from planq.worker.tools.builtin.content import FetchedDocument, read_document, read_limited
+from planq.worker.tools.builtin.content import FetchedDocument, read_document
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999", "9" * 5_000])
@@ -21,12 +17,3 @@ def test_a_number_that_json_cannot_say_again_leaves_the_text(number: str) -> Non
 @pytest.mark.parametrize("charset", ["no-such", "undefined", "idna", "hex", "../../x"])
 def test_a_charset_that_is_none_is_read_as_utf8(charset: str) -> None:
     assert read_document("é".encode(), "text/plain", charset).text == "é"
-
-
-def test_a_packed_body_that_stops_in_the_middle_was_cut() -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield gzip.compress(b"hello " * 1_000)[:30]
-
-    _, truncated = asyncio.run(read_limited(chunks(), "gzip", 10_000))
-
-    assert truncated

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-import httpx
+import httpx2
 import pytest
 
 from planq.shared.domain.addresses import BLOCKS, why_refused
 from planq.shared.domain.errors import InvalidArguments, PolicyDenied, Transient
-from planq.worker import egress
-from planq.worker.egress import GuardedTransport, OwnAddresses, resolve_with_system, retry_after
+from planq.worker.egress import (
+    AnswerBounds,
+    Egress,
+    GuardedTransport,
+    OwnAddresses,
+    Proxies,
+    Resolver,
+    resolve_with_system,
+    retry_after,
+    tls_of,
+)
+from planq.worker.egress.wire import Wire
 
 PUBLIC = [
     "93.184.216.34",
@@ -120,19 +129,23 @@ def test_what_the_standard_library_thinks_of_an_address_decides_nothing(monkeypa
     assert None not in [why_refused(ipaddress.ip_address(address)) for address in REFUSED]
 
 
+def guard(resolve: Resolver, allow: frozenset[str] = frozenset(), tenant_id: str = "") -> GuardedTransport:
+    return Egress(resolve=resolve).guard("http_fetch", AnswerBounds(1, 1.0), allow, tenant_id=tenant_id)
+
+
 def transport(*addresses: str, allow: Sequence[str] = ()) -> GuardedTransport:
     """A guard whose every name resolves to `addresses`."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return addresses
 
-    return GuardedTransport(resolve, frozenset(allow))
+    return guard(resolve, frozenset(allow))
 
 
 @pytest.mark.parametrize("addresses", [["10.0.0.7"], ["93.184.216.34", "127.0.0.1"], ["::ffff:192.168.0.1"]])
 def test_name_with_any_private_address_is_refused(addresses: list[str]) -> None:
     with pytest.raises(PolicyDenied, match=r"may not reach 'intranet\.example'"):
-        asyncio.run(transport(*addresses).checked_addresses(httpx.URL("http://intranet.example/")))
+        asyncio.run(transport(*addresses).checked_addresses(httpx2.URL("http://intranet.example/")))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +168,11 @@ def test_name_with_any_private_address_is_refused(addresses: list[str]) -> None:
     ],
 )
 def test_every_spelling_of_this_machine_is_refused_with_the_real_resolver(url: str) -> None:
-    guard = GuardedTransport(resolve_with_system)
+    reached = guard(resolve_with_system)
 
     # A spelling that does not resolve at all, or is no URL, reaches nothing either.
-    with pytest.raises((PolicyDenied, Transient, httpx.InvalidURL)) as caught:
-        asyncio.run(guard.checked_addresses(httpx.URL(url)))
+    with pytest.raises((PolicyDenied, Transient, httpx2.InvalidURL)) as caught:
+        asyncio.run(reached.checked_addresses(httpx2.URL(url)))
 
     if "。" not in url and "①" not in url and "0177" not in url and not url.endswith("./"):
         assert caught.type is PolicyDenied
@@ -168,17 +181,17 @@ def test_every_spelling_of_this_machine_is_refused_with_the_real_resolver(url: s
 @pytest.mark.parametrize("allowed", ["intranet.example", "INTRANET.example:8080", "intranet.example:8080"])
 def test_allowed_host_may_be_private(allowed: str) -> None:
     found = asyncio.run(
-        transport("10.0.0.7", allow=[allowed]).checked_addresses(httpx.URL("http://Intranet.example:8080/"))
+        transport("10.0.0.7", allow=[allowed]).checked_addresses(httpx2.URL("http://Intranet.example:8080/"))
     )
 
     assert [str(address) for address in found] == ["10.0.0.7"]
 
 
 def test_allowing_one_port_allows_no_other() -> None:
-    guard = transport("10.0.0.7", allow=["intranet.example:8080"])
+    reached = transport("10.0.0.7", allow=["intranet.example:8080"])
 
     with pytest.raises(PolicyDenied):
-        asyncio.run(guard.checked_addresses(httpx.URL("http://intranet.example/")))
+        asyncio.run(reached.checked_addresses(httpx2.URL("http://intranet.example/")))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +199,7 @@ def test_allowing_one_port_allows_no_other() -> None:
 )
 def test_other_schemes_are_refused(url: str) -> None:
     with pytest.raises(InvalidArguments, match="http and https"):
-        asyncio.run(transport("93.184.216.34").checked_addresses(httpx.URL(url)))
+        asyncio.run(transport("93.184.216.34").checked_addresses(httpx2.URL(url)))
 
 
 def test_name_without_address_is_a_passing_fault() -> None:
@@ -194,22 +207,11 @@ def test_name_without_address_is_a_passing_fault() -> None:
         raise OSError("Name or service not known")
 
     with pytest.raises(Transient, match="does not resolve"):
-        asyncio.run(GuardedTransport(resolve).checked_addresses(httpx.URL("http://gone.example/")))
+        asyncio.run(guard(resolve).checked_addresses(httpx2.URL("http://gone.example/")))
 
 
-def test_the_certificate_authorities_are_read_once_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    create = ssl.create_default_context
-
-    def counted(cafile: str) -> ssl.SSLContext:
-        read.append(cafile)
-        return create(cafile=cafile)
-
-    monkeypatch.setattr(ssl, "create_default_context", counted)
-    egress._tls.cache_clear()
-    for _ in range(3):
-        GuardedTransport(resolve_with_system)
-    assert len(read) == 1
+def test_the_certificate_authorities_are_read_once_for_all_requests() -> None:
+    assert Egress().tls is Egress.read(None, "", {}).tls
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_the_certificate_authorities_are_read_once_for_all_requests(monkeypatch:
     ],
 )
 def test_a_wait_that_is_asked_for_is_a_day_at_most(wish: str, wait: timedelta | None) -> None:
-    response = httpx.Response(429, headers={"Retry-After": wish})
+    response = httpx2.Response(429, headers={"Retry-After": wish})
 
     assert retry_after(response, datetime(2026, 11, 23, 12, tzinfo=UTC)) == wait
 
@@ -247,8 +249,9 @@ def test_this_machines_own_public_addresses_are_refused_also_when_they_change() 
         async def resolve(_host: str, _port: int) -> Sequence[str]:
             return found
 
-        transport = GuardedTransport(resolve, own=own)
-        await transport.checked_addresses(httpx.URL(f"http://{host}/"))
+        wire = Wire(tls_of(None), Proxies(), AnswerBounds(1, 1.0), limits=httpx2.Limits())
+        transport = GuardedTransport(wire, resolve, own=own)
+        await transport.checked_addresses(httpx2.URL(f"http://{host}/"))
         await transport.aclose()
 
     for address in ("8.8.4.4", "::ffff:8.8.4.4", "64:ff9b::8.8.4.4"):
@@ -270,9 +273,9 @@ def test_a_refusal_does_not_tell_the_address_behind_a_name(caplog: pytest.LogCap
     async def resolve(_host: str, _port: int) -> Sequence[str]:
         return ["10.1.2.3"]
 
-    transport = GuardedTransport(resolve, tenant_id="acme")
+    transport = guard(resolve, tenant_id="acme")
     with pytest.raises(PolicyDenied) as refused:
-        asyncio.run(transport.checked_addresses(httpx.URL("http://inside.example/")))
+        asyncio.run(transport.checked_addresses(httpx2.URL("http://inside.example/")))
 
     assert "10.1.2.3" not in refused.value.message
     assert "private" not in refused.value.message

@@ -1,16 +1,17 @@
-"""What a fetched body means: decompressed within a limit, and decoded."""
+"""What a fetched body means: read within its bounds, and decoded."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+
+from httpx2 import Response
 
 from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.schema.schemas import MAX_DEPTH
 from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.describe import is_deeper_than
+from planq.worker.egress import BodyRefused, read_cut
 
 _TEXT_TYPES = frozenset(
     {
@@ -28,9 +29,6 @@ _TEXT_TYPES = frozenset(
 
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 
-_ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-"""Content codings (RFC 9110 §8.4.1) that are understood, as zlib window sizes."""
-
 
 @dataclass(frozen=True, slots=True)
 class FetchedDocument:
@@ -41,32 +39,16 @@ class FetchedDocument:
     has_json: bool = False
 
 
-async def read_limited(
-    chunks: AsyncIterator[bytes], encoding: str, limit: int, tool_name: str = "http_fetch"
-) -> tuple[bytes, bool]:
-    """Return the decompressed body, at most `limit` bytes of it, and whether something was cut off.
+async def read_body(response: Response, tool_name: str) -> tuple[bytes, bool]:
+    """Return the body of an answer up to its client's bound, and whether something is missing at its end.
 
-    Decompression is bounded too: a small body that unpacks to gigabytes costs `limit` bytes. Raises `ToolFailed` on a
-    content coding other than gzip and deflate, or on a damaged body; `tool_name` is for its message.
+    Raises `ToolFailed` on a content coding other than gzip and deflate, or on a damaged body; `tool_name` is for its
+    message.
     """
-    coding = encoding.strip().lower()
-    if coding not in ("", "identity", *_ENCODINGS):
-        raise ToolFailed(
-            f"{tool_name}: the body has the content coding {coding[:40]!r}; expected none, gzip or deflate"
-        )
-    unpacker = zlib.decompressobj(_ENCODINGS[coding]) if coding in _ENCODINGS else None
-    body = bytearray()
-    is_whole = True
-    async for chunk in chunks:
-        try:
-            body += chunk if unpacker is None else unpacker.decompress(chunk, limit + 1 - len(body))
-        except zlib.error as error:
-            raise ToolFailed(f"{tool_name}: the body is no valid {coding} ({error})") from error
-        if len(body) > limit:
-            return bytes(body[:limit]), True
-        is_whole = unpacker is None or unpacker.eof
-    # A packed body that stops in the middle was cut off on its way.
-    return bytes(body), not is_whole
+    try:
+        return await read_cut(response)
+    except BodyRefused as error:
+        raise ToolFailed(f"{tool_name}: {error}") from error
 
 
 def media_type(content_type: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-import httpx
+from httpx2 import URL, InvalidURL, Response, TimeoutException
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -15,11 +15,14 @@ from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, c
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.ports import ToolContext
 from planq.worker.apart import Apart, Failed, WorkRefused
-from planq.worker.egress import GuardedTransport
-from planq.worker.tools.builtin.content import is_html, is_text, media_type, read_document, read_limited
+from planq.worker.egress import AnswerBounds
+from planq.worker.tools.builtin.content import is_html, is_text, media_type, read_body, read_document
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import from_response
 from planq.worker.tools.services import ToolServices
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 _MOST_REDIRECTS = 5
 _READING_SECONDS = 10.0
@@ -55,25 +58,18 @@ async def http_fetch(
 ) -> Fetched:
     """Fetch a web page or a JSON document and return its text; private and local addresses are refused."""
     limit = min(max_bytes or services.http_max_bytes, services.http_max_bytes)
-    transport = GuardedTransport(
-        services.resolve,
+    client = services.egress.guarded(
+        "http_fetch",
+        AnswerBounds(limit, services.http_timeout_seconds, services.http_least_rate),
         services.allow_private_hosts,
         tenant_id=context.tenant_id,
         places=services.http_places,
-        least_rate=services.http_least_rate,
-    )
-    client = httpx.AsyncClient(
-        transport=transport,
-        follow_redirects=False,
-        timeout=services.http_timeout_seconds,
-        # Only codings that `read_limited` can unpack within a limit.
-        headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "gzip, deflate", "Accept": "*/*"},
-        trust_env=False,
+        headers={"User-Agent": _USER_AGENT, "Accept": "*/*"},
     )
     try:
         async with asyncio.timeout(services.http_timeout_seconds), client:
-            fetched, body, charset = await _fetch(client, method, _parsed(url), limit, context.idempotency_key)
-    except TimeoutError as error:
+            fetched, body, charset = await _fetch(client, method, _parsed(url), context.idempotency_key)
+    except (TimeoutError, TimeoutException) as error:
         raise TimedOut(
             f"http_fetch: {capped(url, 200)} did not answer in full within {services.http_timeout_seconds:g} s"
         ) from error
@@ -84,7 +80,7 @@ _Received = tuple[Fetched, bytes, str | None]
 """What was received: all but its text, the body, and the encoding that its header names."""
 
 
-async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int, key: str) -> _Received:
+async def _fetch(client: AsyncClient, method: str, url: URL, key: str) -> _Received:
     asked = _origin(url)
     for _ in range(_MOST_REDIRECTS + 1):
         # Cookies of one hop are no business of the next one.
@@ -92,23 +88,21 @@ async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: 
         headers = {_KEY_HEADER: key} if _origin(url) == asked else {}
         async with client.stream(method, url, headers=headers) as response:
             if not response.has_redirect_location:
-                return await _read(response, method, limit)
+                return await _read(response, method)
             url = _redirected(response)
     raise ToolFailed(f"http_fetch: more than {_MOST_REDIRECTS} redirects, the last one to {capped(str(url), 200)}")
 
 
-async def _read(response: httpx.Response, method: str, limit: int) -> _Received:
+async def _read(response: Response, method: str) -> _Received:
     if not response.is_success:
-        raise from_response(response, "http_fetch")
+        raise await from_response(response, "http_fetch")
     kind = media_type(response.headers.get("content-type", ""))
     if method == "HEAD":
         body, truncated = b"", False
     else:
         if kind and not is_text(kind, b""):
             raise _unreadable(response.url, kind)
-        body, truncated = await read_limited(
-            response.aiter_raw(), response.headers.get("content-encoding", ""), limit
-        )
+        body, truncated = await read_body(response, "http_fetch")
         if not is_text(kind, body):
             raise _unreadable(response.url, "data without a media type")
     fetched = Fetched(
@@ -139,28 +133,28 @@ async def _readable(fetched: Fetched, body: bytes, charset: str | None, apart: A
     return fetched
 
 
-def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
+def _origin(url: URL) -> tuple[str, bytes, int]:
     return url.scheme, url.raw_host, url.port or DEFAULT_PORTS[url.scheme]
 
 
-def _redirected(response: httpx.Response) -> httpx.URL:
+def _redirected(response: Response) -> URL:
     location = capped(response.headers["location"], 200)
     try:
         return _parsed(str(response.url.join(response.headers["location"])))
-    except (httpx.InvalidURL, InvalidArguments) as error:
+    except (InvalidURL, InvalidArguments) as error:
         raise ToolFailed(
             f"http_fetch: {response.url.host} redirects to {location!r}, which cannot be read"
         ) from error
 
 
-def _parsed(url: str) -> httpx.URL:
+def _parsed(url: str) -> URL:
     try:
-        parsed = httpx.URL(url.strip())
-    except (httpx.InvalidURL, ValueError) as error:
+        parsed = URL(url.strip())
+    except (InvalidURL, ValueError) as error:
         raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} is no valid address ({error})") from error
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise InvalidArguments(f"http_fetch expects http://… or https://…, found {capped(url, 200)!r}")
-    if not _HOST.fullmatch(parsed.raw_host) or not _is_decodable(parsed):
+    if not _HOST.fullmatch(parsed.raw_host):
         raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} has no valid host name")
     if parsed.userinfo:
         # The address is stored and shown; a password in it would be, too.
@@ -168,15 +162,7 @@ def _parsed(url: str) -> httpx.URL:
     return parsed.copy_with(fragment=None)
 
 
-def _is_decodable(url: httpx.URL) -> bool:
-    """True unless the host only looks like an internationalised name (`xn--…`); httpx decodes it when it is asked."""
-    try:
-        return bool(url.host)
-    except UnicodeError:
-        return False
-
-
-def _unreadable(url: httpx.URL, kind: str) -> ToolFailed:
+def _unreadable(url: URL, kind: str) -> ToolFailed:
     return ToolFailed(
         f"http_fetch: {capped(str(url), 200)} is {capped(kind, 100)}, which has no readable text; "
         "expected HTML, JSON, XML or plain text"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import re
-from typing import Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from urllib.parse import quote, urlsplit
 
-import httpx
+from httpx2 import HTTPError, Response, TimeoutException, codes
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -29,12 +29,15 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.values.decoding import decode
 from planq.shared.ports import ToolContext
-from planq.worker.egress import GuardedTransport, retry_after
-from planq.worker.tools.builtin.content import is_text, read_document, read_limited
+from planq.worker.egress import AnswerBounds, retry_after
+from planq.worker.tools.builtin.content import is_text, read_body, read_document
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import from_status
 from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 _NAME = "telegram_file"
 _TIMEOUT_SECONDS = 45.0
@@ -72,29 +75,23 @@ async def telegram_file(
         raise AuthFailed(f"{_NAME}: the secret {BOT_SECRET} is no token of a bot; it looks like 123456:AbC…")
     limit = min(max_bytes or services.http_max_bytes, services.http_max_bytes)
     own = (urlsplit(services.telegram_url).hostname or "").lower()
-    transport = GuardedTransport(
-        services.resolve,
-        services.allow_private_hosts | ({own} if services.telegram_url != BOT_API else set()),
-        _NAME,
-        tenant_id=context.tenant_id,
-        places=services.http_places,
-        least_rate=services.http_least_rate,
-    )
-    client = httpx.AsyncClient(
-        transport=transport,
-        follow_redirects=False,
-        timeout=_TIMEOUT_SECONDS,
-        headers={"Accept-Encoding": "gzip, deflate"},
-        trust_env=False,
-    )
+    allowed = services.allow_private_hosts | ({own} if services.telegram_url != BOT_API else set())
+
+    def client(most_bytes: int) -> AsyncClient:
+        bounds = AnswerBounds(most_bytes, _TIMEOUT_SECONDS, services.http_least_rate)
+        tenant_id, places = context.tenant_id, services.http_places
+        return services.egress.guarded(_NAME, bounds, allowed, tenant_id=tenant_id, places=places)
+
     url = services.telegram_url.rstrip("/")
     try:
-        async with asyncio.timeout(_TIMEOUT_SECONDS), client:
-            path, size = await _place_of(client, f"{url}/bot{token}/getFile", file_id)
-            found, body = await _read(client, f"{url}/file/bot{token}/{quote(path)}", path, size, limit)
-    except (TimeoutError, httpx.TimeoutException):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            async with client(_MOST_ANSWER_BYTES) as asking:
+                path, size = await _place_of(asking, f"{url}/bot{token}/getFile", file_id)
+            async with client(limit) as reading:
+                found, body = await _read(reading, f"{url}/file/bot{token}/{quote(path)}", path, size, limit)
+    except (TimeoutError, TimeoutException):
         raise TimedOut(f"{_NAME}: Telegram did not answer in full within {_TIMEOUT_SECONDS:g} s") from None
-    except httpx.HTTPError as error:
+    except HTTPError as error:
         raise Transient(f"{_NAME}: Telegram could not be reached ({type(error).__name__})") from None
     if body is None:
         return ToolResponse(structured=found)
@@ -103,10 +100,10 @@ async def telegram_file(
     return ToolResponse(structured={**found, "artifact_id": kept.id}, artifacts=[kept])
 
 
-async def _place_of(client: httpx.AsyncClient, url: str, file_id: str) -> tuple[str, int | None]:
+async def _place_of(client: AsyncClient, url: str, file_id: str) -> tuple[str, int | None]:
     """Return where a file lies, and how large Telegram says that it is."""
     async with client.stream("POST", url, json={"file_id": file_id}) as response:
-        body, _ = await _limited(response, _MOST_ANSWER_BYTES)
+        body, _ = await read_body(response, _NAME)
     document = _object(body)
     if document.get("ok") is not True:
         raise _refusal(response, document)
@@ -119,7 +116,7 @@ async def _place_of(client: httpx.AsyncClient, url: str, file_id: str) -> tuple[
 
 
 async def _read(
-    client: httpx.AsyncClient, url: str, path: str, size: int | None, limit: int
+    client: AsyncClient, url: str, path: str, size: int | None, limit: int
 ) -> tuple[TelegramFile, bytes | None]:
     """Return what a file is, and its bytes where it is no text and came whole."""
     name = path.rpartition("/")[2]
@@ -132,16 +129,12 @@ async def _read(
     async with client.stream("GET", url) as response:
         if not response.is_success:
             raise _refusal(response, {})
-        body, is_cut = await _limited(response, limit)
+        body, is_cut = await read_body(response, _NAME)
     described = {**described, "size": len(body), "truncated": is_cut}
     if is_text(kind, body):
         document = await asyncio.to_thread(read_document, body, kind, None)
         return {**described, "text": document.text}, None
     return described, None if is_cut else body
-
-
-async def _limited(response: httpx.Response, limit: int) -> tuple[bytes, bool]:
-    return await read_limited(response.aiter_raw(), response.headers.get("content-encoding", ""), limit, _NAME)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -152,12 +145,12 @@ def _object(body: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _refusal(response: httpx.Response, document: dict[str, Any]) -> ExecutionFailed:
+def _refusal(response: Response, document: dict[str, Any]) -> ExecutionFailed:
     """Return what an answer other than a file means, in Telegram's words as far as it has any."""
     status, said = response.status_code, document.get("description")
     message = f"{_NAME}: Telegram answered {status}" + (f": {capped(said, 200)}" if isinstance(said, str) else "")
-    if status == httpx.codes.UNAUTHORIZED or (status == httpx.codes.NOT_FOUND and document):
+    if status == codes.UNAUTHORIZED or (status == codes.NOT_FOUND and document):
         return AuthFailed(f"{_NAME}: Telegram refuses the token: store the present one as the secret {BOT_SECRET}")
-    if status == httpx.codes.BAD_REQUEST:
+    if status == codes.BAD_REQUEST:
         return InvalidArguments(f"{message}; expected the file_id of a file that was sent to this bot")
     return from_status(status, message, retry_after(response))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired
 
-import httpx
+from httpx2 import URL, InvalidURL, Request, Response, TimeoutException, codes
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -21,8 +21,8 @@ from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigure
 from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.values.decoding import decode
 from planq.shared.ports import ToolContext
-from planq.worker.egress import GuardedTransport
-from planq.worker.tools.builtin.content import read_limited
+from planq.worker.egress import AnswerBounds
+from planq.worker.tools.builtin.content import read_body
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import from_response
 from planq.worker.tools.services import ToolServices, WebSearch
@@ -70,7 +70,7 @@ async def web_search(
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             found = await _ask(service, access, services, context.tenant_id, query, limit)
-    except TimeoutError as error:
+    except (TimeoutError, TimeoutException) as error:
         raise TimedOut(f"{_NAME}: {access.engine} did not answer in full within {_TIMEOUT_SECONDS:g} s") from error
     results = found[:limit]
     return {"results": results, "text": _readable(query, results), "count": len(results), "engine": access.engine}
@@ -80,24 +80,26 @@ async def _ask(
     service: SearchService, access: WebSearch, services: ToolServices, tenant_id: str, query: str, limit: int
 ) -> list[WebResult]:
     request = service.request(access, query, limit)
-    request.headers.update(
-        {"User-Agent": _USER_AGENT, "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
-    )
-    transport = GuardedTransport(
-        services.resolve,
-        services.allow_private_hosts | {chosen_host(request.url)},
+    client = services.egress.guarded(
         _NAME,
+        AnswerBounds(_MAX_BYTES, _TIMEOUT_SECONDS, services.http_least_rate),
+        services.allow_private_hosts | {chosen_host(request.url)},
         tenant_id=tenant_id,
         places=services.http_places,
-        least_rate=services.http_least_rate,
     )
-    async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+    request.headers.update(
+        {
+            "User-Agent": _USER_AGENT,
+            "Accept": "application/json",
+            "Accept-Encoding": client.headers["Accept-Encoding"],
+        }
+    )
+    async with client:
         response = await client.send(request, stream=True)
         try:
             if not response.is_success:
-                raise service.refusal(response) or from_response(response, _NAME)
-            coding = response.headers.get("content-encoding", "")
-            body, is_cut = await read_limited(response.aiter_raw(), coding, _MAX_BYTES, _NAME)
+                raise service.refusal(response) or await from_response(response, _NAME)
+            body, is_cut = await read_body(response, _NAME)
         finally:
             await response.aclose()
     if is_cut:
@@ -111,7 +113,7 @@ async def _ask(
         ) from error
 
 
-def chosen_host(url: httpx.URL) -> str:
+def chosen_host(url: URL) -> str:
     """Return the one `host:port` that the operator has chosen."""
     return f"{url.raw_host.decode('ascii').lower()}:{url.port or DEFAULT_PORTS.get(url.scheme, 0)}"
 
@@ -138,9 +140,9 @@ class SearchService:
 
     base_url: str
     needs_key: bool
-    request: Callable[[WebSearch, str, int], httpx.Request]
+    request: Callable[[WebSearch, str, int], Request]
     results: Callable[[Any], list[WebResult]]
-    refusal: Callable[[httpx.Response], ExecutionFailed | None] = lambda response: None
+    refusal: Callable[[Response], ExecutionFailed | None] = lambda response: None
 
 
 def read_web_access(engine: str, url: str, key: str) -> WebSearch | None:
@@ -159,8 +161,8 @@ def read_web_access(engine: str, url: str, key: str) -> WebSearch | None:
     if not address:
         raise Misconfigured(f"PLANQ_WEB_SEARCH is {engine}: set PLANQ_WEB_SEARCH_URL to its address, https://…")
     try:
-        parsed = httpx.URL(address)
-    except httpx.InvalidURL as error:
+        parsed = URL(address)
+    except InvalidURL as error:
         raise Misconfigured(f"PLANQ_WEB_SEARCH_URL: no valid address ({error})") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
         raise Misconfigured(
@@ -169,19 +171,19 @@ def read_web_access(engine: str, url: str, key: str) -> WebSearch | None:
     return WebSearch(engine=engine, url=str(parsed).rstrip("/"), key=key)
 
 
-def _searxng_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+def _searxng_request(access: WebSearch, query: str, limit: int) -> Request:
     # Source: docs.searxng.org, "Search API"; it has no parameter for the number of results.
     headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
-    return httpx.Request("GET", f"{access.url}/search", params={"q": query, "format": "json"}, headers=headers)
+    return Request("GET", f"{access.url}/search", params={"q": query, "format": "json"}, headers=headers)
 
 
 def _searxng_results(answer: Any) -> list[WebResult]:
     return _taken(answer["results"], text="content", published="publishedDate")
 
 
-def _searxng_refusal(response: httpx.Response) -> ExecutionFailed | None:
+def _searxng_refusal(response: Response) -> ExecutionFailed | None:
     # Source: docs.searxng.org, "Search API": a format that is not switched on is answered with 403.
-    if response.status_code != httpx.codes.FORBIDDEN:
+    if response.status_code != codes.FORBIDDEN:
         return None
     return AuthFailed(
         f"web_search: SearxNG at {response.request.url.host} answered 403: switch on `json` under search.formats in "
@@ -190,11 +192,11 @@ def _searxng_refusal(response: httpx.Response) -> ExecutionFailed | None:
     )
 
 
-def _brave_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+def _brave_request(access: WebSearch, query: str, limit: int) -> Request:
     # Source: api-dashboard.search.brave.com, "Web Search": at most 20 results, markup in them can be switched off.
     params: dict[str, str | int] = {"q": query, "count": limit, "text_decorations": "false"}
     headers = {"X-Subscription-Token": access.key}
-    return httpx.Request("GET", f"{access.url}/res/v1/web/search", params=params, headers=headers)
+    return Request("GET", f"{access.url}/res/v1/web/search", params=params, headers=headers)
 
 
 def _brave_results(answer: Any) -> list[WebResult]:
@@ -203,9 +205,9 @@ def _brave_results(answer: Any) -> list[WebResult]:
     return _taken(found.get("results") or [], text="description", published="page_age")
 
 
-def _tavily_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+def _tavily_request(access: WebSearch, query: str, limit: int) -> Request:
     # Source: docs.tavily.com, "Search endpoint".
-    return httpx.Request(
+    return Request(
         "POST",
         f"{access.url}/search",
         json={"query": query, "max_results": limit},
@@ -217,7 +219,7 @@ def _tavily_results(answer: Any) -> list[WebResult]:
     return _taken(answer["results"], text="content", published="published_date")
 
 
-def _tavily_refusal(response: httpx.Response) -> ExecutionFailed | None:
+def _tavily_refusal(response: Response) -> ExecutionFailed | None:
     # Source: docs.tavily.com, "Search endpoint": 432 the plan's limit, 433 the pay-as-you-go limit.
     if response.status_code not in (432, 433):
         return None

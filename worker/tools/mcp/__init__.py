@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planq.worker.egress import Egress
 from planq.worker.tools.mcp.config import read_mcp_file
 from planq.worker.tools.mcp.toolbox import McpToolbox, OnChange
 
 __all__ = ["McpToolbox", "connect_mcp"]
 
 
-async def connect_mcp(path: Path | None, on_change: OnChange | None = None) -> McpToolbox:
+async def connect_mcp(
+    path: Path | None, on_change: OnChange | None = None, egress: Egress | None = None
+) -> McpToolbox:
     """Connect to every server of the file and return their tools; an empty toolbox when `path` is None.
 
     Must be awaited in the event loop that will call the tools. A server that cannot be reached is logged and tried
@@ -27,6 +30,6 @@ async def connect_mcp(path: Path | None, on_change: OnChange | None = None) -> M
     file is wrong, or a server marked `"planq": {"required": true}` cannot be reached or offers an unusable tool.
     """
     servers = read_mcp_file(path) if path is not None else []
-    toolbox = McpToolbox(servers, on_change)
+    toolbox = McpToolbox(servers, on_change, egress)
     await toolbox.open()
     return toolbox

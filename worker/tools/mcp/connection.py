@@ -28,6 +28,7 @@ from planq.shared.domain.redact import Redaction
 from planq.shared.domain.values.backoff import pause_after, pauses
 from planq.shared.ports.tools import AskingPerson
 from planq.shared.telemetry.logs import hide
+from planq.worker.egress import Egress
 from planq.worker.tools.errors import ToolError, quoted
 from planq.worker.tools.mcp.asking import Need, Resumption
 from planq.worker.tools.mcp.config import McpServer
@@ -85,8 +86,9 @@ class _PendingCall:
 class ServerConnection:
     """The connection to one server; `on_tools` gets the JSON form of its tools after each connecting."""
 
-    def __init__(self, server: McpServer, on_tools: Callable[[Listed], None]) -> None:
+    def __init__(self, server: McpServer, on_tools: Callable[[Listed], None], egress: Egress) -> None:
         self.server = server
+        self._egress = egress
         self.problem = "it was never connected"
         self._hide = Redaction(server.secrets)
         hide(server.secrets)
@@ -396,7 +398,7 @@ class ServerConnection:
 
     def _new_client(self) -> Client:
         return Client(
-            open_transport(self.server, self._lose),
+            open_transport(self.server, self._lose, self._egress),
             cache=None,
             elicitation_callback=self._elicited,
             message_handler=self._noticed,

@@ -16,6 +16,7 @@ from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import scope_headers
 from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
+from planq.worker.egress import Egress
 from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.asking import Conversation, Need, Resumption
@@ -110,9 +111,12 @@ class McpTool:
 class McpToolbox:
     """The servers of an `mcp.json`; made by `connect_mcp`."""
 
-    def __init__(self, servers: Sequence[McpServer], on_change: OnChange | None = None) -> None:
+    def __init__(
+        self, servers: Sequence[McpServer], on_change: OnChange | None = None, egress: Egress | None = None
+    ) -> None:
         self._servers = servers
         self._on_change = on_change
+        self._egress = egress or Egress()
         self._connections: list[ServerConnection] = []
         self._tools: dict[str, list[Tool]] = {}
         self._refused: dict[str, str] = {}
@@ -155,7 +159,7 @@ class McpToolbox:
         def on_tools(listed: Sequence[Mapping[str, Any]]) -> None:
             self._take(connection, listed)
 
-        connection = kind(server, on_tools)
+        connection = kind(server, on_tools, self._egress)
         return connection
 
     def _check_required(self, connection: ServerConnection, is_connected: bool) -> None:

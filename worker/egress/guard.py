@@ -4,8 +4,10 @@ A host is resolved once, every address found is checked, and the connection goes
 not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
 and the name that TLS verifies stay those of the URL. Each redirect is a new request and passes here again.
 
-A host that drips has two bounds: of one tenant only so many requests are under way there (`HostPlaces`), and a body
-that comes too slowly is read no further (`LeastRate`).
+Behind a proxy the address is resolved and checked all the same, then the proxy gets the name and resolves it again:
+what it reaches is the operator's to bound.
+
+Of one tenant only so many requests are under way to one host (`HostPlaces`).
 """
 
 from __future__ import annotations
@@ -14,20 +16,20 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
-import httpx
+import httpx2
 import psutil
 
 from planq.shared.domain.addresses import DEFAULT_PORTS, IPAddress, endpoints_of, why_refused
-from planq.shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
+from planq.shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, Transient
+from planq.worker.egress.bodies import BoundedBody
+from planq.worker.egress.wire import Wire, host_of
 
 _log = logging.getLogger("planq.egress")
 
@@ -76,18 +78,11 @@ def _is_address(text: str) -> bool:
     return True
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return what knows the certificate authorities, one for all requests: each is 0.7 MB and takes 20 ms (2026-11).
+class HasHeaders(Protocol):
+    """An answer of any HTTP client."""
 
-    As a client it keeps no TLS sessions, so that names behind one address share none.
-    """
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def _ascii_host(url: httpx.URL) -> str:
-    """Return the host as DNS and TLS know it (IDNA-encoded); IPv6 addresses without brackets."""
-    return url.raw_host.decode("ascii").lower()
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
 
 _LONGEST_WAIT = timedelta(days=1)
@@ -95,7 +90,7 @@ _MOST_DIGITS = 9
 """More would be longer than a `timedelta`, and than anybody waits."""
 
 
-def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
+def retry_after(response: HasHeaders, now: datetime | None = None) -> timedelta | None:
     """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date), a day at most.
 
     None without a valid one.
@@ -169,71 +164,7 @@ class HostPlaces:
             del self._hosts[key]
 
 
-@dataclass(frozen=True, slots=True)
-class LeastRate:
-    """How fast a body has to come: `seconds` of silence are free, and each byte buys its time, up to so much."""
-
-    bytes_per_second: float = 1_000.0
-    seconds: float = 10.0
-
-    def after(self, until: float, now: float, received: int) -> float:
-        """Return until when the next bytes have to be there, where they had to be `until` and so many came `now`."""
-        return min(now + self.seconds, until + received / self.bytes_per_second)
-
-
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer, read no slower than `rate`; `give_up` is called once when it is closed."""
-
-    def __init__(
-        self, inner: httpx.AsyncByteStream, rate: LeastRate | None, source: str, give_up: Callable[[], None] | None
-    ) -> None:
-        self._inner = inner
-        self._rate = rate
-        self._source = source
-        self._give_up = give_up
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._rate is None:
-            async for chunk in self._inner:
-                yield chunk
-            return
-        clock = asyncio.get_running_loop().time
-        chunks, since = aiter(self._inner), clock()
-        until, received = since + self._rate.seconds, 0
-        while True:
-            try:
-                async with asyncio.timeout_at(until):
-                    chunk = await anext(chunks)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise self._too_slow(received, clock() - since) from None
-            now = clock()
-            until, received = self._rate.after(until, now, len(chunk)), received + len(chunk)
-            if until == now + self._rate.seconds:  # nothing is owed: what counts begins here
-                since, received = now, 0
-            yield chunk
-
-    async def aclose(self) -> None:
-        """Close the connection, and give the place at the host up."""
-        try:
-            await self._inner.aclose()
-        finally:
-            give_up, self._give_up = self._give_up, None
-            if give_up is not None:
-                give_up()
-
-    def _too_slow(self, received: int, seconds: float) -> TooSlow:
-        assert self._rate is not None
-        return TooSlow(
-            f"{self._source} sends too slowly: expected at least {self._rate.bytes_per_second:g} bytes a second over "
-            f"{self._rate.seconds:g} s, found {received} bytes in the last {seconds:.1f} s",
-            bytes_received=received,
-            seconds=round(seconds, 1),
-        )
-
-
-class GuardedTransport(httpx.AsyncBaseTransport):
+class GuardedTransport(httpx2.AsyncBaseTransport):
     """An HTTP transport that connects only to addresses that were checked.
 
     Connections are never kept for a second request: the pool knows them by address, and two names behind one address
@@ -242,16 +173,16 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     def __init__(
         self,
+        wire: Wire,
         resolve: Resolver,
         allow_private_hosts: frozenset[str] = frozenset(),
         caller: str = "http_fetch",
         *,
         tenant_id: str = "",
         places: HostPlaces | None = None,
-        least_rate: LeastRate | None = None,
         own: OwnAddresses = _own_addresses,
     ) -> None:
-        """`caller` names who asks, in messages; without `places` or a `least_rate` there is no such bound.
+        """`caller` names who asks, in messages; without `places` a tenant may have any number of requests to a host.
 
         `own` are the addresses of this machine, public ones too.
         """
@@ -259,36 +190,42 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._own = own
         self._tenant_id = tenant_id
         self._places = places
-        self._least_rate = least_rate
         self._resolve = resolve
         self._allowed = frozenset(host.lower() for host in allow_private_hosts)
-        self._inner = httpx.AsyncHTTPTransport(
-            verify=_tls(), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0), retries=0
-        )
+        self._wire = wire
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request to the first checked address that accepts a connection.
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request to the first checked address that accepts a connection, or through the proxy.
 
         Raises `InvalidArguments` on another scheme than http and https, `PolicyDenied` when any address of the host
         is refused, `Transient` when the name does not resolve, `HostBusy` without a place at the host, else what
-        httpx raises; reading the body, `TooSlow`.
+        httpx2 raises; reading the body, `TooSlow` and `BodyRefused`.
         """
-        addresses = await self.checked_addresses(request.url)
-        name = _ascii_host(request.url)
+        proxy = self._wire.proxy_of(request.url)
+        # A host that the operator allows may have a name that only the proxy resolves.
+        is_known = proxy is not None and self._is_allowed(*self._place_of(request.url))
+        addresses = [] if is_known else await self.checked_addresses(request.url)
+        name = host_of(request.url)
         give_up = None if self._places is None else await self._places.take(self._tenant_id, name, self._name)
         try:
-            response = await self._send(request, name, addresses)
+            source = f"{self._name}: {name}"
+            if proxy is not None:
+                response = await self._wire.send(request, proxy, source)
+            else:
+                response = await self._send(request, name, addresses, source)
         except BaseException:
             if give_up is not None:
                 give_up()
             raise
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _Body(response.stream, self._least_rate, f"{self._name}: {name}", give_up)
+        assert isinstance(response.stream, BoundedBody)
+        response.stream.on_close = give_up
         return response
 
-    async def _send(self, request: httpx.Request, name: str, addresses: Sequence[IPAddress]) -> httpx.Response:
+    async def _send(
+        self, request: httpx2.Request, name: str, addresses: Sequence[IPAddress], source: str
+    ) -> httpx2.Response:
         for position, address in enumerate(addresses):
-            pinned = httpx.Request(
+            pinned = httpx2.Request(
                 request.method,
                 request.url.copy_with(host=str(address)),
                 headers=request.headers,
@@ -296,20 +233,28 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 extensions={**request.extensions, "sni_hostname": name},
             )
             try:
-                return await self._inner.handle_async_request(pinned)
-            except httpx.ConnectError:
+                return await self._wire.send(pinned, None, source)
+            except httpx2.ConnectError:
                 if position == len(addresses) - 1:
                     raise
         raise AssertionError("checked_addresses returns at least one address")
 
-    async def checked_addresses(self, url: httpx.URL) -> list[IPAddress]:
-        """Return the addresses of the URL's host, at least one, all of them allowed."""
+    def _place_of(self, url: httpx2.URL) -> tuple[str, int]:
         if url.scheme not in DEFAULT_PORTS:
             raise InvalidArguments(f"{self._name} reads http and https addresses only, found {url.scheme!r}")
-        host = _ascii_host(url)
+        host = host_of(url)
         if not host:
             raise InvalidArguments(f"{self._name}: the address has no host; expected https://host/path")
-        port = url.port or DEFAULT_PORTS[url.scheme]
+        if "xn--" in url.host:  # it only looks like an internationalised name
+            raise InvalidArguments(f"{self._name}: {host!r} is no valid host name")
+        return host, url.port or DEFAULT_PORTS[url.scheme]
+
+    def _is_allowed(self, host: str, port: int) -> bool:
+        return bool({host, f"{host}:{port}"} & self._allowed)
+
+    async def checked_addresses(self, url: httpx2.URL) -> list[IPAddress]:
+        """Return the addresses of the URL's host, at least one, all of them allowed."""
+        host, port = self._place_of(url)
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
@@ -317,7 +262,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         addresses = [ipaddress.ip_address(text) for text in found]
         if not addresses:
             raise Transient(f"{self._name}: the host {host!r} has no address")
-        if not {host, f"{host}:{port}"} & self._allowed:
+        if not self._is_allowed(host, port):
             for address in addresses:
                 reason = "this machine's own address" if address in self._own else why_refused(address)
                 if reason is not None:
@@ -332,4 +277,4 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._inner.aclose()
+        await self._wire.aclose()
