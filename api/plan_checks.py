@@ -2,7 +2,7 @@
 
     valid_plan       the plan of a job, or the refusal of the request
     check_plan       the plan, or everything that is wrong with it
-    unknown_agents   what a plan for agents names that nobody has stored
+    agent_errors     what is wrong with the calls of agents in plans for agents
 
 Nothing is stored, and a long plan is checked beside the event loop.
 """
@@ -17,13 +17,23 @@ from planq.api.http.exchange import MAX_DEFECTS, left_out
 from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import InvalidRequest, PlanInvalid, capped
 from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.orchestration.agents import agent_defects, agents_of
+from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
 from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
 from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, form_of, read_any_form, readable_part_of
-from planq.shared.domain.plan.validation import further_errors, validate_plan
+from planq.shared.domain.plan.forms import (
+    PlanForm,
+    ReadPlan,
+    of_agents,
+    orchestrations_in,
+    read_any_form,
+    readable_part_of,
+)
+from planq.shared.domain.plan.validation import further_errors, place_of_nested, validate_plan
+from planq.shared.domain.references.grammar import find_references
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import resolve_name, suggestion
 from planq.shared.domain.values.encoding import is_larger
@@ -68,18 +78,41 @@ def _orchestrated(raw: Mapping[str, Any]) -> Plan:
     return parse_plan({"calls": [{"tool_name": ORCHESTRATE, "arguments": {"plan": dict(raw)}}], **asked})
 
 
-async def unknown_agents(agents: DocumentStore, tenant_id: str, raw: Any) -> list[PlanError]:
-    """Return a defect for each call of an agent that nobody has stored, by a plan for agents; none of other plans."""
-    plan = read_orchestration(raw) if form_of(raw) is PlanForm.ORCHESTRATION else None
-    if not isinstance(plan, OrchestrationPlan):
-        return []
-    named = {call.agent_id for step in plan.steps for call in step.calls}
-    stored = await agents.newest(tenant_id, named)
+async def agent_errors(agents: DocumentStore, tenant_id: str, raw: Any) -> list[PlanError]:
+    """Return what is wrong with calls of agents by plans for agents, the document itself or literal arguments in it.
+
+    That is agents and actions that are not stored, and input that does not fit. A plan with other defects has none.
+    """
+    found: list[PlanError] = []
+    for number, arguments in orchestrations_in(raw):
+        plan = read_orchestration(arguments.get("plan"))
+        if not isinstance(plan, OrchestrationPlan):
+            continue
+        stored = await agents.in_use(tenant_id, agents_of(plan))
+        found += await off_loop(_agent_errors, number, arguments, plan, stored)
+    return found
+
+
+def _agent_errors(
+    number: int | None, arguments: Mapping[str, Any], plan: OrchestrationPlan, stored: Mapping[str, Mapping[str, Any]]
+) -> list[PlanError]:
+    bindings = arguments.get("bindings")
+    # Without what is bound no template counts as known, nor with an output that only the call will have.
+    is_known = not find_references(bindings)
+    given = bindings if isinstance(bindings, Mapping) else {}
+    compiled = compile_orchestration(plan, OrchestrateLimits(), given) if is_known else None
+    defects = agent_defects(plan, stored, compiled if isinstance(compiled, Compiled) else None)
+    if number is None:
+        return [of_agents(one) for one in defects]
     return [
-        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
-        for number, step in enumerate(plan.steps)
-        for call in step.calls
-        if call.agent_id not in stored
+        PlanError(
+            number,
+            place_of_nested(one, arguments),
+            None,
+            "invalid_argument",
+            {"tool_name": ORCHESTRATE, "message": capped(one.message, 300)},
+        )
+        for one in defects
     ]
 
 
@@ -101,7 +134,7 @@ async def check_plan(
 ) -> ReadPlan | Sequence[PlanError]:
     """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
 
-    `agents` bound a plan for agents, of which only the document itself is checked.
+    `agents` bound plans for agents, of which only the document is checked here; `agent_errors` looks agents up.
     """
     steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
     size = len(steps) if isinstance(steps, list) else 0
@@ -115,14 +148,15 @@ async def check_plan(
 def _check_plan(
     raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int, agents: OrchestrateLimits | None
 ) -> ReadPlan | Sequence[PlanError]:
-    read = read_any_form(raw, limits=agents)
+    bounds = OrchestrateLimits() if agents is None else agents
+    read = read_any_form(raw, limits=bounds)
     if not isinstance(read, ReadPlan):
         part = None if len(read) > _MANY_DEFECTS else readable_part_of(raw)
-        further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
+        further = [] if part is None else further_errors(part, tools, max_steps=max_steps, agents=bounds)
         return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
     if read.form is PlanForm.ORCHESTRATION:
-        return validate_plan(_orchestrated(raw), tools, max_steps=max_steps) or read
-    return validate_plan(read.plan, tools, max_steps=max_steps) or read
+        return validate_plan(_orchestrated(raw), tools, max_steps=max_steps, agents=bounds) or read
+    return validate_plan(read.plan, tools, max_steps=max_steps, agents=bounds) or read
 
 
 def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:

@@ -20,7 +20,7 @@ from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too
 from planq.api.assignments import Assignment, Assignments, without_rounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
 from planq.api.http.ids import conversation_id_of
-from planq.api.plan_checks import known_names, refused_plan, unknown_agents, valid_plan
+from planq.api.plan_checks import agent_errors, known_names, refused_plan, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.api.streams.waiting import Waiters
 from planq.shared.broker.publisher import CeleryPublisher
@@ -116,9 +116,9 @@ class JobBuilder:
         context = _context(body, self.settings.max_input_bytes)
         callback_url = None if body.callback_url is None else callback_of(self.settings, body.callback_url)
         if body.plan is not None:
-            unknown = await unknown_agents(self.assignments.agents, tenant_id, body.plan)
-            if unknown:
-                raise refused_plan(unknown)
+            wrong = await agent_errors(self.assignments.agents, tenant_id, body.plan)
+            if wrong:
+                raise refused_plan(wrong)
         assignment = Assignment(Strategy(body.strategy or Strategy.PLAN), model, limits)
         if block is not None:
             assignment = assignment._replace(limits=block.lowered(limits), loop=block.to_json())

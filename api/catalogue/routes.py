@@ -7,7 +7,7 @@ from starlette.responses import Response
 from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
-from planq.api.plan_checks import allowed_tools, check_plan, known_names, unfit_for_a_job, unknown_agents
+from planq.api.plan_checks import agent_errors, allowed_tools, check_plan, known_names, unfit_for_a_job
 from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.forms import ReadPlan, defect_place, form_of
@@ -35,8 +35,8 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     dropped = 0
     if isinstance(checked, ReadPlan):
         dropped = checked.dropped
-        unknown = await unknown_agents(services.agents, who.tenant_id, body.plan)
-        checked = [*unfit_for_a_job(checked), *unknown] or checked
+        wrong = await agent_errors(services.agents, who.tenant_id, body.plan)
+        checked = [*unfit_for_a_job(checked), *wrong] or checked
     form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
         return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": []})

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from planq.shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
 from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.orchestration.agents import agent_defects, agents_of
 from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
 from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
 from planq.shared.domain.orchestration.request import (
@@ -30,7 +31,6 @@ from planq.shared.domain.values.defects import Defect
 from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from planq.shared.ports.orchestrations import PLAN_SOURCE
 from planq.worker.agents.calls import delegating_tool
-from planq.worker.agents.orchestration.agents import agent_defects, agents_of
 from planq.worker.agents.orchestration.results import unbegun_output
 from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT, ORCHESTRATE_OUTPUT
 from planq.worker.agents.orchestration.state_machine import transitions_of

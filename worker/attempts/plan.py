@@ -23,10 +23,12 @@ from planq.shared.domain.errors import (
     UnknownAgent,
     storable,
 )
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AfterSteps, OnFailure, Respond, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.models.background import NO_BACKGROUND, Background
 from planq.shared.domain.models.exchange import Findings, ModelFailed
+from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.compile import compile_outline, outline
 from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.errors import plan_refused
@@ -189,7 +191,7 @@ class PlanStage:
         self, planning: _Planning, plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int
     ) -> WakeOutcome:
         claim, chain = planning.claim, planning.chain
-        work = (plan, tools, max_steps, claim.limits.step_timeout_seconds, planning.guard)
+        work = (plan, tools, max_steps, claim.limits, planning.guard)
         is_short = len(plan.calls) <= _INLINE_STEPS
         if is_short and not is_larger([call.arguments for call in plan.calls], INLINE_CHARS):
             checked = _check(*work)
@@ -237,19 +239,25 @@ def _check(
     plan: Plan,
     tools: Mapping[str, ToolDefinition],
     max_steps: int,
-    step_timeout_seconds: float,
+    limits: Limits,
     guard: GuardLimits | None,
 ) -> _CheckedPlan:
+    agents, step_timeout_seconds = OrchestrateLimits.of(limits), limits.step_timeout_seconds
     if guard is not None:
         try:
             compiled = compile_single(
-                plan, tools, max_steps=max_steps, guard=guard, step_timeout_seconds=step_timeout_seconds
+                plan,
+                tools,
+                max_steps=max_steps,
+                guard=guard,
+                agents=agents,
+                step_timeout_seconds=step_timeout_seconds,
             )
         except PlanInvalid as refused:
             return _CheckedPlan((), refused.errors)
         return _CheckedPlan(compiled.steps, ())
     known = outline(plan, tools)
-    errors = outline_errors(known, max_steps=max_steps)
+    errors = outline_errors(known, max_steps=max_steps, agents=agents)
     if errors:
         return _CheckedPlan((), [error.to_json() for error in errors])
     return _CheckedPlan(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())

@@ -40,6 +40,7 @@ from planq.shared.domain.models.exchange import (
     TurnPrompt,
     reply_to_json,
 )
+from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.document import Call, Plan
 from planq.shared.domain.plan.errors import invalid_plan
 from planq.shared.domain.plan.interpret import Direct, MalformedPlan
@@ -364,6 +365,7 @@ class RoundStage:
             max_steps=len(calls),
             verbatim=True,
             guard=_UNGUARDED,
+            agents=OrchestrateLimits.of(work.claim.limits),
             step_timeout_seconds=work.claim.limits.step_timeout_seconds,
         )
         return await self._accept(work, source, compiled, replace(follow, on_failure=OnFailure.RECORD))
@@ -448,6 +450,7 @@ def _compiled(work: _Round, plan: Plan, broken: Mapping[int, str] | None = None)
         verbatim=work.form is TurnForm.REACT,
         broken=broken,
         guard=work.guard,
+        agents=OrchestrateLimits.of(work.claim.limits),
         step_timeout_seconds=work.claim.limits.step_timeout_seconds,
     )
 

@@ -46,6 +46,12 @@ def defects_text(defects: Sequence[Defect], limit: int = 20) -> str:
     return sentence_list([defect.message for defect in defects], limit)
 
 
+def pointer_of(path: str) -> str:
+    """Return the JSON pointer for the path of a defect, such as `/steps/0/id` for `steps[0].id`."""
+    parts = re.findall(r"[^.\[\]]+", path)
+    return "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in parts)
+
+
 def read_plan(raw: Any, *, max_steps: int | None = None) -> OrchestrationPlan | list[Defect]:
     """Return the plan that decoded JSON is, or all its defects in the order of the plan.
 

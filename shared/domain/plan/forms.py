@@ -17,7 +17,6 @@ the rest.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,12 +24,14 @@ from typing import Any, Final
 
 from planq.shared.domain.errors import capped
 from planq.shared.domain.orchestration.compiling import compile_orchestration
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
 from planq.shared.domain.orchestration.request import OrchestrateLimits
+from planq.shared.domain.orchestration.validation import pointer_of
 from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
 from planq.shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
 from planq.shared.domain.plan.errors import PlanError, invalid_plan
 from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.domain.tools.names import to_registry
 from planq.shared.domain.values.decoding import decode
 from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.describe import excerpt, is_deeper_than
@@ -81,6 +82,25 @@ class ReadPlan:
     def place(self, error: PlanError) -> str:
         """Return where a defect stands: a JSON pointer (RFC 6901) into the document, `""` for the whole."""
         return defect_place(error, self.form)
+
+
+def orchestrations_in(raw: Any) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
+    """Yield the arguments of each call of `cp__agent_orchestrate` with a literal plan, and which call it is.
+
+    A document that is a plan for agents itself yields it without a number. Looks at decoded JSON of any form.
+    """
+    form = form_of(raw)
+    if form is PlanForm.ORCHESTRATION:
+        yield None, {"plan": raw}
+        return
+    steps = (raw.get("calls" if form is PlanForm.CALLS else "steps")) if isinstance(raw, Mapping) else None
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        if not isinstance(step, Mapping):
+            continue
+        name = step.get("name" if form is PlanForm.TYPED_STEPS else "tool_name")
+        arguments = step.get(_ARGUMENTS[form])
+        if isinstance(name, str) and to_registry(name) == ORCHESTRATE and isinstance(arguments, Mapping):
+            yield number, arguments
 
 
 def defect_place(error: PlanError, form: PlanForm) -> str:
@@ -178,18 +198,18 @@ def _orchestration(raw: Any, limits: OrchestrateLimits) -> ReadPlan | list[PlanE
     plan = read_orchestration(raw, max_steps=limits.max_steps)
     compiled = compile_orchestration(plan, limits) if isinstance(plan, OrchestrationPlan) else plan
     if isinstance(compiled, list):
-        return [_of_defect(defect) for defect in compiled]
+        return [of_agents(defect) for defect in compiled]
     read = structural_errors(compiled.plan)
     return ReadPlan(PlanForm.ORCHESTRATION, read) if isinstance(read, Plan) else read
 
 
-def _of_defect(defect: Defect) -> PlanError:
+def of_agents(defect: Defect) -> PlanError:
     """Return a defect whose path is written `steps[0].agent.prompt` in the shape of all others."""
-    tokens = re.findall(r"[^.\[\]]+", defect.pointer)
+    path = pointer_of(defect.pointer)
+    tokens = path.split("/")[1:]
     is_within = tokens[:1] in (["steps"], ["bindings"], ["id"])
-    path = "".join(f"/{token.replace('~', '~0').replace('/', '~1')}" for token in tokens) if is_within else ""
     index = int(tokens[1]) if tokens[:1] == ["steps"] and len(tokens) > 1 and tokens[1].isdigit() else None
-    found = invalid_plan(defect.message, path, index)
+    found = invalid_plan(defect.message, path if is_within else "", index)
     return replace(found, details={**found.details, "rule": defect.code})
 
 

@@ -12,8 +12,11 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.orchestration.plan import ORCHESTRATE
+from planq.shared.domain.errors import Misconfigured, capped
+from planq.shared.domain.orchestration.compiling import compile_orchestration
+from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.domain.orchestration.request import OrchestrateLimits, refusal, request_defects
+from planq.shared.domain.orchestration.validation import pointer_of, read_plan
 from planq.shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
 from planq.shared.domain.plan.document import Plan, ReadablePart
 from planq.shared.domain.plan.errors import PlanError, format_plan_errors
@@ -30,6 +33,7 @@ from planq.shared.domain.schema.schemas import (
 )
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
+from planq.shared.domain.values.defects import Defect
 from planq.shared.domain.values.pointers import from_pointer
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
@@ -42,15 +46,22 @@ MAX_PLAN_STEPS = 10 * MAX_STEPS
 """Steps that checking the arguments of all calls of a plan may take."""
 
 
-def validate_plan(plan: Plan, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> list[PlanError]:
+def validate_plan(
+    plan: Plan,
+    tools: Mapping[str, ToolDefinition],
+    *,
+    max_steps: int,
+    agents: OrchestrateLimits | None = None,
+) -> list[PlanError]:
     """Return every defect of `plan` when run with `tools` (registered name → definition); empty when it can run.
 
+    `agents` bound the plans for agents that stand in arguments.
     Raises `Misconfigured` when the schema of a tool that the plan uses is unusable, which registration excludes.
     """
-    return outline_errors(outline(plan, tools), max_steps=max_steps)
+    return outline_errors(outline(plan, tools), max_steps=max_steps, agents=agents)
 
 
-def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
+def outline_errors(plan: Outline, *, max_steps: int, agents: OrchestrateLimits | None = None) -> list[PlanError]:
     """Return every defect of a plan; see `validate_plan`."""
     producers = [
         Producer(one.call.tool_name, one.tool.output_schema if one.tool is not None else None) for one in plan.bound
@@ -68,7 +79,10 @@ def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
         elif size > MAX_ARGUMENTS_BYTES:
             errors.append(PlanError(number, "", None, "too_large", {"limit": MAX_ARGUMENTS_BYTES, "actual": size}))
         else:
-            errors += checks.arguments(number, one.call.arguments, found, one.tool)
+            wrong = list(checks.arguments(number, one.call.arguments, found, one.tool))
+            told = {error.argument for error in wrong}
+            nested = _nested(number, one, found, agents or OrchestrateLimits())
+            errors += [*wrong, *(error for error in nested if not _is_told(error.argument, told))]
         errors += _kind_errors(number, one, plan.base + len(plan.bound) - 1)
     errors += order_errors(plan)
     count, end = len(plan.bound), plan.base + len(plan.bound)
@@ -78,11 +92,13 @@ def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
     return errors
 
 
-def further_errors(part: ReadablePart, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> list[PlanError]:
+def further_errors(
+    part: ReadablePart, tools: Mapping[str, ToolDefinition], *, max_steps: int, agents: OrchestrateLimits | None
+) -> list[PlanError]:
     """Return the defects beside the structural ones of a plan, as far as they can be known while it has these."""
     return [
         error
-        for error in validate_plan(part.plan, tools, max_steps=max_steps)
+        for error in validate_plan(part.plan, tools, max_steps=max_steps, agents=agents)
         if error.tool_index not in part.unread
         and not (error.tool_index in part.vague and error.type == "invalid_argument")
         and not (error.tool_index in part.broken and error.type in ("invalid_dependency", "dependency_cycle"))
@@ -106,6 +122,60 @@ def _insertions(number: int, one: Bound, found: Sequence[Occurrence]) -> Iterato
     for item in found:
         if item.pointer.startswith("/plan/") and item.reference is not None:
             yield _at(number, item, "invalid_argument", {"tool_name": ORCHESTRATE, "message": advice})
+
+
+def _nested(number: int, one: Bound, found: Sequence[Occurrence], agents: OrchestrateLimits) -> Iterator[PlanError]:
+    """Yield what is wrong with a plan for agents that is a literal argument; its call would find it too late."""
+    if one.tool is None or one.tool.name != ORCHESTRATE:
+        return
+    unknown = {item.pointer.split("/")[1] for item in found if item.pointer.count("/") == 1}
+    given = {name: value for name, value in one.call.arguments.items() if name not in unknown}
+    has_outputs = any(item.pointer.startswith("/bindings/") for item in found)
+    for place, message in _nested_defects(given, unknown, agents, has_outputs=has_outputs):
+        details = {"tool_name": ORCHESTRATE, "message": capped(message, 300)}
+        yield PlanError(number, place, None, "invalid_argument", details)
+
+
+def _nested_defects(
+    given: Mapping[str, Any], unknown: Container[str], agents: OrchestrateLimits, *, has_outputs: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the message of each defect; `unknown` are arguments that are references.
+
+    Bindings that have outputs in them may have fields that nothing shows yet.
+    """
+    yield from ((pointer_of(defect.pointer), defect.message) for defect in request_defects(given))
+    plan = given.get("plan")
+    if not plan:
+        if "plan" not in unknown and "prompt" not in unknown and (why := refusal(given)) is not None:
+            yield "", f"{why.reason.value}: {why.message}"
+        return
+    read = read_plan(plan, max_steps=agents.max_steps)
+    if isinstance(read, OrchestrationPlan) and "bindings" not in unknown:
+        compiled = compile_orchestration(read, agents, _bindings_of(given))
+        read = compiled if isinstance(compiled, list) else read
+    for defect in read if isinstance(read, list) else ():
+        if has_outputs and defect.code == "unknown_name":
+            continue
+        yield place_of_nested(defect, given), defect.message
+
+
+def place_of_nested(defect: Defect, arguments: Mapping[str, Any]) -> str:
+    """Return where a defect of a plan for agents stands in the arguments that it is one of: a JSON pointer."""
+    place = pointer_of(defect.pointer)
+    first, _, rest = place[1:].partition("/")
+    if first == "plan" or (first == "bindings" and rest in _bindings_of(arguments)):
+        return place
+    return f"/plan{place}"
+
+
+def _bindings_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    bindings = arguments.get("bindings")
+    return bindings if isinstance(bindings, Mapping) else {}
+
+
+def _is_told(place: str, told: Container[str]) -> bool:
+    """True for a defect at a place, or below one, about which the tool's schema says something already."""
+    return place in told or place.rpartition("/")[0] in told
 
 
 def _kind_errors(number: int, one: Bound, last: int) -> Iterator[PlanError]:

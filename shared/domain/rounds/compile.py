@@ -16,6 +16,7 @@ from planq.shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvali
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.shared.domain.jobs.states import Effect, StepStatus
 from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
+from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.compile import (
     Bound,
     Outline,
@@ -90,6 +91,7 @@ def compile_round(
     verbatim: bool = False,
     broken: Mapping[int, str] | None = None,
     guard: GuardLimits | None = None,
+    agents: OrchestrateLimits | None = None,
     step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
 ) -> CompiledRound:
     """Turn a plan that a model made for a further round into steps; see the module.
@@ -107,7 +109,7 @@ def compile_round(
     work.block(GuardLimits() if guard is None else guard)
     work.limit(max_steps)
     drawn = work.outlined()
-    work.fail(outline_errors(drawn, max_steps=len(kept.calls)), drawn)
+    work.fail(outline_errors(drawn, max_steps=len(kept.calls), agents=agents), drawn)
     drawn = reordered(drawn, work.known)
     if drawn.order is None:
         errors = order_errors(drawn)
@@ -128,6 +130,7 @@ def compile_single(
     *,
     max_steps: int,
     guard: GuardLimits,
+    agents: OrchestrateLimits | None = None,
     step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
 ) -> CompiledRound:
     """Turn the one plan that a model made for a job into steps; what the guard blocks of it has failed beforehand.
@@ -138,7 +141,7 @@ def compile_single(
     work = _Work(plan, tools, (), 0, False)
     work.block(guard)
     drawn = work.outlined()
-    errors = outline_errors(drawn, max_steps=max_steps)
+    errors = outline_errors(drawn, max_steps=max_steps, agents=agents)
     if not errors:
         drawn = reordered(drawn, work.known)
         errors = order_errors(drawn) if drawn.order is None else []

@@ -102,6 +102,12 @@ class DocumentStore:
         )
         return {row["name"]: row["version"] for row in rows}
 
+    async def in_use(self, tenant_id: str, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the newest document in use of each of these names; what is not in use is left out."""
+        wanted = list(dict.fromkeys(storable(name) for name in names))
+        rows = await self._database.fetch_all(f"{self._kind}s_in_use", tenant_id=tenant_id, names=wanted)
+        return {row["name"]: row["document"] for row in rows}
+
     async def page(self, tenant_id: str, *, after: str = "", limit: int) -> Sequence[StoredDocument]:
         """Return at most `limit` documents in use, each in its newest version, in the order of their names."""
         rows = await self._database.fetch_all(f"list_{self._kind}s", tenant_id=tenant_id, after=after, limit=limit)

@@ -12,6 +12,8 @@ import kombu
 import pytest
 
 from planq.shared.domain.jobs.limits import Limits
+from planq.worker.agents.orchestrate import Orchestrate
+from tests.integration.api import control
 from tests.integration.api.conftest import JSON, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -390,3 +392,38 @@ def test_the_largest_plan_is_accepted_while_others_are_answered(api: Api) -> Non
 
     assert response.status_code == 202
     assert len(response.json()["plan"]["calls"]) == 10_000
+
+
+def test_agents_of_a_plan_in_an_argument_are_looked_up_before_anything_runs(make_api: MakeApi) -> None:
+    # Pins: the unsafe call before it ran, and then its step failed.
+    api = make_api()
+    control.publish(api, [*control.TOOLS, Orchestrate.definition])
+    document = {"name": "clerk", "actions": {"sum": {"prompt": "Sum.", "input_schema": _NUMBERS}}}
+    api.http.put("/agents/clerk", json=document).raise_for_status()
+
+    def plan(agent_id: str, action_id: str, with_: Any, **given: Any) -> dict[str, Any]:
+        agent = {"agent_id": agent_id, "action_id": action_id, "with": with_}
+        inner = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": agent}]}
+        orchestrate = {"tool_name": "cp__agent_orchestrate", "arguments": {"plan": inner, **given}}
+        return {"calls": [control.call("mail", "x"), control.call("look", "y"), orchestrate]}
+
+    at = "/plan/steps/0/agent"
+    for raw, place in (
+        (plan("nobody", "sum", {"n": 1}), f"{at}/agent_id"),
+        (plan("clerk", "fly", {}), f"{at}/action_id"),
+        (plan("clerk", "sum", {"n": "one"}), f"{at}/with/n"),
+        (plan("clerk", "sum", {"n": "{{ bindings.n }}"}, bindings={"n": "one"}), f"{at}/with/n"),
+    ):
+        problem = problem_of(api.http.post("/jobs", json={"plan": raw}), 422, "plan_invalid")
+        assert [(one["tool_index"], one["argument"]) for one in problem["errors"]] == [(2, place)]
+        found = api.http.post("/plans/validate", json={"plan": raw}).json()
+        assert [one["place"] for one in found["errors"]] == [f"/calls/2/arguments{place}"]
+    for right in (
+        plan("clerk", "sum", {"n": 1}),
+        plan("clerk", "sum", {"n": "{{ bindings.n }}"}, bindings={"n": "$1.output.n"}),
+    ):
+        assert api.http.post("/plans/validate", json={"plan": right}).json()["errors"] == []
+        assert api.submit({"plan": right})["status"] == "queued"
+
+
+_NUMBERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -70,7 +70,8 @@ def test_tools_that_are_unknown_or_ambiguous_are_refused() -> None:
         known_names(["web-fetch"], TOOLS)
 
 
-FIND = ToolDefinition(name="find", output_schema={"type": "object", "properties": {"topic": {"type": "string"}}})
+_FOUND = {"topic": {"type": "string"}, "count": {"type": "integer"}}
+FIND = ToolDefinition(name="find", output_schema={"type": "object", "properties": _FOUND})
 
 
 def _for_agents(prompt: str) -> dict[str, Any]:
@@ -107,6 +108,48 @@ def test_a_plan_for_agents_becomes_the_call_that_carries_it_out() -> None:
 def test_what_is_wrong_with_a_plan_for_agents_is_told_before_it_runs(plan: Any, told: str) -> None:
     with pytest.raises(PlanInvalid, match=re.escape(told)):
         _accepted(plan)
+
+
+def _nested(**arguments: Any) -> dict[str, Any]:
+    orchestrate = {"tool_name": "cp__agent_orchestrate", "arguments": arguments}
+    return {"calls": [{"tool_name": "find"}, orchestrate]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "told"),
+    [
+        ({"plan": _for_agents("On {{ nope }}")}, "/plan/steps/0/agent/prompt", "nothing is called 'nope'"),
+        ({"plan": {"steps": _for_agents("x")["steps"] * 2}}, "/plan/steps/1/id", "duplicates steps[0].id"),
+        ({"plan": {"steps": _for_agents("x")["steps"] * 3}}, "/plan/steps", "at most 2 are allowed, found 3"),
+        ({"plan": _for_agents("x"), "max_parallel": 0}, "/max_parallel", "expected minimum 1, found 0"),
+        ({"prompt": "x", "planner_model": "nonsense"}, "/planner_model", "unknown model"),
+        ({"prompt": " "}, "", "a prompt that is not blank"),
+        ({"prompt": "x", "disable_planner": True}, "", "the planner is switched off"),
+        ({"plan": _for_agents("$0.output.topic"), "planner_model": "x"}, "/planner_model", "unknown model"),
+    ],
+)
+def test_a_plan_for_agents_in_an_argument_is_checked_with_the_plan_around_it(
+    arguments: dict[str, Any], place: str, told: str
+) -> None:
+    # Pins: the calls before it ran, also unsafe ones, and then its step failed.
+    with pytest.raises(PlanInvalid, match=re.escape(told)) as refused:
+        _accepted(_nested(**arguments))
+    assert (1, place) in [(one["tool_index"], one["argument"]) for one in refused.value.errors]
+    assert len({one["argument"] for one in refused.value.errors}) == len(refused.value.errors), "each defect once"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"plan": "$0.output"},
+        {"plan": _for_agents("On {{ bindings.later }}"), "bindings": "$0.output"},
+        {"plan": _for_agents("On {{ bindings.topic.name }}"), "bindings": {"topic": "$0.output.topic"}},
+        {"prompt": "$0.output.topic"},
+        {"prompt": "x", "max_parallel": "$0.output.count"},
+    ],
+)
+def test_what_only_a_call_will_know_of_a_plan_for_agents_is_not_refused_before(arguments: dict[str, Any]) -> None:
+    assert len(_accepted(_nested(**arguments)).calls) == 2
 
 
 def test_an_output_cannot_be_written_into_a_plan_for_agents() -> None:

@@ -1,4 +1,4 @@
-"""The agents of a plan, checked against the stored documents before any of them starts.
+"""The agents of a plan, checked against the stored documents: when a job is submitted, and before any of them starts.
 
 The input data of a call is checked as it was compiled: bindings stand in their places by then, and only the outputs
 of earlier steps are unknown. Those are checked when the agent's own job begins, by the same function
