@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from planq.shared.domain.channels.kinds import DoubtPolicy
@@ -23,11 +23,10 @@ from planq.shared.domain.redact import secrets_of
 from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
 from planq.shared.domain.tools.policy import read_tool_policy
-from planq.shared.learning_settings import LearningSettings
+from planq.shared.model_settings import ModelServing
 from planq.shared.setting_kinds import (
     Days,
     FilePath,
-    ModelKey,
     Networks,
     RootPath,
     WebAddress,
@@ -37,7 +36,6 @@ from planq.shared.setting_kinds import (
     hosts_alone,
     known_commands,
     known_log_level,
-    model_name,
     optional_model_name,
     readable_master_keys,
 )
@@ -60,8 +58,8 @@ _MOST = 2**31 - 1
 """The largest integer that every room can carry, the database's included."""
 
 
-class Settings(LearningSettings):
-    """The configuration of one process; what concerns its servers and its insights stands in the classes above it."""
+class Settings(ModelServing):
+    """The configuration of one process; the classes above it have what concerns its servers, models and insights."""
 
     # API
     host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")
@@ -288,80 +286,6 @@ class Settings(LearningSettings):
         default=DoubtPolicy.REPEAT,
         description="What becomes of a message to a chat that may have arrived: `repeat` sends it again.",
     )
-
-    # Models
-    model: Annotated[str, AfterValidator(model_name)] = Field(
-        default="offline", description="The model of jobs that name none."
-    )
-    model_base_url: WebAddress = Field(
-        default=None,
-        validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL"),
-        description="An OpenAI-compatible server.",
-    )
-    anthropic_base_url: WebAddress = Field(
-        default=None, validation_alias="ANTHROPIC_BASE_URL", description="Another address of Anthropic's API."
-    )
-    google_base_url: WebAddress = Field(
-        default=None, validation_alias="GOOGLE_BASE_URL", description="Another address of Google's API."
-    )
-    openai_api_key: ModelKey = Field(
-        default=None, validation_alias="OPENAI_API_KEY", description="Key for `openai:`."
-    )
-    anthropic_api_key: ModelKey = Field(
-        default=None, validation_alias="ANTHROPIC_API_KEY", description="Key for `anthropic:`."
-    )
-    google_api_key: ModelKey = Field(
-        default=None,
-        validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-        description="Key for `google:`.",
-    )
-    openai_api: Literal["auto", "chat", "responses"] = Field(
-        default="auto",
-        description="`chat` (Chat Completions) or `responses`; `auto`: Responses at OpenAI itself, Chat Completions "
-        "elsewhere.",
-    )
-    # off only for servers that break when asked: the first token is not timed then
-    model_stream: bool = Field(
-        default=True,
-        description="Replies are streamed, so that silence is noticed and a cancelled job's reply ends at once; a "
-        "server that refuses is asked for whole replies by itself.",
-    )
-    # a provider silent for a minute has lost the request
-    model_first_token_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        description="Until a streamed reply begins (`first_token_timeout`); more for models that think in silence.",
-    )
-    model_timeout_seconds: float = Field(
-        default=120.0, gt=0, description="Of one try of a model call, to the end of its reply."
-    )
-    model_attempts: int = Field(default=4, ge=1, description="Tries of one model call, the first included.")
-    model_retry_after_seconds: float = Field(
-        default=30.0,
-        ge=0,
-        description="The longest `Retry-After` that is waited for in the worker; a longer one ends the call, and its "
-        "stage waits in the database.",
-    )
-    model_retry_seconds: float = Field(
-        default=900.0,
-        ge=0,
-        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never. In "
-        "a conversation it is at most its `plan_timeout_seconds`.",
-    )
-    model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
-    model_temperature: float | None = Field(
-        default=None, ge=0, le=2, description="Sent when it is set; some models refuse it."
-    )
-    model_findings_chars: int = Field(
-        default=200_000,
-        ge=1,
-        description="How much of the steps' outputs the answering model is shown, and the planner of a further round "
-        "of all rounds; the longest, or oldest, are shortened first. 200 000 are about 50 000 tokens.",
-    )
-    keep_exchanges: bool = Field(
-        default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
-    )
-    record: FilePath = Field(default=None, description="Record every exchange into this cassette.")
 
     # Limits (docs/decisions.md, D11)
     max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")

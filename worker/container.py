@@ -25,12 +25,11 @@ from planq.shared.beats import Beat
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.channels.telegram import BOT_API
-from planq.shared.domain.errors import AuthFailed, Misconfigured, PlanqError
+from planq.shared.domain.errors import Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.domain.models.estimate import CHARS_PER_TOKEN
-from planq.shared.domain.models.names import Provider, parse_model_name
-from planq.shared.domain.tenants.offers import may_name_model
+from planq.shared.domain.models.names import parse_model_name
 from planq.shared.failpoints import Failpoints, methods
 from planq.shared.memory import settle_heap
 from planq.shared.ports import (
@@ -94,7 +93,7 @@ from planq.worker.host import Host
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
 from planq.worker.llm.planners import InstalledPlanners, load_planners
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.model_gateway import model_gateway, model_settings, require_key
 from planq.worker.tools.builtin.web import read_web_access
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices
@@ -217,37 +216,6 @@ class Tools:
         return cls(registry, agents, load_planners(), services.apart, services.egress)
 
 
-def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
-    """Return what the gateway needs of the settings."""
-    keys = {
-        Provider.OPENAI: settings.openai_api_key,
-        Provider.ANTHROPIC: settings.anthropic_api_key,
-        Provider.GOOGLE: settings.google_api_key,
-    }
-    urls = {
-        Provider.OPENAI: settings.model_base_url,
-        Provider.ANTHROPIC: settings.anthropic_base_url,
-        Provider.GOOGLE: settings.google_base_url,
-    }
-    return ModelSettings(
-        default_model=settings.model,
-        base_urls={provider: url for provider, url in urls.items() if url},
-        api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
-        openai_api=settings.openai_api,
-        stream=settings.model_stream,
-        request_timeout=settings.model_timeout_seconds,
-        first_token_timeout=settings.model_first_token_seconds,
-        max_attempts=settings.model_attempts,
-        retry_after_cap=settings.model_retry_after_seconds,
-        max_output_tokens=settings.model_max_output_tokens,
-        max_findings_chars=settings.model_findings_chars,
-        temperature=settings.model_temperature,
-        keep_exchanges=settings.keep_exchanges,
-        record_path=settings.record,
-        egress=egress,
-    )
-
-
 def check_settings(settings: Settings, lane: Lane) -> None:
     """Raise `Misconfigured` that names a setting behind which something is missing or wrong: a file, a model's key.
 
@@ -264,7 +232,7 @@ def check_settings(settings: Settings, lane: Lane) -> None:
     if model.cassette and not os.access(model.cassette, os.R_OK):
         raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
     if model.provider is not None and lane == Lane.IO:
-        _require_key(settings, model.provider)
+        require_key(settings, model.provider)
 
 
 def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
@@ -275,17 +243,6 @@ def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
         has_pooler=settings.has_pooler,
         max_connections=connections,
         silent_seconds=_SILENT_SECONDS,
-    )
-
-
-def _require_key(settings: Settings, provider: Provider) -> None:
-    models = model_settings(settings)
-    # A compatible server may need no key.
-    if provider in models.api_keys or (provider is Provider.OPENAI and provider in models.base_urls):
-        return
-    raise Misconfigured(
-        f"PLANQ_MODEL is {settings.model}: set {provider.value.upper()}_API_KEY to a key of its provider, or "
-        "PLANQ_MODEL to offline"
     )
 
 
@@ -366,8 +323,7 @@ class LaneRuntime:
         models = model_settings(settings, self._tools.egress)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
-        may_name = partial(_may_name_model, self._tenants, settings.model)
-        gateway = ModelGateway(models, keys=partial(_provider_key, secrets), may_name=may_name, texts=self._texts)
+        gateway = model_gateway(models, settings, self._database, secrets, self._tenants, self._texts)
         self._gateway = self._failpoints.around("planner", gateway)
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -541,20 +497,6 @@ class LaneRuntime:
 async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
     """Return a tenant's limits, as soon as the database answers."""
     return (await persist(tenants.of, tenant_id)).limits
-
-
-async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
-    """Say whether a tenant may name a model on the server's keys, as soon as the database answers (`MayName`)."""
-    config = (await persist(tenants.of, tenant_id)).config
-    return may_name_model(tenant_id, config, model, default)
-
-
-async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:
-    """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
-    try:
-        return await persist(secrets.get, tenant_id, f"{provider.value}_api_key")
-    except Misconfigured as error:
-        raise AuthFailed(error.message) from error
 
 
 async def _warm_up(gateway: ModelGateway) -> None:

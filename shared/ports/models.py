@@ -7,6 +7,7 @@ from typing import Protocol
 
 from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
 from planq.shared.domain.models.names import Provider
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -25,6 +26,21 @@ ProviderKeys = Callable[[str, Provider], Awaitable[str | None]]
 
 MayName = Callable[[str, str], Awaitable[bool]]
 """Says whether a tenant may name a model, by its full name, on the server's keys."""
+
+
+class Adaptations(Protocol):
+    """What models' servers refuse, as other processes have learned it too."""
+
+    async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
+        """Return how requests for a model at a base URL are changed; raises `Unavailable` without a database."""
+        ...
+
+    async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
+        """Store that a server has accepted a changed request, after the words of its `refusal`.
+
+        Raises `Unavailable` without a database.
+        """
+        ...
 
 
 class Planner(Protocol):

@@ -57,6 +57,7 @@ from planq.shared.store import (
     worker_tables,  # noqa: F401
 )
 from planq.shared.store.actions import tables as action_tables  # noqa: F401
+from planq.shared.store.adaptations import tables as adaptation_tables  # noqa: F401
 from planq.shared.store.agents import tables as agent_tables  # noqa: F401
 from planq.shared.store.batches import tables as batch_tables  # noqa: F401
 from planq.shared.store.columns import (

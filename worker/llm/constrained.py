@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings as WireSettings
@@ -21,6 +21,7 @@ from pydantic_ai.settings import ModelSettings as WireSettings
 from planq.shared.domain.models.names import ModelName, Provider
 from planq.worker.llm.provider_errors import FOREIGN
 from planq.worker.llm.request import ModelRequest
+from planq.worker.llm.schemas import is_object, opened
 
 _log = logging.getLogger("planq.llm")
 
@@ -41,6 +42,20 @@ _WORDS = (
     "structured output",
 )
 """Words in their answers then: OpenAI's, Anthropic's and Google's parameters, and their purpose."""
+
+
+_PARAMETERS = ("response_format", "output_format", "output_config", "text.format", "response_schema", "json mode")
+_OF_ONE_SCHEMA = (
+    "invalid schema",
+    "schema for",
+    "in context",
+    "too many",
+    "too complex",
+    "must be",
+    "$ref",
+    "required",
+)
+"""Words of a refusal that another schema may not get."""
 
 
 class RefusedSchemas:
@@ -88,52 +103,26 @@ def constrained(
     return parameters
 
 
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONE = ("items", "additionalProperties", "contains", "if", "then", "else")
-
-
-def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `schema` with every object that lists no properties said to be open, which means the same.
-
-    Providers and servers that hold a model to a schema forbid unlisted fields: without a word on them, such
-    an object can only come back empty. Precondition: not nested deeply.
-    """
-    made = dict(schema)
-    for keyword in _BY_NAME:
-        if isinstance(made.get(keyword), Mapping):
-            made[keyword] = {name: _opened(inner) for name, inner in made[keyword].items()}
-    for keyword in _SEVERAL:
-        if isinstance(made.get(keyword), list):
-            made[keyword] = [_opened(inner) for inner in made[keyword]]
-    for keyword in _ONE:
-        made.update({keyword: _opened(made[keyword])} if keyword in made else {})
-    if _is_object(made) and not made.get("properties"):
-        made.setdefault("additionalProperties", True)
-    return made
-
-
-def _opened(schema: Any) -> Any:
-    return opened(schema) if isinstance(schema, Mapping) else schema
-
-
-def refuses_schema(error: ModelHTTPError) -> bool:
-    """Say whether the server may have refused the answer's schema: its answer names it, or the parameter."""
+def refuses_schema(error: ModelAPIError) -> bool:
+    """Return whether the server may have refused the answer's schema: its answer names it, or the parameter."""
+    if not isinstance(error, ModelHTTPError) or error.status_code not in _REFUSED:
+        return False
     answer = f"{error.message} {error.body}".lower()
-    return error.status_code in _REFUSED and any(word in answer for word in _WORDS)
+    return any(word in answer for word in _WORDS)
+
+
+def is_about_parameter(words: str) -> bool:
+    """Return whether a refusal of an answer's schema is one of every schema: it says nothing about this one."""
+    answer = words.lower()
+    return any(word in answer for word in _PARAMETERS) and not any(word in answer for word in _OF_ONE_SCHEMA)
 
 
 def _has_open_object(schema: Any) -> bool:
     return any(
         bool(one.get("additionalProperties")) or not one.get("properties")
         for one in _schemas(schema)
-        if _is_object(one)
+        if is_object(one)
     )
-
-
-def _is_object(schema: Mapping[str, Any]) -> bool:
-    kind = schema.get("type")
-    return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
 def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:

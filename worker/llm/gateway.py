@@ -39,8 +39,9 @@ from planq.shared.domain.models.failure import error_class
 from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
 from planq.shared.domain.models.speech import SpeechForm
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports.models import CutOff, MayName, ProviderKeys
+from planq.shared.ports.models import Adaptations, CutOff, MayName, ProviderKeys
 from planq.shared.prices import price_of
+from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.cassette import Recorder, replay
 from planq.worker.llm.circuits import CircuitOpen, Circuits
 from planq.worker.llm.completion import BrokenTryUsage, Completion, Usage
@@ -92,12 +93,13 @@ class ModelGateway:
         keys: ProviderKeys | None = None,
         may_name: MayName | None = None,
         texts: LiveTexts | None = None,
+        adaptations: Adaptations | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
         none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
-        say it.
+        say it. `adaptations` is what is stored of servers' refusals; without it they are remembered in the process.
         """
         self._settings = settings
         self._patience = patience or TryLimits(settings)
@@ -106,6 +108,7 @@ class ModelGateway:
         self._may_name = may_name
         self._texts = texts
         self._circuits = Circuits(clock)
+        self._known = KnownAdaptations(adaptations, clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
         self._providers: Providers | None = None
         self._has_loaded: set[Provider] = set()
@@ -278,8 +281,9 @@ class ModelGateway:
             return self._providers
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
         module = await asyncio.to_thread(importlib.import_module, "planq.worker.llm.providers")
-        await asyncio.to_thread(module.load_sdk, provider)
-        self._providers = self._providers or module.Providers(self._settings)
+        clients = await asyncio.to_thread(importlib.import_module, "planq.worker.llm.clients")
+        await asyncio.to_thread(clients.load_sdk, provider)
+        self._providers = self._providers or module.Providers(self._settings, self._known)
         self._has_loaded.add(provider)
         return self._providers
 

@@ -8,9 +8,8 @@ message anyway are not kept twice.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,43 +25,16 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.messages import ModelRequest as WireRequest
 
+from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
 from planq.worker.llm.request import ModelRequest
-
-_MAX_NAME_CHARS = 64
-_FOREIGN_CHARS = re.compile(r"[^A-Za-z0-9_-]")
-"""OpenAI's rule for the names of functions, the strictest of all."""
+from planq.worker.llm.wire_names import WireNames
 
 _PLAIN = {"content", "tool_name", "args", "tool_call_id", "part_kind"}
 _NO_TEXT = "(nothing)"
+_RESULTS_SEEN = "I have these results."
+_PARAGRAPH = "\n\n"
 _BEFORE = "(earlier messages are left out)"
-
-
-class WireNames:
-    """Tools' names as every provider accepts them, and back."""
-
-    def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
-        self._out: dict[str, str] = {}
-        self._back: dict[str, str] = {}
-        for tool in tools:
-            name = str(tool["name"])
-            wire, number = _clean(name), 1
-            while wire in self._back:
-                number += 1
-                wire = f"{_clean(name)[: _MAX_NAME_CHARS - 5]}_{number}"
-            self._out[name], self._back[wire] = wire, name
-
-    def out(self, name: str) -> str:
-        """Return the name to send; that of a tool which is not offered becomes one that could be."""
-        return self._out.get(name) or _clean(name)
-
-    def back(self, wire: str) -> str:
-        """Return the name of the tool that a provider means."""
-        return self._back.get(wire, wire)
-
-
-def _clean(name: str) -> str:
-    return _FOREIGN_CHARS.sub("_", name)[:_MAX_NAME_CHARS] or "_"
 
 
 def state_of(response: ModelResponse) -> Any:
@@ -85,29 +57,70 @@ def _is_plain(part: TextPart | ToolCallPart) -> bool:
     return all(getattr(part, one.name) is None for one in fields(part) if one.name not in _PLAIN)
 
 
-def wire_messages(request: ModelRequest, names: WireNames) -> list[ModelMessage]:
-    """Return the conversation; consecutive texts and results share one request, and blank messages are left out."""
+def wire_messages(
+    request: ModelRequest, names: WireNames, adaptations: Collection[Adaptation] = ()
+) -> list[ModelMessage]:
+    """Return the conversation; results of one reply share one request, and blank messages are left out.
+
+    Neighbours of one role become one message, and so do the system's texts: chat templates of several models
+    (Mistral, Gemma, Qwen) raise an error for two. The texts say the same in one message.
+    """
     wire: list[ModelMessage] = []
-    pending: list[Any] = [SystemPromptPart(content=sendable(text)) for text in request.system]
-    for message in request.messages:
+    system = _PARAGRAPH.join(sendable(text) for text in request.system)
+    pending: list[Any] = []
+    if system and Adaptation.SYSTEM_AS_USER not in adaptations:
+        pending, system = [SystemPromptPart(content=system)], ""
+
+    def add_text(text: str) -> None:
+        nonlocal system
+        if system:
+            text, system = f"{system}{_PARAGRAPH}{text}", ""
+        if pending and isinstance(pending[-1], ToolReturnPart) and Adaptation.REPLY_AFTER_RESULTS in adaptations:
+            wire.append(WireRequest(parts=list(pending)))
+            wire.append(ModelResponse(parts=[TextPart(content=_RESULTS_SEEN)]))
+            pending.clear()
+        pending.append(UserPromptPart(content=text))
+
+    for message in _joined(request.messages):
         if message.role == "assistant":
             reply = _wire_reply(message, names)
             if not reply.parts:
                 continue
             if not wire and not any(isinstance(part, UserPromptPart) for part in pending):
                 # Some providers refuse a conversation that a model begins.
-                pending.append(UserPromptPart(content=_BEFORE))
+                add_text(_BEFORE)
             if pending:
-                wire.append(WireRequest(parts=pending))
-                pending = []
+                wire.append(WireRequest(parts=list(pending)))
+                pending.clear()
             wire.append(reply)
         elif message.role == "tool":
             # Some providers refuse a result without any text.
             content = sendable(message.content) if message.content.strip() else _NO_TEXT
             pending.append(ToolReturnPart(names.out(message.name), content, message.call_id))
-        elif message.content.strip() or len(request.messages) == 1:
-            pending.append(UserPromptPart(content=sendable(message.content)))
+        else:
+            add_text(sendable(message.content))
+    if system:
+        pending.append(UserPromptPart(content=system))
     return [*wire, WireRequest(parts=pending)]
+
+
+def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the messages without blank ones, and neighbours of one role joined: users' and plain replies."""
+    joined: list[ChatMessage] = []
+    for message in messages:
+        is_blank = not message.content.strip() and not message.tool_calls and message.state is None
+        if message.role != "tool" and is_blank and len(messages) > 1:
+            continue
+        last = joined[-1] if joined else None
+        if last is not None and last.role == message.role and _is_text(last) and _is_text(message):
+            joined[-1] = replace(last, content=f"{last.content}{_PARAGRAPH}{message.content}")
+        else:
+            joined.append(message)
+    return joined
+
+
+def _is_text(message: ChatMessage) -> bool:
+    return message.role != "tool" and not message.tool_calls and message.state is None
 
 
 def _wire_reply(message: ChatMessage, names: WireNames) -> ModelResponse:
@@ -120,7 +133,7 @@ def _wire_reply(message: ChatMessage, names: WireNames) -> ModelResponse:
 
 
 def _call_part(call: ToolCallRequest, names: WireNames) -> ToolCallPart:
-    raw = call.arguments
+    raw = names.arguments_out(call.name, call.arguments)
     text = sendable(raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, default=str))
     return ToolCallPart(names.out(call.name), text, call.id)
 

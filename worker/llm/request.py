@@ -32,11 +32,15 @@ from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
 _MAX_UNKNOWN_CHARS = 2_000
 
 
+Tool = Mapping[str, Any]
+"""`{name, description, parameters}`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One question to a model: `system` texts first, then `messages`, oldest first.
 
-    `tool` is `{name, description, parameters}` and must be called when present. `tools` are offered in the same form,
+    `tool` is a `Tool` and must be called when present. `tools` are offered in the same form,
     and the model may call several of them or none. There are never both; without either no tool is offered.
     The first `known` messages were in an earlier request of the same job.
     `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
@@ -45,18 +49,23 @@ class ModelRequest:
     purpose: Purpose
     system: Sequence[str]
     messages: Sequence[ChatMessage]
-    tool: Mapping[str, Any] | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
+    tool: Tool | None = None
+    tools: Sequence[Tool] = ()
     answer_schema: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     known: int = 0
 
+    @property
+    def offered(self) -> Sequence[Tool]:
+        """The tools that the model may call, or the one that it must."""
+        return self.tools if self.tool is None else (self.tool,)
+
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold; unset fields are left out."""
         system = [{"role": "system", "content": text} for text in self.system]
         messages = [_message_json(message) for message in self.messages]
-        tools = [dict(tool) for tool in self.tools] if self.tool is None else [dict(self.tool)]
+        tools = [dict(tool) for tool in self.offered]
         form: dict[str, Any] = {"purpose": self.purpose.value, "messages": system + messages, "tools": tools}
         asked = {
             "temperature": self.temperature,
@@ -85,6 +94,30 @@ class ModelRequest:
         form = _answer_form(self.answer_schema)
         system = self.system if form in self.system else [*self.system, form]
         return replace(self, system=system, answer_schema=None)
+
+    def with_tools_in_words(self) -> ModelRequest:
+        """Return the same request with its tools among the instructions, and earlier calls of tools as texts."""
+        if not self.offered:
+            return self
+        listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.offered)
+        name = "react" if self.tool is None else "forced"
+        words = render_prompt(f"tools_{name}", tools=fenced_data(listed))
+        messages = [_in_words(message) for message in self.messages]
+        return replace(self, system=[*self.system, words], messages=messages, tool=None, tools=())
+
+
+def _in_words(message: ChatMessage) -> ChatMessage:
+    """Return a message that calls tools, or has the result of one, as a text."""
+    if message.role == "tool":
+        return ChatMessage("user", f"Result of {message.name}:\n{fenced_data(message.content)}")
+    if not message.tool_calls:
+        return message
+    calls = [
+        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False, default=str)
+        for call in message.tool_calls
+    ]
+    texts = [message.content, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)]
+    return ChatMessage("assistant", "\n".join(text for text in texts if text.strip()))
 
 
 def _message_json(message: ChatMessage) -> dict[str, Any]:

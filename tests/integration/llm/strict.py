@@ -1,4 +1,4 @@
-"""A provider that takes no conversation that another one might refuse: OpenAI's rules and Google's, put together."""
+"""A provider that takes no conversation that another might refuse: OpenAI's, Google's and Mistral's rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def defects(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     spoken = [message for message in messages if message["role"] != "system"]
     if spoken and spoken[0]["role"] != "user":
         yield f"the conversation begins with a message of the role {spoken[0]['role']}"
+    if len(messages) - len(spoken) > 1:
+        yield "there are several system messages"
     for number, message in enumerate(messages):
+        if number and message["role"] == messages[number - 1]["role"] != "tool":
+            yield f"message {number} has the role {message['role']} of the one before"
         if message["role"] == "tool":
             if message["tool_call_id"] not in waiting:
                 yield f"message {number} answers no call"

@@ -307,7 +307,7 @@ def test_a_whole_reply_to_a_server_asked_for_a_stream_is_read_with_its_usage(ser
     ("status", "complaint"),
     [
         (400, "Streaming is not supported by this server"),
-        (422, "extra inputs are not permitted: stream_options"),
+        (422, "extra inputs are not permitted: stream"),
         (501, "stream: not implemented"),
     ],
 )

@@ -87,6 +87,16 @@ CREATE TABLE tools (
     CONSTRAINT pk_tools PRIMARY KEY (name)
 );
 
+CREATE TABLE model_adaptations (
+    base_url TEXT NOT NULL,
+    model TEXT NOT NULL,
+    adaptation TEXT NOT NULL,
+    refusal TEXT NOT NULL,
+    learned_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_model_adaptations PRIMARY KEY (base_url, model, adaptation)
+);
+
 CREATE TABLE agents (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,

@@ -1,0 +1,86 @@
+"""`planq models`: what models' servers refuse, and what planq sends instead. It speaks to the database itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planq.api.cli.connection import AsJson, located_settings
+from planq.api.cli.console import as_line, out, print_columns, print_json
+from planq.api.cli.outcome import reported
+from planq.deploy.cli.database import with_database
+from planq.shared.domain.models.adaptations import MEANING, known_adaptations
+
+if TYPE_CHECKING:
+    from planq.shared.store.adaptations.store import AdaptationStore, StoredAdaptation
+    from planq.shared.store.database import Database
+
+_MAX_REFUSAL_CHARS = 80
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="models", help="Models: what their servers refuse.", no_args_is_help=True)
+    group.command("list")(list_models)
+    group.command("forget")(forget_models)
+    app.add_typer(group)
+
+
+def list_models(as_json: AsJson = False) -> None:
+    """List what models' servers have refused, and what planq sends them instead."""
+    with reported(as_json=as_json):
+        found = with_database(lambda database: _store(database).all())
+    if as_json:
+        print_json({"items": [_document(one) for one in found]})
+    elif not found:
+        out.print("no server has refused anything")
+    else:
+        print_columns(
+            [
+                [
+                    as_line(one.model),
+                    as_line(one.base_url),
+                    one.adaptation,
+                    f"since {one.learned_at:%Y-%m-%d}",
+                    as_line(one.refusal, _MAX_REFUSAL_CHARS),
+                ]
+                for one in found
+            ]
+        )
+
+
+def forget_models(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The model's name without its provider; all if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget what was refused for a model, or for all; the next call tries it again, within a minute."""
+    with reported(as_json=as_json):
+        forgotten = with_database(lambda database: _store(database).forget(model))
+    if as_json:
+        print_json({"forgotten": forgotten})
+    else:
+        out.print(f"{forgotten} forgotten")
+
+
+def _store(database: Database) -> AdaptationStore:
+    from planq.shared.store.adaptations.store import AdaptationStore
+
+    return AdaptationStore(database, located_settings().model_refusal_days)
+
+
+def _document(stored: StoredAdaptation) -> dict[str, Any]:
+    from planq.shared.store.database import shown_time
+
+    meanings = [MEANING[known] for known in known_adaptations([stored.adaptation])]
+    return {
+        "base_url": stored.base_url,
+        "model": stored.model,
+        "adaptation": stored.adaptation,
+        "meaning": meanings[0] if meanings else None,
+        "refusal": stored.refusal,
+        "learned_at": shown_time(stored.learned_at),
+        "expires_at": shown_time(stored.expires_at),
+    }

@@ -1,0 +1,1 @@
+"""What models' servers refuse: the table and its store."""

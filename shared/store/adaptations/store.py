@@ -1,0 +1,69 @@
+"""What models' servers refuse, as all processes know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from planq.shared.domain.errors import capped
+from planq.shared.domain.models.adaptations import Adaptation, known_adaptations
+from planq.shared.store.database import Database
+from planq.shared.store.refreshing_cache import RefreshingCache
+
+_FRESH_SECONDS = 60.0
+
+_MAX_ROWS = 1_000
+"""Maximum number of stored adaptations; the oldest are deleted first."""
+
+_MAX_REFUSAL_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAdaptation:
+    """One row, for people."""
+
+    base_url: str
+    model: str
+    adaptation: str
+    refusal: str
+    learned_at: datetime
+    expires_at: datetime
+
+
+class AdaptationStore:
+    """The port `Adaptations`; lives on one event loop. A row has no effect `days` after it was learned."""
+
+    def __init__(self, database: Database, days: float) -> None:
+        self._database = database
+        self._days = days
+        self._known = RefreshingCache[tuple[str, str], frozenset[Adaptation]](self._look, _FRESH_SECONDS)
+
+    async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
+        """Do what `Adaptations.of` promises."""
+        return await self._known.of((base_url, model))
+
+    async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
+        """Do what `Adaptations.learn` promises."""
+        await self._database.fetch_one(
+            "learn_adaptation",
+            base_url=base_url,
+            model=model,
+            adaptation=adaptation.value,
+            refusal=capped(refusal, _MAX_REFUSAL_CHARS),
+            days=self._days,
+            most=_MAX_ROWS,
+        )
+
+    async def all(self) -> Sequence[StoredAdaptation]:
+        """Return every adaptation that counts now."""
+        return [StoredAdaptation(**row) for row in await self._database.fetch_all("list_adaptations")]
+
+    async def forget(self, model: str | None) -> int:
+        """Delete the adaptations of a model, or all; other processes notice within a minute. Return their number."""
+        row = await self._database.fetch_one("forget_adaptations", model=model)
+        return 0 if row is None else int(row["forgotten"])
+
+    async def _look(self, key: tuple[str, str]) -> frozenset[Adaptation]:
+        rows = await self._database.fetch_all("adaptations_of", base_url=key[0], model=key[1])
+        return known_adaptations([str(row["adaptation"]) for row in rows])

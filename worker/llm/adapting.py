@@ -1,0 +1,59 @@
+"""What the servers of models refuse, as this process and all others know it."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from planq.shared.domain.errors import Unavailable
+from planq.shared.domain.models.adaptations import Adaptation
+from planq.shared.ports.models import Adaptations
+
+_log = logging.getLogger("planq.llm")
+
+_MAX_MODELS = 1_000
+"""Maximum number of models whose adaptations are kept in the process."""
+
+_OWN_SECONDS = 180.0
+"""How long a process counts what it has learned itself; by then every process has read it from the database."""
+
+
+class KnownAdaptations:
+    """The adaptations of one process: what is stored, and what was learned here since.
+
+    Without `stored` they last as long as the process. A call never fails because the database is away.
+    """
+
+    def __init__(self, stored: Adaptations | None, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds and never goes back."""
+        self._stored = stored
+        self._clock = clock
+        self._own: OrderedDict[tuple[str, str], dict[Adaptation, float]] = OrderedDict()
+
+    async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
+        """Return how requests for a model at a base URL are changed."""
+        own = self._own.get((base_url, model), {})
+        since = self._clock() - _OWN_SECONDS
+        known = frozenset(one for one, learned_at in own.items() if self._stored is None or learned_at > since)
+        if self._stored is None:
+            return known
+        try:
+            return known | await self._stored.of(base_url, model)
+        except Unavailable as error:
+            _log.warning("adaptations_not_read", extra={"model": model, "cause": str(error)})
+            return frozenset(own)
+
+    async def learn(self, base_url: str, model: str, refusals: Mapping[Adaptation, str]) -> None:
+        """Remember that a server has accepted a request with these adaptations, each after a refusal in its words."""
+        for adaptation, refusal in refusals.items():
+            self._own.setdefault((base_url, model), {})[adaptation] = self._clock()
+            self._own.move_to_end((base_url, model))
+            if len(self._own) > _MAX_MODELS:
+                self._own.popitem(last=False)
+            _log.warning("model_adapted", extra={"model": model, "adaptation": adaptation.value, "refusal": refusal})
+            try:
+                if self._stored is not None:
+                    await self._stored.learn(base_url, model, adaptation, refusal)
+            except Unavailable as error:
+                _log.warning("adaptation_not_stored", extra={"model": model, "cause": str(error)})

@@ -1,0 +1,94 @@
+"""The model gateway of a worker, put together from the settings and the database."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from planq.shared.domain.errors import AuthFailed, Misconfigured
+from planq.shared.domain.models.names import Provider
+from planq.shared.domain.tenants.offers import may_name_model
+from planq.shared.ports.tenants import Tenants
+from planq.shared.settings import Settings
+from planq.shared.store.adaptations.store import AdaptationStore
+from planq.shared.store.database import Database
+from planq.shared.store.tenants.secrets import SecretStore
+from planq.worker.egress import Egress
+from planq.worker.engine.persist import persist
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.live import LiveTexts
+from planq.worker.llm.settings import ModelSettings
+
+
+def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
+    """Return what the gateway needs of the settings."""
+    keys = {
+        Provider.OPENAI: settings.openai_api_key,
+        Provider.ANTHROPIC: settings.anthropic_api_key,
+        Provider.GOOGLE: settings.google_api_key,
+    }
+    urls = {
+        Provider.OPENAI: settings.model_base_url,
+        Provider.ANTHROPIC: settings.anthropic_base_url,
+        Provider.GOOGLE: settings.google_base_url,
+    }
+    return ModelSettings(
+        default_model=settings.model,
+        base_urls={provider: url for provider, url in urls.items() if url},
+        api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
+        openai_api=settings.openai_api,
+        stream=settings.model_stream,
+        request_timeout=settings.model_timeout_seconds,
+        first_token_timeout=settings.model_first_token_seconds,
+        max_attempts=settings.model_attempts,
+        retry_after_cap=settings.model_retry_after_seconds,
+        max_output_tokens=settings.model_max_output_tokens,
+        max_findings_chars=settings.model_findings_chars,
+        temperature=settings.model_temperature,
+        keep_exchanges=settings.keep_exchanges,
+        record_path=settings.record,
+        egress=egress,
+    )
+
+
+def model_gateway(
+    models: ModelSettings,
+    settings: Settings,
+    database: Database,
+    secrets: SecretStore,
+    tenants: Tenants,
+    texts: LiveTexts | None = None,
+) -> ModelGateway:
+    """Return the gateway of a process that has a database; raises as `ModelGateway` does."""
+    return ModelGateway(
+        models,
+        keys=partial(_provider_key, secrets),
+        may_name=partial(_may_name_model, tenants, settings.model),
+        texts=texts,
+        adaptations=AdaptationStore(database, settings.model_refusal_days),
+    )
+
+
+def require_key(settings: Settings, provider: Provider) -> None:
+    """Raise `Misconfigured` where the default model's provider needs a key and has none."""
+    models = model_settings(settings)
+    # A compatible server may need no key.
+    if provider in models.api_keys or (provider is Provider.OPENAI and provider in models.base_urls):
+        return
+    raise Misconfigured(
+        f"PLANQ_MODEL is {settings.model}: set {provider.value.upper()}_API_KEY to a key of its provider, or "
+        "PLANQ_MODEL to offline"
+    )
+
+
+async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
+    """Say whether a tenant may name a model on the server's keys, as soon as the database answers (`MayName`)."""
+    config = (await persist(tenants.of, tenant_id)).config
+    return may_name_model(tenant_id, config, model, default)
+
+
+async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:
+    """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
+    try:
+        return await persist(secrets.get, tenant_id, f"{provider.value}_api_key")
+    except Misconfigured as error:
+        raise AuthFailed(error.message) from error
