@@ -32,7 +32,7 @@ from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
 _MAX_UNKNOWN_CHARS = 2_000
 
 
-Tool = Mapping[str, Any]
+OfferedForm = Mapping[str, Any]
 """`{name, description, parameters}`."""
 
 
@@ -40,7 +40,7 @@ Tool = Mapping[str, Any]
 class ModelRequest:
     """One question to a model: `system` texts first, then `messages`, oldest first.
 
-    `tool` is a `Tool` and must be called when present. `tools` are offered in the same form,
+    `tool` is an `OfferedForm` and must be called when present. `tools` are offered in the same form,
     and the model may call several of them or none. There are never both; without either no tool is offered.
     The first `known` messages were in an earlier request of the same job.
     `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
@@ -49,15 +49,15 @@ class ModelRequest:
     purpose: Purpose
     system: Sequence[str]
     messages: Sequence[ChatMessage]
-    tool: Tool | None = None
-    tools: Sequence[Tool] = ()
+    tool: OfferedForm | None = None
+    tools: Sequence[OfferedForm] = ()
     answer_schema: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     known: int = 0
 
     @property
-    def offered(self) -> Sequence[Tool]:
+    def offered(self) -> Sequence[OfferedForm]:
         """The tools that the model may call, or the one that it must."""
         return self.tools if self.tool is None else (self.tool,)
 

@@ -65,7 +65,7 @@ def sent_schema(schema: Mapping[str, Any], adaptations: Collection[Adaptation]) 
     if Adaptation.INLINE_REFS in adaptations or Adaptation.PLAIN_SCHEMAS in adaptations or "$ref" in made:
         made = inlined(made)
     made = flat_root(opened(made))
-    return plain(made) if Adaptation.PLAIN_SCHEMAS in adaptations else made
+    return plain_schema(made) if Adaptation.PLAIN_SCHEMAS in adaptations else made
 
 
 def resolved(root: Mapping[str, Any], pointer: Any) -> Any:
@@ -132,7 +132,7 @@ def flat_root(schema: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def plain(schema: Any) -> dict[str, Any]:
+def plain_schema(schema: Any) -> dict[str, Any]:
     """Return a schema with the keywords alone that every provider takes; expects one without references.
 
     What it says by others is left out, or said by these where they can.
@@ -146,14 +146,14 @@ def plain(schema: Any) -> dict[str, Any]:
     if not all(isinstance(value, str) for value in kept.get("enum", ())):
         del kept["enum"]  # Google takes texts alone
     if "properties" in kept:
-        kept["properties"] = {name: plain(inner) for name, inner in kept["properties"].items()}
+        kept["properties"] = {name: plain_schema(inner) for name, inner in kept["properties"].items()}
     required = [name for name in kept.pop("required", ()) if name in kept.get("properties", {})]
     if required:
         kept["required"] = required
     if kept.get("type") == "array" or "items" in kept:
-        kept["items"] = plain(kept.get("items"))
+        kept["items"] = plain_schema(kept.get("items"))
     if "anyOf" in kept:
-        kept["anyOf"] = [plain(inner) for inner in kept["anyOf"]]
+        kept["anyOf"] = [plain_schema(inner) for inner in kept["anyOf"]]
     return kept
 
 

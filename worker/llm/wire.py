@@ -16,7 +16,7 @@ from pydantic_ai.tools import ToolDefinition as WireTool
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.messages import wire_messages
-from planq.worker.llm.request import ModelRequest, Tool
+from planq.worker.llm.request import ModelRequest, OfferedForm
 from planq.worker.llm.wire_names import WireNames, foreign_properties
 
 _SETTING = {
@@ -113,7 +113,7 @@ def _can_force(model: Model) -> bool:
 class _Offer:
     """Tools that a model may call, in the provider's terms: as functions, as outputs, and as outputs it must use."""
 
-    def __init__(self, tools: Sequence[Tool], adaptations: Collection[Adaptation]) -> None:
+    def __init__(self, tools: Sequence[OfferedForm], adaptations: Collection[Adaptation]) -> None:
         self.names = WireNames(tools, adaptations)
         wire = [
             WireTool(
@@ -132,10 +132,10 @@ class _Offer:
 
 
 _NO_NAMES = WireNames(())
-_by_form: dict[frozenset[Adaptation], IdentityCache[Sequence[Tool], _Offer]] = {}
+_by_form: dict[frozenset[Adaptation], IdentityCache[Sequence[OfferedForm], _Offer]] = {}
 
 
-def _offers(tools: Sequence[Tool], adaptations: frozenset[Adaptation]) -> _Offer:
+def _offers(tools: Sequence[OfferedForm], adaptations: frozenset[Adaptation]) -> _Offer:
     """Return the same parameters for the same tools, so that the models' caches by identity find them."""
     form = adaptations & _OF_SCHEMAS
     offered = _by_form.get(form)
