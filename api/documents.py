@@ -77,8 +77,9 @@ def _round(number: int, source: str, plan: Any, errors: Any) -> _Document:
 def execution_document(view: JobView) -> _Document:
     """Return an `ExecutionDocument`."""
     row, job = view.row, job_summary(view.row)
+    output_ref = _last_output(row, [_step(row["id"], step) for step in view.steps[-1:]])
     output = row["output"]
-    if output is None and row["status"] == JobStatus.COMPLETED:
+    if output is None and output_ref is None and row["status"] == JobStatus.COMPLETED:
         output = {"text": row["answer"]}
     took = None if row["finished_at"] is None else row["finished_at"] - row["created_at"]
     return {
@@ -87,6 +88,8 @@ def execution_document(view: JobView) -> _Document:
         "error": _agent_error(row["error"]),
         "action": row["action"],
         "output": output,
+        "output_ref": output_ref,
+        "preview": row["preview"],
         "chained": row["chained"],
         "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
         "children": row["children"] or [],
@@ -142,6 +145,7 @@ def job_summary(row: Row) -> _Document:
         "stop_reason": row["stop_reason"],
         "input": row["input"],
         "answer": row["answer"],
+        "preview": row["preview"],
         "error": row["error"],
         "model_calls": row["model_calls"],
         "usage": {
@@ -225,7 +229,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
 _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls": 0, "steps": 0}
 
 _NOTHING_YET: Mapping[str, Any] = {
-    **dict.fromkeys(("answer", "error", "outcome", "cost_usd", "started_at", "finished_at", "paused_at")),
+    **dict.fromkeys(("answer", "preview", "error", "outcome", "cost_usd", "started_at", "finished_at", "paused_at")),
     **dict.fromkeys(("plan_errors", "output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
     **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id", "stop_reason")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),

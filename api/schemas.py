@@ -527,7 +527,11 @@ class JobSummary(Answer):
     round: int = Field(description="The present round, from 0.")
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     input: str
-    answer: str | None
+    answer: str | None = Field(description="Null before the end, and where the output of the last step is large.")
+    preview: str | None = Field(
+        description="A shortened text of a large output, for people; null for any other. `output_ref` of the job has "
+        "the whole."
+    )
     error: JobErrorDocument | None = Field(description="Null while it runs, and where it succeeded.")
     model_calls: int = Field(description="How many calls to a model the job has made.")
     usage: UsageDocument
@@ -560,7 +564,7 @@ class JobDocument(JobSummary):
     steps: list[StepDocument] = Field(description="The steps of all rounds.")
     output: Any = Field(
         description="With `respond: output` that of the last step, else what a structured agent has made; `answer` "
-        "is its text."
+        "is its text. Null where it is large: see `output_ref`."
     )
     output_ref: OutputReference | None = Field(description="Where a large output of the last step can be had.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")

@@ -21,6 +21,7 @@ from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json, print_list, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
 from planq.shared.domain.batches.states import BatchStatus, LineStatus
+from planq.shared.domain.values.encoding import encode
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -136,17 +137,30 @@ def print_results(
         str, typer.Option(metavar="input|completion", help="That of the file, or as they ended.")
     ] = "input",
     status: Annotated[str | None, typer.Option(metavar="completed|failed", help="Only lines that ended so.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one is an error.")
+    ] = None,
     url: Url = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Print the results of the lines that have ended, a line of JSON each."""
+    """Print the results of the lines that have ended, a line of JSON each, every output whole."""
+    from planq.shared.client.blocking import BatchHandle
+    from planq.shared.client.requests import MAX_RESULT_BYTES
+
     params = {"order": order} | ({} if status is None else {"status": status})
-    _print_lines(batch_id, "results", params, to, url, api_key)
+    with reported(as_json=False), connect(url, api_key) as client:
+        lines = BatchHandle(client.api, {"id": batch_id}).results(max_bytes=max_bytes or MAX_RESULT_BYTES, **params)
+        write_pieces(map(_as_line, lines), to)
 
 
 def print_errors(batch_id: BatchId, to: To = None, url: Url = None, api_key: ApiKey = None) -> None:
     """Print what is wrong with lines, a line of JSON each: invalid, or its job failed or is partial."""
-    _print_lines(batch_id, "errors", {}, to, url, api_key)
+    with (
+        reported(as_json=False),
+        connect(url, api_key) as client,
+        client.pieces("batches", batch_id, "errors") as pieces,
+    ):
+        write_pieces(pieces, to)
 
 
 def ask_retry(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
@@ -311,15 +325,11 @@ def _ask(
         out.print(f"batch {batch['id']} {summary(batch)}")
 
 
-def _print_lines(
-    batch_id: str, what: str, params: dict[str, str], to: Path | None, url: str | None, api_key: str | None
-) -> None:
-    with (
-        reported(as_json=False),
-        connect(url, api_key) as client,
-        client.pieces("batches", batch_id, what, **params) as pieces,
-    ):
-        write_pieces(pieces, to)
+def _as_line(line: Json) -> bytes:
+    try:
+        return encode(line) + b"\n"
+    except ValueError:  # a lone surrogate: JSON can only hold it escaped
+        return json.dumps(line).encode() + b"\n"
 
 
 def _documents(defaults: str | None, metadata: list[str] | None) -> dict[str, str]:

@@ -154,6 +154,13 @@ def document_yaml(document: dict[str, Any]) -> str:
     return text.rstrip("\n")
 
 
+def preview_of(job: dict[str, Any]) -> str:
+    """Return the preview of a job's large output, after a line that says what it is and how to get the whole."""
+    steps = job.get("steps")
+    step = steps[-1]["index"] if steps else "STEP"
+    return f"preview of a large output; `planq output {job['id']} {step}` prints the whole:\n{job['preview']}"
+
+
 def write_pieces(pieces: Iterable[bytes], to: Path | None) -> None:
     """Write JSON of any size that comes in pieces: to a file, or to standard output.
 

@@ -357,7 +357,8 @@ class MessageReplies:
         reply = replies[-1]
         if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
             raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
-        calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
+        responses = [row["content"] or {} for row in rows if row["kind"] == MessageKind.TOOL_RESPONSE]
+        calls = sum("output" in content or "preview" in content for content in responses)
         return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
 
     async def _question(self, tenant_id: str, view: JobView) -> tuple[UUID, UUID] | None:

@@ -160,8 +160,9 @@ class ToolCalls:
         if stored.payload is not None:
             size, pieces = await self.payloads.open(tenant_id, stored.payload)
             if size > _MAX_RESULT_BYTES:
-                problem = f"too_large: the output has {size} bytes, more than {_MAX_RESULT_BYTES}"
-                return _failed(f"{problem}; it lies at GET /jobs/{job_id}/steps/0/output", job_id)
+                problem = f"too_large: an answer has at most {_MAX_RESULT_BYTES} bytes; the output has {size}"
+                where = f"GET /jobs/{job_id}/steps/0/output returns the output"
+                return _failed(f"{problem}. The call itself succeeded, do not repeat it: {where}", job_id)
             body = b"".join([piece async for piece in pieces])
         # Tools may return lone surrogates, which are no text that a message could hold.
         text = json.dumps(decode_stored(body.decode()), ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -18,11 +18,12 @@ from planq.shared.client.following import (
     SILENT_SECONDS,
     Download,
     EventFollower,
+    OutputDownload,
     StreamEvent,
     StreamPatience,
 )
-from planq.shared.client.outcome import result_of
-from planq.shared.client.requests import BatchFields, JobFields, MessageFields
+from planq.shared.client.outcome import large_output, result_of
+from planq.shared.client.requests import MAX_RESULT_BYTES, BatchFields, JobFields, MessageFields
 from planq.shared.client.verifying import verified
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, refused, unreached
 from planq.shared.domain.errors import Unavailable
@@ -184,6 +185,25 @@ class AsyncClient:
             except Unavailable as failure:
                 await self._pause(download.patience.broke(failure))
 
+    async def output(self, job_id: str, step: int, max_bytes: int, size: int = 0) -> Any:
+        """Return a step's output over connections that break; raises `TooLarge` above `max_bytes`."""
+        download = OutputDownload(job_id, step, max_bytes, self.patience(), size)
+        while True:
+            try:
+                async with self.opened(download.request()) as response:
+                    async for chunk in response.aiter_bytes():
+                        download.read(chunk)
+                return download.value()
+            except Unavailable as failure:
+                await self._pause(download.patience.broke(failure))
+
+    async def with_output(self, job: Json, max_bytes: int) -> Json:
+        """Return a job's document with the large output that it refers to; raises `TooLarge` above `max_bytes`."""
+        if (large := large_output(job)) is None:
+            return job
+        step, size = large
+        return {**job, "output": await self.output(job["id"], step, max_bytes, size)}
+
     async def document(self, request: ApiRequest) -> Json:
         """Send a request, and again where that helps; return the JSON object of a good reply."""
         return await self.run(self.exchanges.document(request))
@@ -269,12 +289,14 @@ class AsyncJobHandle(JobFacts):
         """Wait until the job has ended or asks a person; raises `TimeoutError` after so many seconds."""
         return self._now(await self._client.run(self._client.exchanges.ended(self.id, timeout, or_asks=True)))
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: float | None = None, *, max_bytes: int = MAX_RESULT_BYTES) -> Any:
         """Wait for the job's end and return its output, or its answer where it has none.
 
-        Raises `JobFailed`, `JobCancelled`, `JobPartial`, each with the steps; `TimeoutError` after so many seconds.
+        A large output is loaded, up to `max_bytes`: it has the same type at every size. Raises `JobFailed`,
+        `JobCancelled`, `JobPartial`, each with the steps; `TimeoutError` after so many seconds, and `TooLarge`.
         """
-        return result_of(self._now(await self._client.run(self._client.exchanges.ended(self.id, timeout))).document)
+        self._now(await self._client.run(self._client.exchanges.ended(self.id, timeout)))
+        return result_of(await self._client.with_output(self.document, max_bytes))
 
     async def stream(self, *, children: bool = False) -> AsyncIterator[StreamEvent]:
         """Yield the job's events as `AsyncClient.stream` does."""
@@ -287,10 +309,9 @@ class AsyncJobHandle(JobFacts):
         """Return what the job and those below it ask people now."""
         return await self._client.questions(self.id)
 
-    async def output(self, step: int) -> Any:
-        """Return a step's output, of any size; raises `NotFound` where it has none."""
-        path = f"{requests.at('jobs', self.id)}/steps/{step}/output"
-        return (await self._client.send(ApiRequest("GET", path, is_repeatable=True))).decoded
+    async def output(self, step: int, *, max_bytes: int = MAX_RESULT_BYTES) -> Any:
+        """Return a step's output; raises `NotFound` where it has none, `TooLarge` above `max_bytes`."""
+        return await self._client.output(self.id, step, max_bytes)
 
     async def cancel(self) -> Self:
         """Cancel the job; raises `Conflict` where it has ended otherwise."""
@@ -317,9 +338,15 @@ class AsyncBatchHandle(BatchFacts):
         """Wait until the batch has ended, or is paused and nothing of it runs; raises `TimeoutError`."""
         return self._now(await self._client.run(self._client.exchanges.ended_batch(self.id, timeout)))
 
-    def results(self, **params: str) -> AsyncIterator[Json]:
-        """Yield a line for each that has ended; `params` are `order` (`input`, `completion`) and `status`."""
-        return self._client.lines(f"{requests.at('batches', self.id)}/results", params)
+    async def results(self, *, max_bytes: int = MAX_RESULT_BYTES, **params: str) -> AsyncIterator[Json]:
+        """Yield a line for each that has ended; `params` are `order` (`input`, `completion`) and `status`.
+
+        The job of a line has its output at every size; raises `TooLarge` where that is above `max_bytes`.
+        """
+        async for line in self._client.lines(f"{requests.at('batches', self.id)}/results", params):
+            if response := line["response"]:
+                response["body"] = await self._client.with_output(response["body"], max_bytes)
+            yield line
 
     def errors(self) -> AsyncIterator[Json]:
         """Yield a line for each that is invalid or whose job has failed."""

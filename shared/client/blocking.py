@@ -18,11 +18,12 @@ from planq.shared.client.following import (
     SILENT_SECONDS,
     Download,
     EventFollower,
+    OutputDownload,
     StreamEvent,
     StreamPatience,
 )
-from planq.shared.client.outcome import result_of
-from planq.shared.client.requests import BatchFields, JobFields, MessageFields
+from planq.shared.client.outcome import large_output, result_of
+from planq.shared.client.requests import MAX_RESULT_BYTES, BatchFields, JobFields, MessageFields
 from planq.shared.client.verifying import verified
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, refused, unreached
 from planq.shared.domain.errors import Unavailable
@@ -182,6 +183,25 @@ class Client:
             except Unavailable as failure:
                 self._pause(download.patience.broke(failure))
 
+    def output(self, job_id: str, step: int, max_bytes: int, size: int = 0) -> Any:
+        """Return a step's output over connections that break; raises `TooLarge` above `max_bytes`."""
+        download = OutputDownload(job_id, step, max_bytes, self.patience(), size)
+        while True:
+            try:
+                with self.opened(download.request()) as response:
+                    for chunk in response.iter_bytes():
+                        download.read(chunk)
+                return download.value()
+            except Unavailable as failure:
+                self._pause(download.patience.broke(failure))
+
+    def with_output(self, job: Json, max_bytes: int) -> Json:
+        """Return a job's document with the large output that it refers to; raises `TooLarge` above `max_bytes`."""
+        if (large := large_output(job)) is None:
+            return job
+        step, size = large
+        return {**job, "output": self.output(job["id"], step, max_bytes, size)}
+
     def document(self, request: ApiRequest) -> Json:
         """Send a request, and again where that helps; return the JSON object of a good reply."""
         return self.run(self.exchanges.document(request))
@@ -262,12 +282,14 @@ class JobHandle(JobFacts):
         """Wait until the job has ended or asks a person; raises `TimeoutError` after so many seconds."""
         return self._now(self._client.run(self._client.exchanges.ended(self.id, timeout, or_asks=True)))
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None, *, max_bytes: int = MAX_RESULT_BYTES) -> Any:
         """Wait for the job's end and return its output, or its answer where it has none.
 
-        Raises `JobFailed`, `JobCancelled`, `JobPartial`, each with the steps; `TimeoutError` after so many seconds.
+        A large output is loaded, up to `max_bytes`: it has the same type at every size. Raises `JobFailed`,
+        `JobCancelled`, `JobPartial`, each with the steps; `TimeoutError` after so many seconds, and `TooLarge`.
         """
-        return result_of(self._now(self._client.run(self._client.exchanges.ended(self.id, timeout))).document)
+        self._now(self._client.run(self._client.exchanges.ended(self.id, timeout)))
+        return result_of(self._client.with_output(self.document, max_bytes))
 
     def stream(self, *, children: bool = False) -> Iterator[StreamEvent]:
         """Yield the job's events as `Client.stream` does."""
@@ -280,10 +302,9 @@ class JobHandle(JobFacts):
         """Return what the job and those below it ask people now."""
         return self._client.questions(self.id)
 
-    def output(self, step: int) -> Any:
-        """Return a step's output, of any size; raises `NotFound` where it has none."""
-        path = f"{requests.at('jobs', self.id)}/steps/{step}/output"
-        return self._client.send(ApiRequest("GET", path, is_repeatable=True)).decoded
+    def output(self, step: int, *, max_bytes: int = MAX_RESULT_BYTES) -> Any:
+        """Return a step's output; raises `NotFound` where it has none, `TooLarge` above `max_bytes`."""
+        return self._client.output(self.id, step, max_bytes)
 
     def cancel(self) -> Self:
         """Cancel the job; raises `Conflict` where it has ended otherwise."""
@@ -310,9 +331,15 @@ class BatchHandle(BatchFacts):
         """Wait until the batch has ended, or is paused and nothing of it runs; raises `TimeoutError`."""
         return self._now(self._client.run(self._client.exchanges.ended_batch(self.id, timeout)))
 
-    def results(self, **params: str) -> Iterator[Json]:
-        """Yield a line for each that has ended; `params` are `order` (`input`, `completion`) and `status`."""
-        return self._client.lines(f"{requests.at('batches', self.id)}/results", params)
+    def results(self, *, max_bytes: int = MAX_RESULT_BYTES, **params: str) -> Iterator[Json]:
+        """Yield a line for each that has ended; `params` are `order` (`input`, `completion`) and `status`.
+
+        The job of a line has its output at every size; raises `TooLarge` where that is above `max_bytes`.
+        """
+        for line in self._client.lines(f"{requests.at('batches', self.id)}/results", params):
+            if response := line["response"]:
+                response["body"] = self._client.with_output(response["body"], max_bytes)
+            yield line
 
     def errors(self) -> Iterator[Json]:
         """Yield a line for each that is invalid or whose job has failed."""

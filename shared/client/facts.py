@@ -50,8 +50,13 @@ class JobFacts(Facts):
 
     @property
     def answer(self) -> str | None:
-        """What was written in answer, once it has ended."""
+        """What was written in answer, once it has ended; None where the output is large."""
         return self.document.get("answer")
+
+    @property
+    def preview(self) -> str | None:
+        """A shortened text of a large output, for people; `result` returns the whole."""
+        return self.document.get("preview")
 
     @property
     def error(self) -> Json | None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.client.requests import at
+from planq.shared.client.requests import at, output_path
 from planq.shared.client.wire import ApiRequest, Json
-from planq.shared.domain.errors import Unavailable
+from planq.shared.domain.errors import TooLarge, Unavailable
 from planq.shared.domain.streams.frames import FrameReader
 
 SILENT_SECONDS = 45.0
@@ -106,3 +106,41 @@ class Download:
             if name not in self._seen:
                 self._seen.add(name)
                 yield line
+
+
+class OutputDownload:
+    """A step's whole output of at most `max_bytes`, read in pieces; read again where the connection breaks."""
+
+    def __init__(self, job_id: str, step: int, max_bytes: int, patience: StreamPatience, size: int = 0) -> None:
+        """Raise `TooLarge` where its `size` is known and too large."""
+        self._place = f"${step} of job {job_id}"
+        self._path = output_path(job_id, step)
+        self._max_bytes = max_bytes
+        self._body = bytearray()
+        self.patience = patience
+        self._check(size)
+
+    def request(self) -> ApiRequest:
+        """Return the request for the output."""
+        self._body.clear()
+        return ApiRequest("GET", self._path, is_repeatable=True)
+
+    def read(self, chunk: bytes) -> None:
+        """Add a piece; raises `TooLarge`."""
+        self.patience.heard()
+        self._check(len(self._body) + len(chunk))
+        self._body += chunk
+
+    def value(self) -> Any:
+        """Return the output, once all of it was read."""
+        try:
+            return json.loads(self._body)
+        except (ValueError, RecursionError) as failure:
+            raise Unavailable(f"expected the output of {self._place} as JSON; found {failure}") from failure
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise TooLarge(
+                f"the output of {self._place} must have at most max_bytes={self._max_bytes} bytes; found {size}. "
+                f"Pass a larger max_bytes, or read GET {self._path} in pieces."
+            )

@@ -89,13 +89,19 @@ def says_no_success(job: Json) -> bool:
     output = job.get("output")
     if isinstance(output, dict):
         return output.get("success") is False
-    return _NO_SUCCESS.match(job.get("answer") or "") is not None
+    return _NO_SUCCESS.match(job.get("answer") or job.get("preview") or "") is not None
+
+
+def large_output(job: Json) -> tuple[int, int] | None:
+    """Return the step whose large output a job answers with, and its bytes; None where the job has it itself."""
+    reference = job.get("output_ref")
+    return None if reference is None else (job["steps"][-1]["index"], reference["bytes"])
 
 
 def result_of(job: Json) -> Any:
     """Return a job's output, or its answer where it has none; raises `JobFailed`, `JobCancelled` or `JobPartial`.
 
-    Precondition: it has ended.
+    Precondition: it has ended, and a large output was put into it.
     """
     match "partial" if says_no_success(job) else outcome_of(job):
         case "succeeded":

@@ -15,6 +15,9 @@ from planq.shared.client.wire import ApiRequest, Json
 UPLOAD_SECONDS = 300.0
 """How long the API may take for one read of a file of 200 MB and its storing."""
 
+MAX_RESULT_BYTES = 64 * 1024 * 1024
+"""Maximum size of an output that a client reads into memory by default, as large as a step's by default."""
+
 _PIECE_BYTES = 256 * 1024
 
 
@@ -85,6 +88,11 @@ def job_request(job_id: str, wait: float = 0.0) -> ApiRequest:
     """Return the request for a job, as soon as it has ended or asks a person, or `wait` seconds are over."""
     params = {"wait": round(wait, 3)} if wait else {}
     return ApiRequest("GET", at("jobs", job_id), params=params, seconds=wait, is_repeatable=True)
+
+
+def output_path(job_id: str, step: int) -> str:
+    """Return the path of a step's whole output."""
+    return f"{at('jobs', job_id)}/steps/{step}/output"
 
 
 def job_action(job_id: str, action: str, body: Json | None = None) -> ApiRequest:

@@ -200,6 +200,7 @@ class Job(SQLModel, table=True):
     input: str = text_column()
     tools: list[str] | None = texts_column()
     answer: str | None = text_column(nullable=True)
+    preview: str | None = text_column(nullable=True)
     output: Any = json_column()
     chained: Any = json_column()
     error: Any = json_column()
@@ -475,7 +476,10 @@ class ModelCallRow(SQLModel, table=True):
 
 
 class MessageRow(SQLModel, table=True):
-    """A message of a job: the call of a chained tool and its response, with one `call_id`."""
+    """A message of a job: the call of a chained tool and its response, with one `call_id`.
+
+    Where it `is_preview`, its `content` is shortened: the whole is the output of the step.
+    """
 
     __tablename__ = "messages"
     __table_args__ = (Index("ix_messages_job_id", "job_id", "id"),)
@@ -486,6 +490,7 @@ class MessageRow(SQLModel, table=True):
     call_id: str | None = text_column(nullable=True)
     name: str | None = text_column(nullable=True)
     content: Any = json_column()
+    is_preview: bool = flag_column()
     created_at: datetime = time_column(nullable=False, now=True)
 
 

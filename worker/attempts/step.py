@@ -234,9 +234,10 @@ class StepRunner:
         if not reports_late_outcome(claim):
             return carried
         error = came_to if isinstance(came_to, ErrorRecord) else None
-        output = None if isinstance(came_to, ErrorRecord) else JsonText(came_to.preview or came_to.body)
+        preview = None if isinstance(came_to, ErrorRecord) else came_to.preview
+        output = None if isinstance(came_to, ErrorRecord) else JsonText(preview or came_to.body)
         followed = await persist(self._store.serve_end, claim.ref.job_id)
-        noted = await persist(self._store.note_outcome, claim, output, error)
+        noted = await persist(self._store.note_outcome, claim, output, error, is_preview=preview is not None)
         _log_transition("late_outcome_noted", claim, noted)
         return replace(carried, wakes=[*carried.wakes, *after_end(followed, claim)])
 

@@ -40,6 +40,7 @@ from planq.api.schemas import (
     JobRequest,
     Metadata,
     OpenQuestion,
+    OutputReference,
     RetryDocument,
     StepReference,
     Time,
@@ -113,7 +114,12 @@ class ExecutionDocument(Answer):
     agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
     user: str | None = Field(description="Whose it is, as the caller named them.")
     action: str | None
-    output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
+    output: Any = Field(
+        description="The object of a structured agent, else `{text}`; null unless it has completed, and where it is "
+        "large."
+    )
+    output_ref: OutputReference | None = Field(description="Where a large output can be had.")
+    preview: str | None = Field(description="A shortened text of a large output, for people; null for any other.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     error: JobErrorDocument | None
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, Url, connect
-from planq.api.cli.console import as_line, err, out, plain
+from planq.api.cli.console import as_line, err, out, plain, preview_of
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.streams.frames import SpokenText
@@ -129,6 +129,8 @@ class _Turn:
             self._hide()
         if job.get("answer"):
             out.print(plain(str(job["answer"])))
+        elif job.get("preview"):
+            out.print(plain(preview_of(job)))
         if job.get("status") == "completed":
             return True
         error = job.get("error") or {}

@@ -93,7 +93,8 @@ class ConversationMessage(Answer):
     tokens: int = Field(description="How many tokens the stored text has, counted with the encoding cl100k_base.")
     content: Any = Field(
         description="Of a call `{id, name, arguments}`, of its response `{id, name, output}` or `{id, name, error}`; "
-        "of a message what came with its text."
+        "long arguments and a long output have a field `preview` instead, a shortened text; of a message what came "
+        "with its text."
     )
     metadata: Any
     created_at: Time

@@ -17,7 +17,7 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 
 from planq.api.cli.client import CommandClient
-from planq.api.cli.console import as_line, plain, shown_status
+from planq.api.cli.console import as_line, plain, preview_of, shown_status
 from planq.shared.client.wire import Json
 from planq.shared.domain.jobs.states import JobStatus, StepStatus, StopReason
 
@@ -170,6 +170,8 @@ def print_outcome(job: Json, console: Console) -> None:
     """Print a finished job's answer, or why there is none, and what it cost."""
     if job.get("answer"):
         _print_answer(plain(str(job["answer"])), console)
+    elif job.get("preview"):
+        console.print(plain(preview_of(job)))
     if job.get("error"):
         error = job["error"]
         place = "" if error.get("step") is None else f"${error['step']} {error.get('tool_name')}: "

@@ -10,11 +10,14 @@ from planq.shared.domain.jobs.states import StepStatus
 
 
 def structured(job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the answer of a job where it is JSON, with the table that it is; None where it is text for people."""
-    value = job["output"]
-    if value is None and (job["answer"] or "").lstrip()[:1] in ("{", "["):
+    """Return the answer of a job where it is JSON, with the table that it is; None where it is text for people.
+
+    A large output is shown by its preview.
+    """
+    value, text = job["output"], job["answer"] or job["preview"] or ""
+    if value is None and text.lstrip()[:1] in ("{", "["):
         try:
-            value = json.loads(job["answer"])
+            value = json.loads(text)
         except (ValueError, RecursionError):
             return None
     return None if value is None else {"value": value, "table": table_of(value)}

@@ -36,7 +36,11 @@ def _add(turn: dict[str, Any], row: Mapping[str, Any]) -> None:
     elif row["kind"] == MessageKind.TOOL_RESPONSE:
         call = next((one for one in turn["calls"] if one["id"] == content.get("id")), None)
         if call is not None:
-            call |= {"output": content.get("output"), "error": content.get("error"), "is_over": True}
+            call |= {
+                "output": content.get("output", content.get("preview")),
+                "error": content.get("error"),
+                "is_over": True,
+            }
     else:
         said = "said" if row["direction"] == Direction.INBOUND else "replies"
         turn[said].append(
@@ -51,4 +55,9 @@ def _add(turn: dict[str, Any], row: Mapping[str, Any]) -> None:
 
 
 def _called(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {"arguments": content.get("arguments"), "output": None, "error": None, "is_over": False}
+    return {
+        "arguments": content.get("arguments", content.get("preview")),
+        "output": None,
+        "error": None,
+        "is_over": False,
+    }

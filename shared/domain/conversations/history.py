@@ -86,11 +86,11 @@ def _call(sequence: int, content: Mapping[str, Any], response: HistoryMessage | 
     # Nine letters and digits are an id for every provider (Mistral takes no others).
     own_id, name = f"h{sequence:08d}", str(content.get("name") or "tool")
     arguments = content.get("arguments")
-    shown = json.dumps(arguments, ensure_ascii=False)
+    shown = content["preview"] if "preview" in content else json.dumps(arguments, ensure_ascii=False)
     if not isinstance(arguments, Mapping) or len(shown) > _SHOWN_CHARS:
         arguments = {"shortened": capped(shown, _SHOWN_CHARS)}
     answer = response.content if response is not None and isinstance(response.content, Mapping) else _UNKNOWN
-    outcome = {"error": answer["error"]} if "error" in answer else answer.get("output")
+    outcome = {key: answer[key] for key in ("error", "preview") if key in answer} or answer.get("output")
     request = ToolCallRequest(name, arguments, own_id)
     shown_outcome = capped(json.dumps(outcome, ensure_ascii=False), _SHOWN_CHARS)
     return ChatMessage("assistant", "", (request,)), ChatMessage("tool", shown_outcome, call_id=own_id, name=name)

@@ -148,12 +148,16 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to keep beside a job: the call of a chained tool, and its response, share a `call_id`."""
+    """A message to keep beside a job: the call of a chained tool, and its response, share a `call_id`.
+
+    The `content` of a response may be a preview of a large output.
+    """
 
     kind: str
     call_id: str
     name: str
     content: Any
+    is_preview: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,11 +549,13 @@ class JobStore(Protocol):
         """
         ...
 
-    async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
+    async def note_outcome(
+        self, claim: StepClaim, output: Any, error: ErrorRecord | None, *, is_preview: bool = False
+    ) -> bool:
         """Tell the conversation of a cancelled turn what a call came to that ended only after that; True: it applied.
 
         The job is not changed; the turns after it are shown the outcome instead of "unknown". `output` is a JSON
-        value, or the `JsonText` of one.
+        value, or the `JsonText` of one; where it `is_preview`, that of the preview of a payload.
         """
         ...
 

@@ -460,8 +460,12 @@ class PostgresJobStore:
     async def serve_end(self, job_id: UUID) -> Consequence:
         return await serve_ends(self._database, [job_id])
 
-    async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
-        key, outcome = ("output", output) if error is None else ("error", error.to_json())
+    async def note_outcome(
+        self, claim: StepClaim, output: Any, error: ErrorRecord | None, *, is_preview: bool = False
+    ) -> bool:
+        key, outcome = (
+            ("preview" if is_preview else "output", output) if error is None else ("error", error.to_json())
+        )
         given = claim.ref.job_id, claim.ref.index, claim.attempt, key, as_json(outcome)
         applied: bool = await self._database.call("planq_note_outcome", *given)
         return applied

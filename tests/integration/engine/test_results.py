@@ -26,7 +26,7 @@ async def echo(text: str) -> dict[str, str]:
 @tool(effect=Effect.PURE)
 async def count(text: str) -> dict[str, Any]:
     """Count its letters."""
-    return {"letters": len(text), "nul": "\x00" if text == "nul" else ""}
+    return {"letters": len(text), "nul": "\x00" * text.count("nul")}
 
 
 @tool(effect=Effect.READ, retries=0)
@@ -96,12 +96,19 @@ def test_a_job_may_answer_with_nothing(play: Play) -> None:
     assert job["steps"][0]["output"] == {"text": "a"}
 
 
-def test_a_large_output_is_referred_to_and_its_beginning_is_the_text(play: Play) -> None:
+def test_a_large_output_is_referred_to_and_a_part_of_it_is_the_preview(play: Play) -> None:
     job = run(play, Silent(), plan=plan(("echo", "x" * 200_000)), respond=Respond.OUTPUT)
 
-    assert (job["outcome"], job["output"]) == ("succeeded", None)
+    assert (job["outcome"], job["output"], job["answer"]) == ("succeeded", None, None)
     assert job["output_ref"] == job["steps"][0]["output_ref"] is not None
-    assert 0 < len(job["answer"]) < 200_000
+    assert 0 < len(job["preview"]) < 200_000
+
+
+def test_a_large_output_that_holds_nul_has_a_preview_too(play: Play) -> None:
+    job = run(play, Silent(), plan=plan(("count", "nul" * 20_000)), respond=Respond.OUTPUT)
+
+    assert (job["outcome"], job["output"], job["answer"]) == ("succeeded", None, None)
+    assert "\\u0000" in job["preview"]
 
 
 def test_all_steps_of_many_may_end_a_job_at_once(play: Play) -> None:

@@ -183,7 +183,7 @@ def test_a_batch_is_resumed_with_a_larger_budget(planq: Planq, server: Recorder)
 
 
 def test_lines_are_printed_or_written_as_they_are(planq: Planq, server: Recorder, tmp_path: Path) -> None:
-    lines = '{"custom_id":"a"}\n{"custom_id":"é"}\n'
+    lines = '{"id":"1","custom_id":"a","response":null}\n{"id":"2","custom_id":"é","response":null}\n'
     server.reply = (200, lines.encode())
 
     shown = planq("batch", "results", ID, "--order", "completion", "--status", "failed")

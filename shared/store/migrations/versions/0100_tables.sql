@@ -700,6 +700,7 @@ CREATE TABLE jobs (
     input TEXT NOT NULL,
     tools TEXT[],
     answer TEXT,
+    preview TEXT,
     output JSON,
     chained JSON,
     error JSON,
@@ -1109,6 +1110,7 @@ CREATE TABLE messages (
     call_id TEXT,
     name TEXT,
     content JSON,
+    is_preview BOOLEAN DEFAULT false NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_messages PRIMARY KEY (id),
     CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE

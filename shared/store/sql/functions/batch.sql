@@ -250,7 +250,7 @@ BEGIN
     JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
     JOIN used u ON u.root = j.id
     CROSS JOIN LATERAL (
-        SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND j.answer ~ '^\{\s*"success"\s*:\s*false'
+        SELECT coalesce(j.error, CASE WHEN j.status = 'completed' AND j.respond = 'output' AND coalesce(j.answer, j.preview) ~ '^\{\s*"success"\s*:\s*false'
             THEN planq_no_success(j.id) END) AS error
     ) o;
 END $$;

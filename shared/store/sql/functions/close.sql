@@ -69,6 +69,7 @@ DECLARE
     v_error json;
     v_output json;
     v_answer text;
+    v_preview text;
 BEGIN
     SELECT tenant_id, round, respond, on_failure, failed_steps + p_failed AS failed_steps INTO j FROM jobs WHERE id = p_job;
     IF j.failed_steps > 0 THEN
@@ -76,16 +77,20 @@ BEGIN
         v_status := CASE j.on_failure WHEN 'fail' THEN 'failed' ELSE v_status END;
     END IF;
     IF v_status = 'completed' AND j.respond = 'output' THEN
-        SELECT o.status, o.output, p.preview INTO s
+        SELECT o.status, o.output, o.payload_hash, p.preview INTO s
         FROM steps o LEFT JOIN payloads p ON p.tenant_id = o.tenant_id AND p.hash = o.payload_hash
         WHERE o.job_id = p_job AND o.round = j.round ORDER BY o.index DESC LIMIT 1;
         IF s.status = 'succeeded' THEN
             v_output := s.output;
-            v_answer := planq_output_text(s.output, s.preview);
+            IF s.payload_hash IS NULL THEN
+                v_answer := planq_output_text(s.output);
+            ELSE
+                v_preview := planq_preview_text(s.preview);
+            END IF;
         END IF;
     END IF;
     UPDATE jobs SET
-        status = v_status, error = v_error, output = v_output, answer = v_answer, failed_steps = j.failed_steps,
+        status = v_status, error = v_error, output = v_output, answer = v_answer, preview = v_preview, failed_steps = j.failed_steps,
         open_steps = 0, open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0, deadline = NULL,
         wake_at = NULL, wakes = 0, paused_at = NULL, finished_at = planq_clock()
     WHERE id = p_job AND status IN ('executing', 'input_required');

@@ -191,7 +191,7 @@ BEGIN
         v_ready := planq_rewake_steps(p_job, j.round);
     END IF;
     PERFORM planq_append_event(j.tenant_id, p_job, 'job_resumed',
-        json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
+        json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'preview', j.preview, 'error', j.error));
     RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
         'stage_attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority, 'agent', j.agent_name,
         'root', coalesce(j.root_job_id, j.id), 'tenant', j.tenant_id);
@@ -243,7 +243,7 @@ BEGIN
         resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
         stop_reason = CASE WHEN v_chained THEN stop_reason END,
         rounds_deadline = NULL,
-        answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
+        answer = CASE WHEN v_chained THEN answer END, preview = NULL, output = CASE WHEN v_chained THEN output END,
         finished_at = NULL, run_at = planq_now(), wakes = 0, is_joined = false,
         wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
         deadline = CASE WHEN v_status = 'executing'

@@ -43,8 +43,8 @@ BEGIN
     PERFORM planq_settle_merging(c.id, j, v_turn);
     v_sequence := c.last_sequence + planq_write_calls(c, j, v_turn) + 1;
     u := planq_turn_usage(p_job, c.id);
-    PERFORM planq_write_outbound(c, j, v_sequence, v_turn, coalesce(CASE j.status WHEN 'completed' THEN j.answer END, ''),
-        json_build_object('job_status', j.status, 'outcome', planq_outcome(j.status, j.error), 'error_code', CASE j.status
+    PERFORM planq_write_outbound(c, j, v_sequence, v_turn, coalesce(CASE j.status WHEN 'completed' THEN coalesce(j.answer, j.preview) END, ''),
+        json_build_object('job_status', j.status, 'is_preview', j.answer IS NULL AND j.preview IS NOT NULL, 'outcome', planq_outcome(j.status, j.error), 'error_code', CASE j.status
             WHEN 'cancelled' THEN 'cancelled' WHEN 'failed' THEN planq_error_code(j.error) END, 'stop_reason', j.stop_reason,
             'input_tokens', u.input, 'output_tokens', u.output, 'cost_usd', u.cost), NULL);
     UPDATE conversations SET last_sequence = v_sequence, messages_out = messages_out + 1, last_outbound_at = planq_now(),

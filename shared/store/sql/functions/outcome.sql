@@ -3,24 +3,28 @@
 -- planq_keep_outcome     artifacts, the reference to a payload, and the `content` of an output
 --   planq_touch_payload    in every transaction that makes such a reference
 -- planq_output_text      the text of an output
+--   planq_preview_text   the text that stands for a large one
 
--- The text of an output, or of the preview of a large one: a text itself, what is wrapped as `{"text": ...}`, else its JSON.
--- Of JSON that holds \u0000 nothing can be taken apart: its text is the JSON then.
-CREATE FUNCTION planq_output_text(p_output json, p_preview json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    v_output json := p_output;
+-- The text of an output: a text itself, what is wrapped as `{"text": ...}`, else its JSON. JSON that holds \u0000 cannot be taken
+-- apart: its text is the JSON then.
+CREATE FUNCTION planq_output_text(p_output json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF p_preview IS NOT NULL THEN
-        v_output := p_preview->'value';
-    END IF;
-    RETURN CASE json_typeof(v_output)
+    RETURN CASE json_typeof(p_output)
         WHEN 'null' THEN NULL
-        WHEN 'string' THEN v_output #>> '{}'
-        WHEN 'object' THEN CASE WHEN json_typeof(v_output->'text') = 'string' AND (SELECT count(*) FROM json_object_keys(v_output)) = 1
-            THEN v_output->>'text' ELSE v_output::text END
-        ELSE v_output::text END;
+        WHEN 'string' THEN p_output #>> '{}'
+        WHEN 'object' THEN CASE WHEN json_typeof(p_output->'text') = 'string' AND (SELECT count(*) FROM json_object_keys(p_output)) = 1
+            THEN p_output->>'text' ELSE p_output::text END
+        ELSE p_output::text END;
 EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
-    RETURN v_output::text;
+    RETURN p_output::text;
+END $$;
+
+-- The text that people are shown of a large output, by the preview of its payload: never the output itself.
+CREATE FUNCTION planq_preview_text(p_preview json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN planq_output_text(p_preview->'value');
+EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
+    RETURN p_preview::text;
 END $$;
 
 -- Keeps what hangs on a large or structured output beside its step: its artifacts, the reference to its payload, and its

@@ -12,7 +12,7 @@
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
--- nulls keep what is stored and `messages` lists {kind, call_id, name, content}. JSON comes as texts that hold it. The ids
+-- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it. The ids
 -- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
 -- those that applied.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
@@ -53,9 +53,9 @@ BEGIN
             PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
         END IF;
         IF i.messages IS NOT NULL THEN
-            INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content)
-            SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json
-            FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text);
+            INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content, is_preview)
+            SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json, m.is_preview
+            FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text, is_preview bool);
         END IF;
         v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, planq_end_told(i.status, j.error))::planq_event;
         v_ended := v_ended || i.job;

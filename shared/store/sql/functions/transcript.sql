@@ -6,8 +6,7 @@
 -- planq_history_until_now, planq_history_of_child   which turns a job is shown
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 
--- Writes down the calls of tools that a turn has begun, each with its response; of a large output its preview, what is too
--- long cut. A call that was cut off has none: whether it took effect stays unknown, until somebody tells
+-- Writes down the calls of tools that a turn has begun, each with its response; what is too long is cut, under `preview`. A call that was cut off has none: whether it took effect stays unknown, until somebody tells
 -- (planq_note_outcome). A chained tool's call is written as its job keeps it. The caller holds the conversation, and has marked the
 -- job as settled. Returns how many rows these are.
 CREATE FUNCTION planq_write_calls(c conversations, j jobs, p_turn int) RETURNS int LANGUAGE plpgsql AS $$
@@ -16,9 +15,10 @@ DECLARE
 BEGIN
     WITH calls AS (
         SELECT s.index, planq_call_id(s.job_id, s.index) AS id, s.tool_name AS name,
-               planq_capped_json(s.arguments) AS arguments, o.key, o.value,
+               a.key AS arguments_key, a.value AS arguments, o.key, o.value,
                CASE WHEN s.status = 'cancelled' THEN json_build_object('unknown', s.attempt) END AS metadata
         FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
+        CROSS JOIN LATERAL planq_transcript_field('arguments', s.arguments) a
         CROSS JOIN LATERAL planq_call_outcome(s, p.preview) o
         WHERE s.job_id = j.id AND (s.attempt > 0 OR s.status IN ('succeeded', 'failed')) AND s.kind <> 'noop'
           AND NOT EXISTS (
@@ -27,13 +27,12 @@ BEGIN
         ORDER BY s.index LIMIT 500
     ), parts AS (
         SELECT index, 1::bigint AS part, 'tool_call' AS kind, NULL::json AS metadata,
-               json_build_object('id', id, 'name', name, 'arguments', arguments) AS content FROM calls
+               json_build_object('id', id, 'name', name, arguments_key, arguments) AS content FROM calls
         UNION ALL
         SELECT index, 2, 'tool_response', metadata, json_build_object('id', id, 'name', name, key, value) FROM calls
         UNION ALL
-        SELECT 2147483647, m.id, m.kind, NULL, json_build_object('id', m.call_id, 'name', m.name,
-            CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, planq_capped_json(m.content))
-        FROM messages m WHERE m.job_id = j.id
+        SELECT 2147483647, m.id, m.kind, NULL, json_build_object('id', m.call_id, 'name', m.name, f.key, f.value)
+        FROM messages m CROSS JOIN LATERAL planq_transcript_field(planq_message_key(m), m.content) f WHERE m.job_id = j.id
     )
     INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, kind, direction, user_id, content,
                                        metadata, job_id, turn)
@@ -61,14 +60,21 @@ BEGIN
         END);
 END $$;
 
--- How the call of a step ended, as the response to it says: `output` or `error`, and the value.
+-- The field of a transcript that holds the content of a chained tool's message.
+CREATE FUNCTION planq_message_key(m messages) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN m.kind = 'tool_call' THEN 'arguments' WHEN m.is_preview THEN 'preview' ELSE 'output' END
+$$;
+
+-- How the call of a step ended, as the response to it says: `output`, `preview` or `error`, and the value.
 CREATE FUNCTION planq_call_outcome(s steps, p_preview json) RETURNS TABLE (key text, value json) LANGUAGE sql STABLE AS $$
-    SELECT CASE s.status WHEN 'succeeded' THEN 'output' ELSE 'error' END, CASE s.status
-        WHEN 'succeeded' THEN planq_capped_json(coalesce(s.output, p_preview, 'null'))
-        WHEN 'failed' THEN planq_capped_json(s.error)
+    SELECT CASE s.status WHEN 'succeeded' THEN f.key ELSE 'error' END, CASE s.status
+        WHEN 'succeeded' THEN f.value
+        WHEN 'failed' THEN planq_short_error(s.error)
         WHEN 'cancelled' THEN json_build_object('code', 'outcome_unknown', 'message',
             'the turn was ended while this call ran; whether it took effect is unknown')
         ELSE json_build_object('code', 'skipped', 'message', 'the call was given up before it came to anything') END
+    FROM planq_transcript_field(CASE WHEN s.payload_hash IS NULL THEN 'output' ELSE 'preview' END,
+        CASE WHEN s.payload_hash IS NULL THEN coalesce(s.output, 'null') ELSE to_json(planq_preview_text(p_preview)) END) f
 $$;
 
 -- The id under which the call of a step stands in a conversation: at most 40 letters, digits and underscores, which every
@@ -77,10 +83,17 @@ CREATE FUNCTION planq_call_id(p_job uuid, p_index int) RETURNS text LANGUAGE sql
     SELECT replace(p_job::text, '-', '') || '_' || p_index
 $$;
 
--- JSON that is short enough to be kept in a conversation; else the beginning of its text.
-CREATE FUNCTION planq_capped_json(p_value json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length(p_value::text) <= 8000 THEN p_value ELSE to_json(
+-- A field of a transcript: `p_key` and a value that is short enough to be kept there, else `preview` and the beginning of its text.
+CREATE FUNCTION planq_transcript_field(p_key text, p_value json) RETURNS TABLE (key text, value json) LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN t.is_short THEN p_key ELSE 'preview' END, CASE WHEN t.is_short THEN p_value ELSE to_json(
         left(p_value::text, 8000) || '... [' || length(p_value::text) || ' characters in all]') END
+    FROM (SELECT length(p_value::text) <= 8000 AS is_short) t
+$$;
+
+-- An error that is short enough to be kept in a conversation; else its code, and the beginning of its text.
+CREATE FUNCTION planq_short_error(p_error json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE f.key WHEN 'preview' THEN json_build_object('code', planq_error_code(p_error), 'preview', f.value) ELSE f.value END
+    FROM planq_transcript_field('error', p_error) f
 $$;
 
 -- The code of an error. It is read from the text: taking JSON apart that holds the character NUL is an error.
@@ -88,13 +101,21 @@ CREATE FUNCTION planq_error_code(p_error json) RETURNS text LANGUAGE sql IMMUTAB
     SELECT substring(p_error::text FROM '"code"\s*:\s*"([a-z0-9_]+)"')
 $$;
 
--- OutcomeNoted: a call whose turn was cancelled while it ran has ended after that, as `p_key` (`output` or `error`) says. It
+-- OutcomeNoted: a call whose turn was cancelled while it ran has ended after that, as `p_key` (`output`, `preview` or `error`) says. It
 -- changes nothing of the job, only what the turns after it are shown, once. Returns whether it applied.
 CREATE FUNCTION planq_note_outcome(p_job uuid, p_index int, p_attempt int, p_key text, p_value json) RETURNS boolean
 LANGUAGE plpgsql AS $$
+DECLARE
+    f record;
 BEGIN
+    IF p_key = 'error' THEN
+        SELECT 'error' AS key, planq_short_error(p_value) AS value INTO f;
+    ELSE
+        SELECT * INTO f FROM planq_transcript_field(
+            p_key, CASE p_key WHEN 'preview' THEN to_json(planq_preview_text(p_value)) ELSE p_value END);
+    END IF;
     UPDATE conversation_messages SET metadata = json_build_object('came_late', true),
-        content = json_build_object('id', content->'id', 'name', content->'name', p_key, planq_capped_json(p_value))
+        content = json_build_object('id', content->'id', 'name', content->'name', f.key, f.value)
     WHERE job_id = p_job AND status = 'done' AND CASE WHEN kind = 'tool_response' THEN
         metadata->>'unknown' = p_attempt::text AND content->>'id' = planq_call_id(p_job, p_index) END;
     RETURN FOUND;
