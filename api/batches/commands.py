@@ -138,7 +138,8 @@ def print_results(
     ] = "input",
     status: Annotated[str | None, typer.Option(metavar="completed|failed", help="Only lines that ended so.")] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one is an error.")
+        int | None,
+        typer.Option(min=1, help="Maximum size of one output, 64 MiB by default; a larger one fails."),
     ] = None,
     url: Url = None,
     api_key: ApiKey = None,

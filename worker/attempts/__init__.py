@@ -103,8 +103,10 @@ class Attempts:
         self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw, alarms)
         budget = Budget(store, self._recorder, prices)
         answering = Answering(store, catalogue, responder, self._recorder, budget)
+        values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
         rounds = RoundStage(
             store,
+            values,
             turns,
             self._recorder,
             budget,
@@ -121,7 +123,7 @@ class Attempts:
         self._steps = StepRunner(
             store,
             toolbox,
-            values=Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)),
+            values=values,
             draw=draw,
             in_flight=in_flight,
             tenants=backgrounds.tenants,

@@ -24,6 +24,7 @@ from planq.shared.domain.errors import (
     InvalidArguments,
     InvalidRequest,
     PlanInvalid,
+    StorageUnavailable,
     capped,
     storable,
 )
@@ -70,6 +71,7 @@ from planq.shared.domain.rounds.reading import (
     interpret_turn,
     number_errors,
 )
+from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import (
@@ -84,6 +86,7 @@ from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_
 from planq.worker.attempts.budget import Budget, ModelCallRecorder
 from planq.worker.attempts.respond import AgentReply, Answering
 from planq.worker.attempts.unit import units_of
+from planq.worker.attempts.values import Values
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
 from planq.worker.llm.planners import InstalledPlanners
@@ -111,7 +114,8 @@ class _Round:
 
     Its `rounds` are without that of the `guide`, which is advice; `early` are messages that came meanwhile.
 
-    The calls of rules in the job's `block` are to any of the tools that are `known`.
+    The calls of rules in the job's `block` are to any of the tools that are `known`. `whole` are the rounds with
+    whole outputs, where the block reads results.
     """
 
     claim: StageClaim
@@ -126,11 +130,12 @@ class _Round:
     guide: Guide | None
     planner_model: str | None
     early: Sequence[ChatMessage]
+    whole: Sequence[RoundRecord] = ()
 
     @property
     def variables(self) -> Mapping[str, Any]:
         """Return what expressions of the block look into."""
-        return loop_variables(self.claim.rounds, query=self.claim.input, own=self.block.vars)
+        return loop_variables(self.whole, query=self.claim.input, own=self.block.vars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,7 @@ class RoundStage:
     def __init__(
         self,
         store: JobStore,
+        values: Values,
         planner: TurnPlanner,
         recorder: ModelCallRecorder,
         budget: Budget,
@@ -174,6 +180,7 @@ class RoundStage:
         `guard` is that of jobs without one of their own. `own_planners` are those that a loop block may name.
         """
         self._store = store
+        self._values = values
         self._planner = planner
         self._recorder = recorder
         self._budget = budget
@@ -188,10 +195,14 @@ class RoundStage:
     ) -> WakeOutcome:
         """Plan the next round, or end the job."""
         try:
-            return await self._carry_out(_begun(claim, job, background, offered, chain, self._guard))
+            work = _begun(claim, job, background, offered, chain, self._guard)
+            if work.block.reads_results:
+                whole = await self._values.whole_rounds(claim.tenant_id, work.claim.rounds)
+                work = replace(work, whole=whole)
+            return await self._carry_out(work)
         except ModelFailed as failure:
             return await self._recorder.end_or_retry(claim, failure, chain.calls)
-        except InvalidArguments as error:
+        except (InvalidArguments, StorageUnavailable) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
 
     async def _carry_out(self, work: _Round) -> WakeOutcome:
@@ -515,7 +526,7 @@ def _reaction(work: _Round) -> ErrorReaction:
 
     The calls of `on_error` are a round of their own; once that is over, what is left is whether the job is aborted.
     """
-    rounds = work.claim.rounds
+    rounds = work.whole
     if rounds[-1].source != ON_ERROR_SOURCE:
         return errors_matched(work.block, rounds[-1], work.variables)
     before = loop_variables(rounds[:-1], query=work.claim.input, own=work.block.vars)

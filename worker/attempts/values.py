@@ -17,9 +17,11 @@ from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
+from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
 from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
+from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.schema.schemas import Steps, compile_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped
@@ -135,6 +137,32 @@ class Values:
             return artifact, None
         digest = await self._payloads.put(claim.tenant_id, output.body, output.preview)
         return artifact, PayloadRecord(digest, len(output.body), output.excerpts)
+
+    async def whole_rounds(self, tenant_id: str, rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
+        """Return rounds whose results have their whole outputs, for who reads them as values.
+
+        Raises `InvalidArguments` where these are too large together, `StorageUnavailable` where one cannot be had.
+        """
+        cut = [one for record in rounds for one in record.results if one.payload is not None]
+        if (size := sum(one.shortened_from or 0 for one in cut)) > self._limits.most:
+            raise InvalidArguments(
+                "the large outputs that expressions and planners of a loop block read must have at most "
+                f"{self._limits.most} bytes together; found {size}. Let the tools return less."
+            )
+        known: dict[bytes | None, Any] = {}
+        for digest in dict.fromkeys(one.payload for one in cut if one.payload is not None):
+            async with self._loading:
+                body = await persist(self._payloads.get, tenant_id, digest)
+                known[digest] = await off_loop(json.loads, body)
+
+        def whole(one: StepResult) -> StepResult:
+            if one.payload is None:
+                return one
+            return replace(one, output=known[one.payload], shortened_from=None, payload=None)
+
+        return (
+            [replace(record, results=[whole(one) for one in record.results]) for record in rounds] if cut else rounds
+        )
 
     async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
         async with self._loading:

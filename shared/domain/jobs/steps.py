@@ -66,8 +66,9 @@ class StepResult:
     """The outcome of one executed step, as RESPOND sees it.
 
     `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
-    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has. `index` is the step's;
-    `code` and `details` are those of the error. `content` is what the tool says to models beside its output.
+    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has, and `payload` is its
+    hash. `index` is the step's; `code` and `details` are those of the error. `content` is what the tool says to
+    models beside its output.
     """
 
     tool_name: str
@@ -80,6 +81,7 @@ class StepResult:
     code: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     content: str | None = None
+    payload: bytes | None = None
 
     @property
     def succeeded(self) -> bool:

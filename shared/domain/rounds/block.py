@@ -158,6 +158,11 @@ class LoopBlock(BaseModel):
         None, description="The planner that makes the plans, by its name among the installed ones; else planq's own."
     )
 
+    @property
+    def reads_results(self) -> bool:
+        """Whether expressions or a planner of its own read the outputs of steps as values."""
+        return bool(self.until or self.after or self.on_error or self.planner)
+
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, without what is not set."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

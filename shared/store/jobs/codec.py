@@ -163,13 +163,15 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
     """Return a begun step's outcome as RESPOND sees it; of a large output its preview."""
     succeeded = row["status"] == StepStatus.SUCCEEDED
     preview = row["preview"]
+    is_cut = preview is not None and not preview["is_whole"]
     error = row["error"] or {}
     seconds = row["seconds"]
     return StepResult(
         tool_name=row["tool_name"],
         arguments=called.of(row),
         output=row["output"] if preview is None else preview["value"],
-        shortened_from=None if preview is None or preview["is_whole"] else row["output_bytes"],
+        shortened_from=row["output_bytes"] if is_cut else None,
+        payload=bytes.fromhex(row["payload_hash"]) if is_cut else None,
         error=None if succeeded else str(error.get("message", "unknown error")),
         duration_ms=round(seconds * 1000) if seconds else 0,
         index=row["index"],

@@ -361,6 +361,34 @@ def test_calls_follow_the_last_round_and_the_answer_stands(rounds: Callable[...,
     assert job["model_calls"] == 2
 
 
+def test_rules_and_conditions_read_whole_outputs(rounds: Callable[..., Any], ran: list[str]) -> None:
+    text = "x" * 200_000
+    turns = [said(("note", {"text": text})), said(("note", {"text": "never"}))]
+    block = {
+        "until": ["length(results[0].result.text) == `200002`"],
+        "after": [{"tool": "send", "with": {"text": "{{ results[0].result.text }}"}}],
+    }
+
+    job, steps, model = rounds(Strategy.REACT, turns, loop=block)
+
+    assert outcome(job, steps) == ("completed", "until", "the answer", ["succeeded"] * 2)
+    assert ran == [text, f"1:<{text}>"]
+    told, _ = model.told[-1]
+    assert "shortened_from_bytes" in told[1].content, "what a model reads is shortened and says so"
+
+
+def test_a_planner_of_ones_own_reads_whole_outputs(rounds: Callable[..., Any]) -> None:
+    class Measuring:
+        async def plan(self, request: PlanningRequest) -> Mapping[str, Any]:
+            if results := request.variables["results"]:
+                return {"type": "direct_response", "content": str(len(results[0]["result"]["text"]))}
+            return {"type": "tool_calls", "calls": [{"tool_name": "note", "arguments": {"text": "x" * 200_000}}]}
+
+    job, steps, _ = rounds(Strategy.LOOP, [], loop={"planner": "own"}, own_planners={"own": Measuring()})
+
+    assert outcome(job, steps) == ("completed", "answered", "200002", ["succeeded"])
+
+
 @pytest.mark.parametrize("then", ["continue", "abort"])
 def test_a_rule_follows_a_failure(rounds: Callable[..., Any], ran: list[str], then: str) -> None:
     rule = {"when": "step.name == 'fail'", "tool": "send", "with": {"text": "{{ error }}"}, "then": then}
