@@ -18,6 +18,7 @@ from planq.shared.ports.jobs.sweep import SweepResult
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.database import Database, Row, json_text, record, stored_text
 from planq.shared.store.jobs.codec import after_answer_fields, transition_result
+from planq.shared.store.jobs.ends import wakes_of_end
 from planq.shared.store.requests import AnsweredBy, ControlResult, close_question
 
 _log = logging.getLogger("planq.sweep")
@@ -123,6 +124,7 @@ class QuestionSweep:
             ref = question.ref
             _log.warning("question_expired", extra={"job": str(ref.job_id), "step": ref.index})
             wakes += after_step(ref, result)
+            wakes += await wakes_of_end(self._database, ref.job_id, result.job_status)
         return SweepResult(count, wakes=wakes)
 
 

@@ -33,6 +33,7 @@ from planq.shared.ports import ArtifactRecord, PayloadRecord, Wake
 from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database, Row, json_text, sql_fields
 from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
+from planq.shared.store.jobs.ends import wakes_of_end
 from planq.shared.store.views import JobView, ViewLook, view_batcher
 
 _WAITING_OR_NOT = (JobStatus.INPUT_REQUIRED, JobStatus.EXECUTING)
@@ -165,15 +166,17 @@ async def close_question(
         raise NotFound(f"there is no elicitation {id}")
     if (whom := value.get("asked_of")) is not None:
         raise NotAsked(f"elicitation {id} is asked of {_ASKED_OF[AskedOf(whom)]}", asked_of=whom)
-    return control_result(value)
+    return await control_result(database, value)
 
 
-def control_result(value: Mapping[str, Any]) -> ControlResult:
-    """Return what `planq_answer_question` says of a question that there is."""
+async def control_result(database: Database, value: Mapping[str, Any]) -> ControlResult:
+    """Return what `planq_answer_question` says of a question that there is; an end that it led to is served."""
     status = JobStatus(value["job_status"])
     if not value["applied"]:
         return ControlResult(False, status)
-    return ControlResult(True, status, requested_wakes(UUID(value["job_id"]), status, value))
+    job_id = UUID(value["job_id"])
+    wakes = [*requested_wakes(job_id, status, value), *await wakes_of_end(database, job_id, status)]
+    return ControlResult(True, status, wakes)
 
 
 @dataclass(frozen=True, slots=True)

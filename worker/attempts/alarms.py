@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+from planq.shared.domain.jobs.states import TERMINAL_JOB
 from planq.shared.ports import JobStore, StepClaim, Wake
-from planq.shared.ports.jobs.follow_ups import after_step
+from planq.shared.ports.jobs.follow_ups import after_end, after_step
 from planq.shared.ports.jobs.wakes import Publisher, links_after
 from planq.worker.engine.chain import in_messages, wake_of
 from planq.worker.engine.in_flight import Claim
@@ -33,7 +34,7 @@ class Alarms:
         self._workers = workers
 
     def after_wait(self, claim: StepClaim, delay: timedelta) -> None:
-        """End the wait of a step that has just been suspended, and wake what follows it."""
+        """End the wait of a step that has just been suspended, and wake what follows it, or its job's end."""
         self._set_timer(delay.total_seconds(), partial(self._end_wait, claim))
 
     def after_retry(self, claim: Claim, delay: timedelta) -> None:
@@ -42,7 +43,11 @@ class Alarms:
         self._set_timer(delay.total_seconds(), partial(self._publish, [again]))
 
     async def _end_wait(self, claim: StepClaim) -> None:
-        await self._publish(after_step(claim.ref, await self._store.fire_timer(claim), claim))
+        result = await self._store.fire_timer(claim)
+        await self._publish(after_step(claim.ref, result, claim))
+        if result.job_status in TERMINAL_JOB and (claim.root_job_id or claim.conversation_id):
+            await self._publish(after_end(await self._store.serve_end(claim.ref.job_id), claim))
 
     async def _publish(self, wakes: Sequence[Wake]) -> None:
-        await self._publisher.publish(in_messages(wakes, self._workers()))
+        if wakes:
+            await self._publisher.publish(in_messages(wakes, self._workers()))

@@ -32,7 +32,7 @@ from planq.shared.domain.frames import under_same_name
 from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from planq.shared.domain.jobs.states import ElicitationKind, StepKind, StepStatus
+from planq.shared.domain.jobs.states import TERMINAL_JOB, ElicitationKind, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
@@ -166,7 +166,7 @@ class StepRunner:
         _log_transition("tool_has_gone", claim, result.applied, code=UnknownTool.code)
         wakes = after_release(claim, result)
         others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
-        return WakeOutcome(claim.attempt, others)
+        return WakeOutcome(claim.attempt, others, has_ended=result.job_status in TERMINAL_JOB)
 
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float

@@ -18,7 +18,7 @@ from uuid import UUID
 from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
 from planq.shared.domain.frames import under_name
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
+from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, JobStatus, Lane
 from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.claims import StageClaim, StepClaim
 from planq.shared.ports.jobs.follow_ups import after_end
@@ -492,6 +492,8 @@ class Dispatcher:
         if not isinstance(claim, StageClaim):
             result = await self._store.release_step(claim)
             await self._publish(after_release(claim, result))
+            if result.job_status in TERMINAL_JOB and (claim.root_job_id or claim.conversation_id):
+                await self._publish(after_end(await self._store.serve_end(claim.ref.job_id), claim))
         elif await self._store.release_stage(claim):
             links = links_after(claim, 1)
             place = claim.job_id, claim.status, claim.attempt

@@ -40,7 +40,7 @@ from planq.shared.domain.jobs.retry import (
     after_error,
     after_loss,
 )
-from planq.shared.domain.jobs.states import StepStatus, WakeQueue
+from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, JobStatus, StepStatus, WakeQueue
 from planq.shared.domain.values.backoff import pause_after
 from planq.shared.ports.jobs.follow_ups import after_end, after_step
 from planq.shared.ports.jobs.store import TransitionResult
@@ -223,8 +223,24 @@ class Sweeper:
         for timer in await self._store.due_timers(self._settings.batch):
             result = await self._store.fire_timer(timer)
             count += result.applied
-            wakes += after_step(timer.ref, result)
+            wakes += await self._after(timer.ref, result)
         return count, wakes
+
+    async def _after(self, ref: StepRef, result: TransitionResult) -> list[Wake]:
+        """Return the wake-ups after a transition of a step, and those after its job if that has ended with it."""
+        return [*after_step(ref, result), *await self._after_job(ref.job_id, result.job_status)]
+
+    async def _after_job(self, job_id: UUID, status: JobStatus | None) -> Sequence[Wake]:
+        """Serve whoever waits for a job if it has ended; what fails here `_serve_unserved` does later."""
+        if status not in TERMINAL_JOB:
+            return ()
+        try:
+            return after_end(await self._store.serve_ends([job_id]))
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            _log.exception("end_not_served", extra={"jobs": [str(job_id)]})
+            return ()
 
     async def _take_back_steps(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
@@ -238,7 +254,7 @@ class Sweeper:
             self._has_lost_worker |= step.is_worker_lost
             notified = {"code": decided.error.code, "attempt": step.attempt, "to": str(result.status)}
             _log_step("step_taken_back", step.ref, **notified, **self._count(step))
-            wakes += after_step(step.ref, result)
+            wakes += await self._after(step.ref, result)
         return count, wakes
 
     def _judge(self, step: LostStep) -> Next:
@@ -262,19 +278,25 @@ class Sweeper:
                 return await self._store.take_back_step(step, error, None)
 
     async def _take_back_stages(self) -> tuple[int, list[Wake]]:
+        wakes: list[Wake] = []
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
             notified = {"job": str(stage.job_id), "stage": str(stage.status)}
             is_charged = stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses
             if is_charged or stage.freezes >= MOST_FREEZES:
-                count += await self._give_up(stage)
+                if await self._give_up(stage):
+                    count += 1
+                    wakes += await self._after_job(stage.job_id, JobStatus.FAILED)
             elif await self._store.take_back_stage(stage):
                 count += 1
                 self._has_lost_worker = True
                 _log.warning("stage_taken_back", extra={**notified, **self._count(stage)})
-        return count, []  # what hung is due at once, and published by this very pass; a suspect waits for its process
+        return (
+            count,
+            wakes,
+        )  # what hung is due at once, and published by this very pass; a suspect waits for its process
 
-    async def _give_up(self, stage: LostStage) -> int:
+    async def _give_up(self, stage: LostStage) -> bool:
         history = {"losses": stage.losses + 1, "attempts": stage.attempt}
         lost: ExecutionFailed = WorkerLost(
             f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung", **history
@@ -286,10 +308,10 @@ class Sweeper:
             lost = Froze(message, **history, place=stage.froze_at)
         error = ErrorRecord.of(lost)
         if not await self._store.fail_stage(stage, error):
-            return 0
+            return False
         _log.error("stage_given_up", extra={"job": str(stage.job_id), **self._count(stage)})
         self._job_ended(stage.job_id)
-        return 1
+        return True
 
     def _count(self, lost: LostStep | LostStage) -> dict[str, str]:
         """Count an attempt that was lost with its worker; returns how that was seen, for the log."""
@@ -300,6 +322,7 @@ class Sweeper:
 
     async def _expire_plans(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
+        count = 0
         for plan in await self._store.expired_plans(self._settings.batch):
             awaited = ", ".join(map(repr, plan.awaited_tools))
             why = f"; steps of it wait for tools that no live worker has: {awaited}" if awaited else ""
@@ -307,8 +330,11 @@ class Sweeper:
             status = await self._store.expire_plan(plan, error)
             if status is not None:
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
-                wakes.append(stage_again(plan.job_id, status, 0))
-        return len(wakes), wakes
+                wakes += await self._after_job(plan.job_id, status)
+                if status in STAGES:
+                    wakes.append(stage_again(plan.job_id, status, 0))
+                count += 1
+        return count, wakes
 
     async def _expire_jobs(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
@@ -387,7 +413,7 @@ class Sweeper:
             if result.applied:
                 count += 1
                 _log_step("tool_missed", step.ref, tool=step.tool_name, lane=str(step.lane))
-                wakes += after_step(step.ref, result)
+                wakes += await self._after(step.ref, result)
         return count, wakes
 
 

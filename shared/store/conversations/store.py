@@ -167,7 +167,7 @@ class ConversationStore:
         message = _message(inbound)
         value = await self._arrivals.do(_Message(message, values))
         if value["outcome"] != "asking":
-            return _received(value)
+            return await _received(self._database, value)
         turn = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
         # What is asked of others is no question to this message.
         questions = await self._database.fetch_all("questions_of_turn", person=storable(inbound.user_id), **turn)
@@ -179,7 +179,7 @@ class ConversationStore:
         if inbound.cancels_questions and value["policy"] in (Policy.QUEUE, Policy.MERGE):
             wakes = await self._cancel(inbound, questions)
         message = {**message, "may_answer": False}
-        received = _received(await self._arrivals.do(_Message(message, values)))
+        received = await _received(self._database, await self._arrivals.do(_Message(message, values)))
         return replace(received, wakes=[*wakes, *received.wakes])
 
     async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
@@ -205,7 +205,7 @@ class ConversationStore:
             given = json_text(said), isinstance(after, ContinueStep), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
             if value["outcome"] is not None:
-                return _received(value)
+                return await _received(self._database, value)
         return None
 
     async def _cancel(self, inbound: Inbound, questions: Sequence[Row]) -> list[Wake]:
@@ -398,7 +398,7 @@ def _mismatch(differs: Sequence[str]) -> Conflict:
     )
 
 
-def _received(value: Mapping[str, Any]) -> InboundResult:
+async def _received(database: Database, value: Mapping[str, Any]) -> InboundResult:
     if value["outcome"] == "agent":
         raise OtherAgent(None if value["agent"] is None else NamedAgent(value["agent"], value["version"]))
     outcome, conversation_id = value["outcome"], UUID(value["conversation_id"])
@@ -414,7 +414,7 @@ def _received(value: Mapping[str, Any]) -> InboundResult:
         )
     job_id = None if value["job_id"] is None else UUID(value["job_id"])
     if outcome == Arrival.ANSWERED:
-        wakes += control_result(value["answered"]).wakes
+        wakes += (await control_result(database, value["answered"])).wakes
     asked = value.get("question")
     later = value.get("later")
     return InboundResult(

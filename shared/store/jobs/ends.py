@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from uuid import UUID
 
+from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Priority
+from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority
+from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.store import Consequence, ParentTransition
-from planq.shared.ports.jobs.wakes import PlanWake
+from planq.shared.ports.jobs.wakes import PlanWake, Wake
 from planq.shared.store.database import Database
 from planq.shared.store.jobs.codec import transition_result
+
+_log = logging.getLogger("planq.sweep")
 
 
 async def serve_ends(database: Database, jobs: Sequence[UUID]) -> Consequence:
@@ -23,3 +28,19 @@ async def serve_ends(database: Database, jobs: Sequence[UUID]) -> Consequence:
     begun = served.get("next")
     wakes = () if begun is None else (PlanWake(UUID(begun), agent=served["agent"], tenant=served["tenant"]),)
     return Consequence(served["applied"], wakes=wakes)
+
+
+async def wakes_of_end(database: Database, job_id: UUID, status: JobStatus | None) -> Sequence[Wake]:
+    """Serve whoever waits for a job if it has ended, as its `status` says; return the wake-ups that this asks for.
+
+    Raises nothing: the end is stored, and the sweeper serves what could not be served here.
+    """
+    if status not in TERMINAL_JOB:
+        return ()
+    try:
+        return after_end(await serve_ends(database, [job_id]))
+    except DatabaseUnavailable:
+        _log.warning("end_not_served", extra={"job": str(job_id)})
+    except Exception:
+        _log.exception("end_not_served", extra={"job": str(job_id)})
+    return ()
