@@ -215,9 +215,7 @@ class Settings(ModelServing):
     ca_file: FilePath = Field(
         default=None, description="PEM file of authorities that workers trust too, for all HTTP that they send."
     )
-    egress_proxy: str = Field(
-        default="", description="Proxy of that HTTP: its URL, or `environment` for `HTTPS_PROXY` and `HTTP_PROXY`."
-    )
+    egress_proxy: str = Field(default="", description="Its proxy: a URL, or `environment` (`HTTPS_PROXY` and so on).")
     http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024, description="Most that `http_fetch` reads.")
     http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="", description="Hosts that `http_fetch` may reach although their address is private."

@@ -211,6 +211,8 @@ class ExecutionFailed(PlanqError):
     """A step or a stage ended without its result."""
 
     code = "internal"
+    retry_after: timedelta | None = None
+    """The wait that the other side asks for, None when it asks for none."""
     traceback: str = ""
     """Where in the code of a tool its exception came from; empty for what no exception of a tool led to."""
 
@@ -238,8 +240,6 @@ class RateLimited(ExecutionFailed):
     """The other side wants fewer calls, or a longer wait than there is time for.
 
     To do: wait, run fewer workers, or get a higher quota.
-
-    `retry_after` is the other side's own wish, None when it named none.
     """
 
     code = "rate_limited"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ class Delivery:
     `attempt` is its fencing token, `tries` which try it is since it was asked for. A callback has no endpoint. A
     message goes to a `channel`, whose `config` is null where nobody sends to it any more; so many of its `parts` have
     arrived, and one that `is_doubtful` perhaps more. Its body is empty where the conversation does not say it any
-    more.
+    more. Its `age` counts from its event.
     """
 
     id: UUID
@@ -35,3 +36,4 @@ class Delivery:
     config: Mapping[str, Any] | None = None
     parts: int = 0
     is_doubtful: bool = False
+    age: timedelta = timedelta(0)

@@ -22,7 +22,6 @@ from planq.shared.domain.errors import (
     ExecutionFailed,
     InternalFault,
     OutcomeUnknown,
-    RateLimited,
     StorageFull,
     StorageUnavailable,
     TooManyQuestions,
@@ -215,8 +214,9 @@ class StepRunner:
             ErrorRecord.of(failure),
             phase=phase,
             jitter=self._draw(),
-            retry_after=failure.retry_after if isinstance(failure, RateLimited) else None,
+            retry_after=failure.retry_after if isinstance(failure, ExecutionFailed) else None,
             time_left=_time_left(claim, since),
+            waited=claim.waited,
         )
         if isinstance(failure, ExecutionFailed) and (text := failure.traceback):
             await persist(self._store.keep_traceback, claim, text)
@@ -243,9 +243,9 @@ class StepRunner:
 
     async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
         match next_:
-            case RunAgain(error, delay, in_doubt, anew):
+            case RunAgain(error, delay, in_doubt, anew, is_wait):
                 return await self._store.fail_step(
-                    claim, error, delay, in_doubt=in_doubt, anew=anew, take=chain.take()
+                    claim, error, delay, in_doubt=in_doubt, anew=anew, is_wait=is_wait, take=chain.take()
                 )
             case AskPerson(error, question):
                 applied = await self._store.ask_step(claim, question, error)

@@ -178,7 +178,9 @@ class TelegramChannel:
         error = ErrorRecord("rate_limited", message, retryable=True)
         # A group has a limit of its own, 20 messages a minute; in other chats it is the bot that sends too much.
         pause = None if outgoing.thread.startswith("-") else wait
-        return DeliveryOutcome(error, wait, answer.status, pause=pause)
+        delivery = outgoing.delivery
+        outcome = after_failure(error, delivery.tries, wait, self._draw(), answer.status, age=delivery.age)
+        return replace(outcome, again=wait if outcome.is_wait else outcome.again, pause=pause)
 
     def _failed(self, outgoing: Outgoing, error: ErrorRecord, status: int | None = None) -> DeliveryOutcome:
         outcome = after_failure(error, outgoing.delivery.tries, None, self._draw(), status)

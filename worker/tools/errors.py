@@ -93,13 +93,15 @@ def _refusal(response: Response, tool_name: str, said: str = "") -> ExecutionFai
 
 
 def from_status(status: int, message: str, wait: timedelta | None = None) -> ExecutionFailed:
-    """Return the failure that an HTTP status stands for: 408, 429 and 5xx are retryable, 429 after `wait`."""
+    """Return the failure that an HTTP status stands for: 408, 429 and 5xx are retryable, 429 and 503 after `wait`."""
     if status in _AUTH_STATUSES:
         return AuthFailed(message, status=status)
     if status == 429:
         return RateLimited(message, retry_after=wait, status=status)
     if status >= 500 or status == 408:
-        return Transient(message, status=status)
+        failure = Transient(message, status=status)
+        failure.retry_after = wait if status == 503 else None
+        return failure
     return ToolFailed(message, status=status)
 
 

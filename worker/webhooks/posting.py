@@ -63,7 +63,8 @@ class Poster:
                 status, wait, said = await self._post(delivery, keys)
         except (PlanqError, HTTPError, InvalidURL, StreamError, TimeoutError, UnicodeError) as error:
             return after_failure(self._described(error), delivery.tries, None, self._draw())
-        return after_response(status, delivery.tries, wait, self._draw(), said)
+        waits = delivery.attempt - delivery.tries
+        return after_response(status, delivery.tries, wait, self._draw(), said, age=delivery.age, waits=waits)
 
     async def _signing_keys(self, delivery: Delivery) -> Sequence[str] | ErrorRecord:
         try:

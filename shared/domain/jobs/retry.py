@@ -14,7 +14,7 @@ in groups that each further loss makes smaller (`apart`). The loss is charged on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -52,6 +52,12 @@ _PATIENT_RETRIES = 6
 _FIND_OUT_RETRIES = 3
 """Attempts beyond the tool's own retries in which it may find out whether a call took effect: one, and two retries,
 as for a read."""
+
+LONGEST_WAITED = timedelta(hours=1)
+"""Maximum sum of the waits that a tool's other side may ask for without using up the step's retries."""
+
+WAITED = "waited_seconds"
+"""The detail of a step's error that has this sum."""
 
 _STILL_ON_ITS_WAY = timedelta(seconds=2)
 """How long a call that broke off may still be taking effect on the other side; nobody finds out earlier."""
@@ -130,12 +136,14 @@ class RunAgain:
     """The step is tried again after `delay`; with `in_doubt` its tool finds out first whether it has taken effect.
 
     `anew`: its child jobs have failed, so it delegates again. Otherwise a step that has joined only gathers again.
+    `is_wait`: the other side only asked for a wait, so the attempt does not count.
     """
 
     error: ErrorRecord
     delay: timedelta
     in_doubt: bool = False
     anew: bool = False
+    is_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +197,24 @@ def after_error(
     jitter: float,
     retry_after: timedelta | None = None,
     time_left: timedelta | None = None,
+    waited: timedelta = timedelta(0),
 ) -> Next:
     """Decide after an attempt that ended by an error, or that its living worker had to let go.
 
-    `jitter` is a uniform draw from [0, 1). A wait for which the plan has no `time_left` (None: not known) is not
-    begun: the step fails at once, with the cause instead of a time-out.
+    A wait that the other side asks for (`retry_after`) is no attempt, until it and what the step has `waited` for it
+    before are longer than `LONGEST_WAITED`. `jitter` is a uniform draw from [0, 1). A wait for which the plan has no
+    `time_left` (None: not known) is not begun: the step fails at once, with the cause instead of a time-out.
     """
-    decided = _after_error(step, error, phase, jitter, retry_after)
+    if retry_after is not None:
+        # At least a back-off over all attempts, so that a server which asks for no time is not asked without an end.
+        retry_after = max(retry_after, RetryPolicy().delay_before(step.attempt + 1, jitter))
+    is_wait = retry_after is not None and waited + retry_after <= LONGEST_WAITED
+    decided = _after_error(step, error, phase, jitter, retry_after, is_wait=is_wait)
+    if isinstance(decided, RunAgain):
+        waited += decided.delay if decided.is_wait else timedelta(0)
+        if waited:
+            details = {**decided.error.details, WAITED: waited.total_seconds()}
+            decided = replace(decided, error=replace(decided.error, details=details))
     if isinstance(decided, RunAgain) and time_left is not None and decided.delay >= time_left:
         return GiveUp(_too_late(decided, time_left))
     return decided
@@ -341,23 +360,36 @@ def is_in_doubt(
 
 
 def _after_error(
-    step: StepAttempt, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None
+    step: StepAttempt,
+    error: ErrorRecord,
+    phase: Phase,
+    jitter: float,
+    retry_after: timedelta | None,
+    *,
+    is_wait: bool,
 ) -> Next:
     is_called = phase in (Phase.CALLING, Phase.GATHERED)
     if step.effect is Effect.UNSAFE:
         if not is_called and step.in_doubt:
-            return _in_doubt(step, error, phase, jitter, retry_after)
+            return _in_doubt(step, error, phase, jitter, retry_after, is_wait=is_wait)
         if is_called and error.code not in _WITHOUT_EFFECT | _NEVER_MADE:
             return _after_cut_off(step, error, jitter)
     delay = retry_delay(
         error,
         effect=step.effect if is_called else Effect.READ,
-        attempt=step.tries,
+        attempt=_tries_of(step, is_wait=is_wait),
         retries=step.retries if is_called else max(step.retries, _PATIENT_RETRIES),
         jitter=jitter,
         retry_after=retry_after,
     )
-    return GiveUp(error) if delay is None else RunAgain(error, delay, anew=phase is Phase.GATHERED)
+    if delay is None:
+        return GiveUp(error)
+    return RunAgain(error, delay, anew=phase is Phase.GATHERED, is_wait=is_wait)
+
+
+def _tries_of(step: StepAttempt, *, is_wait: bool) -> int:
+    """Return the tries that count, this one included unless it only learned that it has to wait."""
+    return step.tries - is_wait
 
 
 def _after_cut_off(step: StepAttempt, error: ErrorRecord, jitter: float) -> Next:
@@ -373,7 +405,13 @@ def _after_cut_off(step: StepAttempt, error: ErrorRecord, jitter: float) -> Next
 
 
 def _in_doubt(
-    step: StepAttempt, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None
+    step: StepAttempt,
+    error: ErrorRecord,
+    phase: Phase,
+    jitter: float,
+    retry_after: timedelta | None,
+    *,
+    is_wait: bool,
 ) -> Next:
     """It could not be found out now whether an earlier call took effect."""
     unknown = _unknown(step, error)
@@ -381,12 +419,12 @@ def _in_doubt(
     delay = retry_delay(
         error,
         effect=Effect.READ,
-        attempt=step.tries,
+        attempt=_tries_of(step, is_wait=is_wait),
         retries=step.retries + patience,
         jitter=jitter,
         retry_after=retry_after,
     )
-    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, in_doubt=True)
+    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, in_doubt=True, is_wait=is_wait)
 
 
 def _unknown(step: StepAttempt, error: ErrorRecord) -> ErrorRecord:

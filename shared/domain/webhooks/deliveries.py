@@ -53,6 +53,12 @@ Those of Standard Webhooks (Retries), and two more at the beginning: most receiv
 LONGEST_PAUSE = LADDER[-1]
 """The longest `Retry-After` that is honoured."""
 
+LONGEST_WAITED = timedelta(days=4)
+"""How long after its event a delivery's receiver may ask for waits that do not count as attempts."""
+
+_LONGEST_WAIT = 4
+"""The rung of the ladder that waits climb to."""
+
 _SPREAD = 0.1
 """By how much a pause may be longer, so that what failed together does not come back together."""
 
@@ -68,13 +74,19 @@ def delivery_pause(attempt: int, retry_after: timedelta | None, jitter: float) -
     return pause if retry_after is None else max(pause, min(retry_after, LONGEST_PAUSE))
 
 
+def asks_to_wait(status: int | None, retry_after: timedelta | None) -> bool:
+    """Say whether the receiver is there and asks for a wait: 429 or 503 with `Retry-After`."""
+    return status in _ASK_TO_WAIT and retry_after is not None
+
+
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
     """What became of an attempt: it was sent, or comes `again` after a pause, or has failed for good.
 
     `is_gone` says that the receiver wants to hear no more. Of one that `is_uncertain` nobody knows whether it has
     arrived. After it everything to its channel waits for `pause`; a `problem` is one of the whole channel. The
-    receiver calls what was sent `external_id`, and its thread `moved_to` from now on.
+    receiver calls what was sent `external_id`, and its thread `moved_to` from now on. Where it only asked for a wait
+    (`is_wait`), the attempt does not count.
     """
 
     error: ErrorRecord | None = None
@@ -86,6 +98,7 @@ class DeliveryOutcome:
     problem: str | None = None
     external_id: str | None = None
     moved_to: str | None = None
+    is_wait: bool = False
 
     @property
     def is_sent(self) -> bool:
@@ -95,12 +108,23 @@ class DeliveryOutcome:
 
 _GONE = 410
 _TOO_MANY = 429
+_ASK_TO_WAIT = frozenset({_TOO_MANY, 503})
+
+
+_NEW = timedelta(0)
 
 
 def after_response(
-    status: int, tries: int, retry_after: timedelta | None, jitter: float, said: str = ""
+    status: int,
+    tries: int,
+    retry_after: timedelta | None,
+    jitter: float,
+    said: str = "",
+    *,
+    age: timedelta = _NEW,
+    waits: int = 0,
 ) -> DeliveryOutcome:
-    """Return what an answer of the receiver means for a delivery that was tried so often, this time included.
+    """Return what an answer means for a delivery of this `age` after so many `tries`, this one included, and `waits`.
 
     Every status but a success is a failure, a redirect too: nobody has checked where that leads.
     """
@@ -115,7 +139,9 @@ def after_response(
         message = f"{message}: redirects are not followed"
     elif said:
         message = f"{message}. It says: {said}"
-    return after_failure(ErrorRecord(code, message, retryable=True), tries, retry_after, jitter, status)
+    return after_failure(
+        ErrorRecord(code, message, retryable=True), tries, retry_after, jitter, status, age=age, waits=waits
+    )
 
 
 def after_failure(
@@ -124,7 +150,18 @@ def after_failure(
     retry_after: timedelta | None,
     jitter: float,
     response_status: int | None = None,
+    *,
+    age: timedelta = _NEW,
+    waits: int = 0,
 ) -> DeliveryOutcome:
-    """Return what an error means for a delivery that was tried so often: one that is not `retryable` is the last."""
+    """Return what an error means for a delivery that was tried so often: one that is not `retryable` is the last.
+
+    A wait that the receiver asks for is no attempt, until the delivery is older than `LONGEST_WAITED`; it is longer
+    after so many `waits` before, up to five minutes unless the receiver asks for more.
+    """
+    if asks_to_wait(response_status, retry_after) and age < LONGEST_WAITED:
+        return DeliveryOutcome(
+            error, delivery_pause(min(waits + 1, _LONGEST_WAIT), retry_after, jitter), response_status, is_wait=True
+        )
     again = delivery_pause(tries, retry_after, jitter) if error.retryable else None
     return DeliveryOutcome(error, again, response_status)

@@ -119,7 +119,8 @@ class StepClaim:
     are there unless `kind` is `tool`.
     Arguments that are `verbatim` are data: nothing in them is a reference.
     `answers` are what people answered to what this step asked; `policies` the tool policies of its job and of those
-    above it. `conversation_id` and `priority` are those of its job.
+    above it. `conversation_id` and `priority` are those of its job. The step has `waited` for the other side, which
+    asked for it.
     """
 
     ref: StepRef
@@ -155,3 +156,4 @@ class StepClaim:
     conversation_id: UUID | None = None
     policies: tuple[Mapping[str, Any], ...] = ()
     priority: Priority = Priority.INTERACTIVE
+    waited: timedelta = timedelta(0)

@@ -472,12 +472,14 @@ class JobStore(Protocol):
         *,
         in_doubt: bool = False,
         anew: bool = False,
+        is_wait: bool = False,
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
 
         With `in_doubt` the next attempt first finds out whether this one took effect. With `anew` it delegates again:
         what is unfinished of the child jobs ends in the same commit, so that those of two attempts never run at once.
+        With `is_wait` the attempt is not one of the `tries`: the other side only asked for a wait.
         """
         ...
 

@@ -379,6 +379,7 @@ class PostgresJobStore:
         *,
         in_doubt: bool = False,
         anew: bool = False,
+        is_wait: bool = False,
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
         fields = {
@@ -386,6 +387,7 @@ class PostgresJobStore:
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
             "in_doubt": in_doubt,
             "anew": anew,
+            "is_wait": is_wait,
         }
         item = _step_item(claim, fields, take)
         return transition_result(await self._failing[item.take.lane].do(item))

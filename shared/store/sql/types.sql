@@ -45,7 +45,7 @@ CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
     artifact text, unit json, unit_seconds float8, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean,
-    take_steps int, take_stage boolean, unoffered boolean
+    take_steps int, take_stage boolean, unoffered boolean, is_wait boolean
 );
 
 -- What the caller of a transition takes over for `worker`: up to so many `steps` of a `lane`.

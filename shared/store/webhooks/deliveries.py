@@ -40,7 +40,10 @@ class PostgresDeliveries:
         """
         given = self._worker_id, limit, list(without), self._lease, self._hold, self._holds_doubtful
         rows = await self._database.call_table("planq_claim_deliveries", *given)
-        return [Delivery(tries=row["attempt"] - row.pop("earlier"), **row) for row in rows]
+        return [
+            Delivery(tries=row["attempt"] - row.pop("earlier"), age=timedelta(seconds=row.pop("age")), **row)
+            for row in rows
+        ]
 
     async def finish(self, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
         """Write down what became of an attempt; True when it applied. A repeat does not apply, and does no harm."""
@@ -58,6 +61,7 @@ class PostgresDeliveries:
             None if outcome.pause is None else outcome.pause.total_seconds(),
             outcome.external_id,
             outcome.problem,
+            outcome.is_wait,
         )
         return applied
 

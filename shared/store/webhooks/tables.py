@@ -72,8 +72,9 @@ class DeliveryRow(SQLModel, table=True):
 
     The `body` is the same in every attempt, and so is the `id`, by which the receiver knows a repeat. Of one
     `recipient` only so many are sent at once. A pending one is due at `run_at`; while one is sent that is the time at
-    which its worker is not waited for any more. Of its attempts the `earlier` ones were made before somebody asked
-    for it again. `external_id` is the receiver's own name for what was sent.
+    which its worker is not waited for any more. Of its attempts the `earlier` ones do not count: they were made
+    before somebody asked for it again, or their receiver asked for a wait. `external_id` is the receiver's own name
+    for what was sent.
 
     To a `channel` goes the message `message_id` of a conversation, or the question `elicitation_id`, whose texts
     stand there alone; of one conversation one after the other. Of its parts so many have arrived; it was sent with

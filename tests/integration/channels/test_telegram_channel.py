@@ -346,3 +346,17 @@ def test_a_chat_that_hangs_keeps_no_other_from_being_shown() -> None:
         assert shown == ["1", "2"]
 
     asyncio.run(work())
+
+
+def test_waits_that_telegram_asks_for_use_up_no_attempts(database_url: str) -> None:
+    """Twelve 429s were all the attempts there are: one 500 after them gave a reply up."""
+    waits = len(LADDER) + 1
+
+    async def work(house: House) -> None:
+        await house.answered("hello")
+        for number in range(waits + 2):
+            await house.later(number * timedelta(seconds=10))
+            await house.pass_over()
+        assert house.counts == {("delivery", "again"): waits + 1, ("delivery", "sent"): 1}
+
+    play(database_url, work, *[FLOOD] * waits, refused(500, "Internal Server Error"))

@@ -351,6 +351,37 @@ def test_the_other_sides_wish_waits_in_the_database_unless_the_plan_ends_first(p
     assert "3600 s at the earliest" in steps[0]["error"]["message"]
 
 
+def test_waits_that_the_other_side_asks_for_use_up_no_retries(play: Play) -> None:
+    """Two 429s were all the tries of a read: a fault after them failed the step."""
+    wait = RateLimited("slow down", retry_after=timedelta(seconds=30))
+    faults: list[Exception] = [wait] * 5 + [Transient("gone for a moment"), wait, wait]
+    given: list[float] = []
+
+    @tool(effect="read", retries=1)
+    async def busy() -> dict[str, int]:
+        """Ask for time, fail once, and succeed."""
+        if faults:
+            raise faults.pop(0)
+        return {"seen": 1}
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": "busy", "arguments": {}}]})
+        await harness.drain()
+        for _ in range(8):
+            async with harness.database.connection() as connection:
+                cursor = await connection.execute("SELECT error FROM steps WHERE job_id = %s", [job_id])
+                row = await cursor.fetchone()
+            given.append(row["error"]["details"].get("waited_seconds"))
+            await go_on(harness)
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), [make_tool(busy)])
+    assert (steps[0]["status"], steps[0]["attempt"]) == ("succeeded", 9)
+    assert given[:5] == sorted(given[:5])
+    assert given[4] >= 150, "the sum of what was waited for, which has a bound"
+    assert given[5] == given[4]
+
+
 def test_a_doubt_outlives_being_skipped(play: Play) -> None:
     """The tool was about to find out when an earlier step failed for good; the job is resumed later."""
     bank = Bank()

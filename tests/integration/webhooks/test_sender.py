@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.webhooks.deliveries import LADDER
+from planq.shared.domain.webhooks.deliveries import LADDER, LONGEST_WAITED
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -180,5 +180,38 @@ def test_secrets_are_made_once_rotated_with_an_overlap_and_sealed_anew(database_
         await house.hooks.delete("default", id_)
         listed = await SecretStore(house.database, NEW).list("default")
         assert all(str(id_) not in one.name for one in listed)
+
+    play(database_url, work)
+
+
+def test_waits_that_a_receiver_asks_for_use_up_no_attempts(database_url: str) -> None:
+    """Twelve 429s were all the attempts there are: one 500 after them gave the delivery up."""
+    waits = len(LADDER) + 1
+
+    async def work(house: House) -> None:
+        busy = [Answer(status, {"Retry-After": "60"}) for status in (429, 503)] * (waits // 2)
+        with receiving(*busy, Answer(500), OK) as receiver:
+            await house.add(receiver.url)
+            for number in range(waits + 2):
+                await house.later(number * LADDER[3])
+                await house.pass_over()
+            assert await house.log() == [("sent", waits + 2)]
+            assert house.counts == {("delivery", "again"): waits + 1, ("delivery", "sent"): 1}
+
+    play(database_url, work)
+
+
+def test_waits_of_an_old_delivery_are_attempts(database_url: str) -> None:
+    async def work(house: House) -> None:
+        with receiving(Answer(429, {"Retry-After": "1"})) as receiver:
+            await house.add(receiver.url)
+            await house.later(LONGEST_WAITED)
+            await house.pass_over()
+            await house.later(LONGEST_WAITED + LADDER[0])
+            await house.pass_over()
+            for rung in range(2, len(LADDER) + 1):
+                await house.later(LONGEST_WAITED + sum(LADDER[:rung], timedelta()))
+                await house.pass_over()
+            assert await house.log() == [("failed", len(LADDER) + 1)]
 
     play(database_url, work)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from planq.shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
+    HostBusy,
     HumanWaitTimedOut,
     InternalFault,
     InvalidArguments,
@@ -27,17 +30,21 @@ from planq.shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
+from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import (
+    WAITED,
     GiveUp,
+    Phase,
     RetryPolicy,
     RunAgain,
     StageTries,
+    after_error,
     after_model_error,
     is_in_doubt,
     may_have_taken_effect,
     retry_delay,
 )
-from planq.shared.domain.jobs.states import Effect, StepStatus
+from planq.shared.domain.jobs.states import Effect, Recovery, StepStatus
 
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
@@ -216,3 +223,64 @@ def test_a_wait_beyond_the_end_of_the_job_is_not_begun() -> None:
     ):
         assert isinstance(refused, GiveUp)
         assert told in refused.error.message
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A step of which so many tries count."""
+
+    tries: int
+    retries: int = 2
+    attempt: int = 1
+    effect: Effect = Effect.READ
+    ref: StepRef = field(default_factory=lambda: StepRef(UUID(int=1), 0, 0))
+    tool_name: str = "t"
+    recovery: Recovery = Recovery.FAIL
+    worker_losses: int = 0
+    in_doubt: bool = False
+
+
+ASKED = timedelta(seconds=30)
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "wish", "waited", "step", "is_wait", "comes_again"),
+    [
+        (RateLimited("x"), ASKED, timedelta(0), Tried(3), True, True),
+        (HostBusy("x"), ASKED, timedelta(0), Tried(3), True, True),
+        (Transient("x"), ASKED, timedelta(0), Tried(3), True, True),
+        (RateLimited("x"), ASKED, timedelta(0), Tried(1, retries=0), True, True),
+        (RateLimited("x"), ASKED, timedelta(0), Tried(1, retries=0, effect=Effect.UNSAFE), True, True),
+        (RateLimited("x"), ASKED, HOUR - ASKED, Tried(3), True, True),
+        (RateLimited("x"), ASKED, HOUR, Tried(3), False, False),
+        (RateLimited("x"), ASKED, HOUR, Tried(2), False, True),
+        (RateLimited("x"), 2 * HOUR, timedelta(0), Tried(3), False, False),
+        (RateLimited("x"), None, timedelta(0), Tried(3), False, False),
+        (RateLimited("x"), None, timedelta(0), Tried(2), False, True),
+        (Transient("x"), ASKED, timedelta(0), Tried(1, effect=Effect.UNSAFE), False, False),
+        (ToolFailed("x"), ASKED, timedelta(0), Tried(1), False, False),
+    ],
+)
+def test_a_wait_that_the_other_side_asks_for_uses_up_no_retry(
+    error: PlanqError, wish: timedelta | None, waited: timedelta, step: Tried, is_wait: bool, comes_again: bool
+) -> None:
+    decided = after_error(
+        step, ErrorRecord.of(error), phase=Phase.CALLING, jitter=0.0, retry_after=wish, waited=waited
+    )
+
+    assert isinstance(decided, RunAgain) is comes_again
+    if isinstance(decided, RunAgain):
+        assert decided.is_wait is is_wait
+        assert decided.delay == (wish or timedelta(0))
+        total = waited + decided.delay if is_wait else waited
+        assert decided.error.details.get(WAITED, 0.0) == total.total_seconds()
+
+
+def test_a_server_that_asks_for_no_time_is_waited_for_longer_each_time() -> None:
+    error = ErrorRecord.of(RateLimited("x"))
+    delays = [
+        after_error(Tried(1, attempt=n), error, phase=Phase.CALLING, jitter=1.0, retry_after=timedelta(0))
+        for n in (1, 4, 400)
+    ]
+    assert [one.delay.total_seconds() for one in delays if isinstance(one, RunAgain)] == [0.5, 4.0, 60.0]

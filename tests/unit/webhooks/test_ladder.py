@@ -12,6 +12,7 @@ from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.webhooks.deliveries import (
     LADDER,
     LONGEST_PAUSE,
+    LONGEST_WAITED,
     after_failure,
     after_response,
     delivery_pause,
@@ -70,3 +71,35 @@ def test_a_receiver_that_is_gone_hears_no_more() -> None:
 def test_what_cannot_change_is_not_tried_again() -> None:
     assert after_failure(ErrorRecord("policy", "no"), 1, None, 0.0).again is None
     assert after_failure(ErrorRecord("timeout", "late", retryable=True), 2, None, 0.0).again == LADDER[1]
+
+
+LAST = len(LADDER) + 1
+A_MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "wish", "age", "is_wait", "again"),
+    [
+        (429, A_MINUTE, timedelta(0), True, A_MINUTE),
+        (503, A_MINUTE, timedelta(0), True, A_MINUTE),
+        (429, timedelta(0), timedelta(0), True, LADDER[0]),
+        (429, timedelta(days=9), timedelta(0), True, LONGEST_PAUSE),
+        (429, A_MINUTE, LONGEST_WAITED - timedelta(seconds=1), True, A_MINUTE),
+        (429, A_MINUTE, LONGEST_WAITED, False, None),
+        (429, None, timedelta(0), False, None),
+        (503, None, timedelta(0), False, None),
+        (500, A_MINUTE, timedelta(0), False, None),
+        (404, A_MINUTE, timedelta(0), False, None),
+    ],
+)
+def test_a_wait_that_the_receiver_asks_for_is_no_attempt(
+    status: int, wish: timedelta | None, age: timedelta, is_wait: bool, again: timedelta | None
+) -> None:
+    outcome = after_response(status, LAST, wish, 0.0, age=age)
+
+    assert (outcome.is_wait, outcome.again) == (is_wait, again)
+
+
+@pytest.mark.parametrize(("waits", "again"), [(0, LADDER[0]), (1, LADDER[1]), (3, LADDER[3]), (500, LADDER[3])])
+def test_a_receiver_that_asks_for_no_time_gets_more_from_wait_to_wait(waits: int, again: timedelta) -> None:
+    assert after_response(429, 1, timedelta(0), 0.0, waits=waits).again == again

@@ -280,6 +280,8 @@ BEGIN
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'dependents', cardinality(s.dependents), 'worker_losses', s.worker_losses,
         'tries', s.attempt - s.worker_losses - s.releases - s.joined::int, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
         'conversation_id', j.conversation_id, 'context_id', coalesce(j.conversation_id, s.job_id),
+        'waited', CASE WHEN json_typeof(s.error->'details'->'waited_seconds') = 'number' THEN
+            least((s.error->'details'->>'waited_seconds')::float8, 1e6) ELSE 0 END,
         'priority', j.priority, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family,
         'answers', v_answers, 'loops', v_blocks);
 END $$;

@@ -129,7 +129,7 @@ CREATE FUNCTION planq_claim_deliveries(
     p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8, p_holds_doubtful boolean
 ) RETURNS TABLE (
     id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int,
-    kind text, channel text, channel_kind text, config json, parts int, is_doubtful boolean
+    kind text, channel text, channel_kind text, config json, parts int, is_doubtful boolean, age float8
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -167,19 +167,21 @@ BEGIN
     )
     SELECT (t.made).id, (t.made).tenant_id, (t.made).endpoint_id, coalesce(e.url, (t.made).target), (t.made).recipient,
            (t.made).event, CASE (t.made).kind WHEN 'message' THEN coalesce(planq_message_body(t.made)::text, '') ELSE (t.made).body END,
-           (t.made).attempt, (t.made).earlier, (t.made).kind::text, (t.made).channel, h.kind::text, h.config, (t.made).parts, t.is_doubtful
+           (t.made).attempt, (t.made).earlier, (t.made).kind::text, (t.made).channel, h.kind::text, h.config, (t.made).parts, t.is_doubtful,
+           extract(epoch FROM planq_now() - (t.made).created_at)::float8
     FROM taken t
     LEFT JOIN endpoints e ON e.id = (t.made).endpoint_id
     LEFT JOIN channels h ON h.tenant_id = (t.made).tenant_id AND h.name = (t.made).channel;
 END $$;
 
 -- An attempt at a delivery has ended: it is sent, or tried again in `p_again` seconds, or has failed; where nobody knows
--- (`p_is_uncertain`) that is a doubt, and where it is not tried again it ends so. Where the receiver is gone for ever
+-- (`p_is_uncertain`) that is a doubt, and where it is not tried again it ends so. One whose receiver asked for a wait (`p_is_wait`)
+-- does not count. Where the receiver is gone for ever
 -- (`p_gone`) its endpoint is disabled, and what waits for that fails. A channel is sent nothing for `p_pause` seconds; a
 -- `p_problem` of it is noted, and whoever wants to know is told once, until a message is sent again. Returns whether it applied: a newer attempt may have been made, or the endpoint removed.
 CREATE FUNCTION planq_end_delivery(
     p_id uuid, p_attempt int, p_is_sent boolean, p_again float8, p_response_status int, p_error json, p_gone boolean,
-    p_is_uncertain boolean, p_pause float8, p_external text, p_problem text
+    p_is_uncertain boolean, p_pause float8, p_external text, p_problem text, p_is_wait boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     d record;
@@ -189,7 +191,7 @@ BEGIN
                       WHEN p_is_uncertain THEN 'uncertain' ELSE 'failed' END,
         run_at = planq_now() + make_interval(secs => coalesce(p_again, 0)), worker_id = NULL,
         response_status = p_response_status, error = p_error, external_id = coalesce(p_external, external_id),
-        doubts = doubts + p_is_uncertain::int,
+        doubts = doubts + p_is_uncertain::int, earlier = earlier + (p_is_wait AND p_again IS NOT NULL)::int,
         finished_at = CASE WHEN p_is_sent OR p_again IS NULL THEN planq_clock() END
     WHERE id = p_id AND status = 'sending' AND attempt = p_attempt
     RETURNING tenant_id, endpoint_id, channel INTO d;

@@ -259,7 +259,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- A step that runs, and has failed, is ready again after `retry_in` seconds. Says whether the attempt was still on. The caller
+-- A step that runs, and has failed, is ready again after `retry_in` seconds; an attempt that only learned that it has to wait
+-- (`is_wait`) does not count. Says whether the attempt was still on. The caller
 -- holds the job's row.
 CREATE FUNCTION planq_retry_step(i planq_outcome) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -268,7 +269,7 @@ DECLARE
 BEGIN
     UPDATE steps SET status = 'ready', output = NULL, payload_hash = NULL, output_bytes = NULL, excerpts = NULL,
         error = i.error::json, in_doubt = coalesce(i.in_doubt, false), run_at = v_at, wake_at = v_at, wakes = 0, worker_id = NULL,
-        deadline = NULL, worker_losses = worker_losses + coalesce(i.lost, false)::int
+        deadline = NULL, worker_losses = worker_losses + coalesce(i.lost, false)::int, releases = releases + coalesce(i.is_wait, false)::int
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt AND status = 'running'
     RETURNING tenant_id INTO v_tenant;
     IF NOT FOUND THEN
