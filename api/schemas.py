@@ -567,7 +567,10 @@ class JobDocument(JobSummary):
         "is its text. Null where it is large: see `output_ref`."
     )
     output_ref: OutputReference | None = Field(description="Where a large output of the last step can be had.")
-    chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
+    chained: dict[str, Any] | None = Field(
+        description="What became of the agent's chained tool: its `result` or `error`; a long result has a "
+        "`preview`, and as `output_ref` the `step` that has the whole."
+    )
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")

@@ -329,7 +329,10 @@ class LaneRuntime:
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
         responder = self._failpoints.around("responder", self._gateway)
         orchestrations = self._failpoints.around("orchestrations", PostgresOrchestrations(self._database))
-        backends = AgentBackends(store, orchestrations, responder, persist, self._gateway.price)
+        payloads = self._failpoints.around("payloads", self._payloads())
+        backends = AgentBackends(
+            store, orchestrations, responder, persist, payloads, self._settings.max_output_bytes, self._gateway.price
+        )
         self._tools.agent_services.backends = backends
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         guarded = self._in_flight.guard(store)
@@ -344,7 +347,7 @@ class LaneRuntime:
             turns=self._gateway,
             responder=responder,
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
-            payloads=self._failpoints.around("payloads", self._payloads()),
+            payloads=payloads,
             conclude=partial(conclude_orchestration, self._tools.agent_services),
             prices=self._gateway.price,
             draw=SystemRandom().random,

@@ -12,7 +12,7 @@ from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequ
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from planq.shared.ports import CutOff, JobStore, ToolContext
+from planq.shared.ports import CutOff, JobStore, Payloads, ToolContext
 from planq.shared.ports.orchestrations import Orchestrations
 from planq.shared.store.ids import new_id
 from planq.worker.agents import AgentBackends, AgentServices
@@ -34,7 +34,14 @@ class Surroundings:
 
     def backends(self) -> AgentBackends:
         """Return it as the tools see it."""
-        return AgentBackends(cast(JobStore, self), cast(Orchestrations, self), self, self.persist)
+        return AgentBackends(
+            cast(JobStore, self),
+            cast(Orchestrations, self),
+            self,
+            self.persist,
+            cast(Payloads, self),
+            64 * 1024 * 1024,
+        )
 
     async def persist(self, write: Callable[[], Awaitable[Any]], /) -> Any:
         return await write()

@@ -234,7 +234,9 @@ class Harness:
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
-        backends = AgentBackends(self.store, PostgresOrchestrations(database), model, persist, prices)
+        backends = AgentBackends(
+            self.store, PostgresOrchestrations(database), model, persist, self.payloads, max_output_bytes, prices
+        )
         self.agent_services = AgentServices(backends=backends)
         self.registry.reserve(agent_tools(self.agent_services) if agents else [])
         attempts = AttemptSettings(

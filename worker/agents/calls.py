@@ -140,7 +140,7 @@ class AskAgent(_AgentCallingTool):
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
         """Return the answer, or why there is none."""
-        (child,) = children
+        (child,) = await self._services.opened().whole(children)
         log_agents_ended(children, context, [status_of(child)], None)
         known = {"agent_schema": child.agent or arguments["agent_name"], "exec_id": str(child.job_id)}
         if status_of(child) is not Status.SUCCESS:
@@ -186,7 +186,7 @@ class CallAgent(_AgentCallingTool):
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
         """Return `{output, exec_id, …}` of the agent; an agent that did not succeed fails the step with its error."""
-        (child,) = children
+        (child,) = await self._services.opened().whole(children)
         log_agents_ended(children, context, [status_of(child)], arguments.get("step_id"))
         if status_of(child) is not Status.SUCCESS:
             raise agent_failure(child)
@@ -267,6 +267,7 @@ class Parallel(_AgentCallingTool):
 
         The error is that of the agent that failed first; its details list the outcome of each agent.
         """
+        children = await self._services.opened().whole(children)
         strategy = _strategy(arguments)
         statuses = [status_of(child) for child in children]
         step_id = arguments.get("step_id")
@@ -338,6 +339,7 @@ class CallAgents(_AgentCallingTool):
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
         """Return the outcome of each agent, in the order of the call."""
+        children = await self._services.opened().whole(children)
         log_agents_ended(children, context, [status_of(child) for child in children], None)
         results = [_outcome_entry(child) for child in children]
         succeeded = sum(result["success"] for result in results)

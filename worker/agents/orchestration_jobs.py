@@ -42,7 +42,7 @@ async def conclude_orchestration(
 ) -> Mapping[str, Any]:
     """See `planq.shared.ports.orchestrations.Conclude`."""
     backends = services.opened()
-    found = await backends.orchestrations.look(job_id)
+    found = await _look(backends, job_id)
     if found is None:
         message = format_plan_errors(plan_errors) if plan_errors else "the orchestration has no steps"
         error = {"code": "plan_invalid" if plan_errors else "internal", "message": message}
@@ -72,13 +72,22 @@ async def unfinished_output(
     """
     error = error_of(job) or {"code": "internal", "message": "the orchestration ended without an output"}
     backends = services.opened()
-    found = await backends.persist(lambda: backends.orchestrations.look(job.job_id))
+    found = await _look(backends, job.job_id)
     if found is None:
         return unbegun_output(error, steps)
     is_late = job.error is not None and job.error.code in AGENT_TIMEOUTS
     if is_late:
         await backends.persist(lambda: _journal(services, backends, job.job_id, found, is_over=False, is_late=True))
     return render_orchestration(found.frame, _outcomes(found, error if is_late else None), error)
+
+
+async def _look(backends: AgentBackends, job_id: UUID) -> Orchestration | None:
+    """Return an orchestration with the whole results of its agents' chained tools."""
+    found = await backends.persist(lambda: backends.orchestrations.look(job_id))
+    if found is None:
+        return None
+    steps = [replace(step, children=await backends.whole(step.children)) for step in found.steps]
+    return replace(found, steps=steps)
 
 
 async def journal_progress(services: AgentServices, job_id: UUID) -> None:

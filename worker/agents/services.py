@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from planq.shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
+from planq.shared.computing import off_loop
+from planq.shared.domain.agents.chaining import chained_result
+from planq.shared.domain.errors import DepthExceeded, InternalFault, InvalidOutput, PolicyDenied, TimedOut
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.orchestration.plan import ORCHESTRATE
 from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
-from planq.shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
+from planq.shared.ports import ChildOutcome, JobStore, Payloads, Prices, Responder, ToolContext
 from planq.shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
@@ -36,7 +39,30 @@ class AgentBackends:
     orchestrations: Orchestrations
     responder: Responder
     persist: Persist
+    payloads: Payloads
+    max_output_bytes: int
     prices: Prices | None = None
+
+    async def whole(self, children: Sequence[ChildOutcome]) -> Sequence[ChildOutcome]:
+        """Return child jobs with the whole results of their chained tools; raises `InvalidOutput` above the limit."""
+        references = [child.chained["output_ref"] for child in children if _is_cut(child)]
+        if (size := sum(one["bytes"] for one in references)) > self.max_output_bytes:
+            raise InvalidOutput(
+                f"the results of the agents' chained tools must have at most {self.max_output_bytes} bytes together; "
+                f"found {size}. Let the tools return less."
+            )
+        return [await self._whole(child) if _is_cut(child) else child for child in children]
+
+    async def _whole(self, child: ChildOutcome) -> ChildOutcome:
+        digest = bytes.fromhex(child.chained["output_ref"]["sha256"])
+        body = await self.persist(lambda: self.payloads.get(child.tenant_id, digest))
+        result = chained_result(await off_loop(json.loads, body), None)
+        named = {name: child.chained[name] for name in ("tool_name", "call_id")}
+        return replace(child, chained={**named, "result": result})
+
+
+def _is_cut(child: ChildOutcome) -> bool:
+    return child.chained is not None and "output_ref" in child.chained
 
 
 @dataclass(slots=True)

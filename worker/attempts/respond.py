@@ -307,9 +307,12 @@ def _chained_record(
     outcome: dict[str, Any] = {"result": shown}
     if error is not None:
         outcome = {"error": {"code": error.code, "message": error.message}}
-    elif result is not None and result.shortened_from is not None:
-        outcome["shortened_from"] = result.shortened_from  # bytes of the whole, which stands in the step
-    messages = [Message("tool_call", call_id, name, output), Message("tool_response", call_id, name, shown)]
+    is_preview = error is None and result is not None and result.payload is not None
+    if is_preview and result is not None and result.payload is not None:
+        whole = {"sha256": result.payload.hex(), "bytes": result.shortened_from, "step": result.index}
+        outcome = {"preview": shown, "output_ref": whole}
+    response = Message("tool_response", call_id, name, shown, is_preview)
+    messages = [Message("tool_call", call_id, name, output), response]
     return {"tool_name": name, "call_id": call_id, **outcome}, messages
 
 

@@ -120,7 +120,10 @@ class ExecutionDocument(Answer):
     )
     output_ref: OutputReference | None = Field(description="Where a large output can be had.")
     preview: str | None = Field(description="A shortened text of a large output, for people; null for any other.")
-    chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
+    chained: dict[str, Any] | None = Field(
+        description="What became of the agent's chained tool: its `result` or `error`; a long result has a "
+        "`preview`, and as `output_ref` the `step` that has the whole."
+    )
     error: JobErrorDocument | None
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     elapsed_ms: int | None = Field(description="From its submission to its end; null before.")

@@ -70,3 +70,4 @@ class ChildOutcome:
     elapsed_ms: int = 0
     ended_at: datetime | None = None
     has_begun: bool = True
+    tenant_id: str = ""

@@ -49,6 +49,7 @@ def _outcome(row: Row) -> ChildOutcome:
         elapsed_ms=round(row["seconds"] * 1000),
         ended_at=row["finished_at"],
         has_begun=row["has_begun"],
+        tenant_id=row["tenant_id"],
     )
 
 

@@ -349,9 +349,11 @@ def test_of_a_large_result_a_part_is_shown_and_the_step_keeps_the_whole(play: Ca
 
     job, steps, messages, _ = play(scenario, saying(SUMS), [keeper.tool])
 
-    assert job["chained"]["shortened_from"] == steps[0]["output_bytes"] > 700_000
+    assert job["chained"]["output_ref"]["bytes"] == steps[0]["output_bytes"] > 700_000
+    assert "result" not in job["chained"]
     assert len(json.dumps(job["chained"])) < 700_000
-    assert messages[1]["content"] == job["chained"]["result"]
+    assert messages[1]["content"] == job["chained"]["preview"]
+    assert messages[1]["is_preview"]
 
 
 def test_a_chained_tool_that_is_not_there_is_a_warning(play: Callable[..., Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.harness import Harness
-from tests.support.orchestras import agent_step, below, document
+from planq.worker.tools import tool
+from tests.support.harness import Harness, make_tool
+from tests.support.orchestras import Orchestra, agent_step, below, document, perform
 
 SAID = {"agent_name": "clerk", "input_text": "$0.output.x", "input_data": {"v": "$0.output.v"}}
 
@@ -64,3 +66,36 @@ def test_whoever_called_an_agent_sees_that_its_chained_tool_failed(
     assert entry["output"] == {"agent_name": "clerk"}
     assert entry["chained_tool_result"]["status"] == "error"
     assert "input_text" in entry["chained_tool_result"]["error"]
+
+
+CALLS = {
+    "asked": {"tool_name": "ask_agent", "arguments": {"agent_name": "asker", "input_text": "p"}},
+    "called": {"tool_name": "cp__call_agents", "arguments": {"agents": [{"agent_id": "asker", "prompt": "p"}]}},
+    "orchestrated": {
+        "tool_name": "cp__agent_orchestrate",
+        "arguments": {"plan": {"steps": [agent_step("one", "asker", prompt="p")]}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whoever_called_an_agent_gets_the_whole_result_of_its_chained_tool(
+    play: Callable[..., Any], database_url: str, name: str
+) -> None:
+    # Pins: above 130 kB it was a preview of the result, with rows missing.
+    rows = [{"number": number, "name": "x" * 100} for number in range(3_000)]
+
+    @tool(effect="pure")
+    async def make_rows(v: int) -> dict[str, Any]:
+        """Make rows."""
+        return {"rows": rows}
+
+    async def scenario(harness: Harness) -> Any:
+        asker = document("asker", chained_tool="make_rows")
+        _, steps = await perform(harness, database_url, [asker], {"calls": [CALLS[name]]})
+        return steps[-1]["output"] or json.loads(await harness.payloads.get("default", steps[-1]["payload_hash"]))
+
+    output = play(scenario, Orchestra(agents={"asker": {"ok": {"v": 1}}}), [make_tool(make_rows)], agents=True)
+
+    (entry,) = output.get("results") or output.get("steps") or [output]
+    assert entry["chained_tool_result"] == {"rows": rows}

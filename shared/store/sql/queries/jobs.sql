@@ -151,7 +151,7 @@ ORDER BY c.id
 -- name: child_outcomes
 -- How the child jobs stand of the steps %(first)s to %(last)s of a round, those of each step's last attempt, in the order
 -- in which they were asked for.
-SELECT c.parent_step_index, c.id, c.child_position, c.child_key, c.agent_name, c.action, c.status, c.output, c.answer,
+SELECT c.parent_step_index, c.id, c.tenant_id, c.child_position, c.child_key, c.agent_name, c.action, c.status, c.output, c.answer,
        c.chained, c.error, c.finished_at, c.started_at IS NOT NULL AS has_begun,
        extract(epoch FROM coalesce(c.finished_at, planq_now()) - coalesce(c.started_at, c.created_at))::float8 AS seconds
 FROM steps s CROSS JOIN LATERAL unnest(s.children) AS u (id) JOIN jobs c ON c.id = u.id
