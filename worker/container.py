@@ -436,16 +436,17 @@ class LaneRuntime:
 
         worker_registry = WorkerRegistry(self._database, self._settings.lease, self._settings.lease_margin)
 
-        async def publish() -> None:
+        async def publish(mcp: McpToolbox) -> None:
+            self._tools.registry.left_out = mcp.left_out()
             await announce(worker_registry, self._identity, self._tools)
 
-        def changed(source: str, tools: Sequence[Tool]) -> None:
-            self._tools.registry.replace(source, tools)
-            self._publishing = asyncio.get_running_loop().create_task(publish())
+        def changed(source: str, tools: Sequence[Tool]) -> Sequence[str]:
+            if self._mcp is not None:
+                self._publishing = asyncio.get_running_loop().create_task(publish(self._mcp))
+            return self._tools.registry.replace(source, tools)
 
         self._mcp = await connect_mcp(path, changed, self._tools.egress)
-        self._tools.registry.extend(self._mcp.tools())
-        await publish()
+        await publish(self._mcp)
 
     def count_workers(self, count: int) -> None:
         """Take note of how many workers of this lane live; callable from any thread."""
@@ -536,6 +537,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         bulk_capacity=identity.bulk_capacity,
         planners=tools.planners.names,
         only=identity.only,
+        left_out=tools.registry.left_out,
     )
     await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])
     for other in await worker_registry.differing_tools():

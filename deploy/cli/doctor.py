@@ -158,22 +158,29 @@ def _mcp_servers(settings: Settings) -> Iterator[CheckResult]:
     from planq.worker.egress import Egress
     from planq.worker.tools.mcp.config import McpServer, PlanqOptions, read_mcp_file
     from planq.worker.tools.mcp.connection import ServerConnection
+    from planq.worker.tools.mcp.listing import Listing
+    from planq.worker.tools.mcp.toolbox import offered_tools
 
     async def count(server: McpServer) -> CheckResult:
-        name, listed = f"MCP server {server.name}", list[int]()
+        name, listed = f"MCP server {server.name}", list[Listing]()
         egress = Egress.read(settings.ca_file, settings.egress_proxy, os.environ)
-        connection = ServerConnection(server, lambda tools: listed.append(len(tools)), egress)
+        connection = ServerConnection(server, listed.append, egress)
         try:
             is_there = await connection.open()
         finally:
             await connection.aclose()
         if is_there:
-            return CheckResult(name, True, f"{listed[-1]} tools over {server.transport}")
+            tools, faults = offered_tools(connection, listed[-1], [one.name for one in servers])
+            found = f"{len(tools)} tools over {server.transport}"
+            if faults:
+                shown = "; ".join(faults[:_MOST_TOOLS])
+                return CheckResult(name, True, f"{found}; {len(faults)} left out: {shown}", _LEFT_OUT)
+            return CheckResult(name, True, found)
         if server.command is not None and shutil.which(server.command) is None:
             advice = f"install it, or correct `command` in {settings.mcp_file}"
             return CheckResult(name, False, f"the command {server.command!r} is not on the PATH", advice)
         return CheckResult(
-            name, False, f"not reached: {connection.problem}", f"start it, or correct {settings.mcp_file}"
+            name, False, f"not reached: {connection.problem}", f"start or correct it, or correct {settings.mcp_file}"
         )
 
     try:
@@ -490,6 +497,7 @@ def _freeze(freeze: Row) -> CheckResult:
 
 
 _AWAY = "start the server; the worker connects again by itself"
+_LEFT_OUT = "correct the tool in its server, or rename the server in mcp.json"
 
 
 def _worker(worker: Row) -> CheckResult:
@@ -502,6 +510,10 @@ def _worker(worker: Row) -> CheckResult:
     advice = ""
     if worker["missing"]:
         return CheckResult(f"worker {worker['name']}", False, "; ".join(worker["missing"]), _AWAY)
+    if worker["left_out"]:
+        found, more = worker["left_out"][0], len(worker["left_out"]) - 1
+        also = f" (and {more} more: see the page Workers, or `GET /workers`)" if more else ""
+        return CheckResult(f"worker {worker['name']}", True, f"does not offer {found}{also}", _LEFT_OUT)
     if lag > _MOST_LAG_MS:
         advice = (
             "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "

@@ -32,7 +32,8 @@ class Worker(SQLModel, table=True):
 
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`; one with `only_priority`
     serves jobs of that one alone. `counts` are totals since
-    its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
+    its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `left_out` which
+    tools of MCP servers it does not offer; `planners` are those
     that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
     Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
     process of its own, which it can kill.
@@ -54,6 +55,7 @@ class Worker(SQLModel, table=True):
     late_outcomes: int = bigint_column()
     counts: Any = json_column()
     missing: list[str] | None = texts_column()
+    left_out: list[str] | None = texts_column()
     process: str | None = text_column(nullable=True)
     lease_seconds: float = Field(sa_column=Column(Double, nullable=False, server_default=text("15")))
     only_priority: str | None = text_column(nullable=True)

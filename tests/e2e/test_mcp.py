@@ -99,6 +99,30 @@ def test_what_a_server_says_beside_its_output_is_kept_and_a_job_has_a_user(
     assert kept_report.json() == report
 
 
+def test_a_server_whose_tools_clash_or_are_malformed_keeps_no_worker_from_starting(
+    database_url: str, valkey_url: str, make_stack: MakeStack, tmp_path: Path
+) -> None:
+    sloppy = {"command": sys.executable, "args": [str(PROBE.with_name("sloppy.py"))], "env": {"SLOPPY": "zero"}}
+    config = write_config(tmp_path, http=sloppy, a=sloppy, a_b=sloppy)
+    stack = make_stack(database_url, valkey_url, env={"PLANQ_MCP_FILE": config})
+    stack.start()
+
+    def left_out() -> list[str]:
+        workers = httpx.get(f"{stack.url}/workers").json()["workers"]
+        return sorted(sentence for worker in workers for sentence in worker["left_out"])
+
+    eventually(left_out, 60, what="the worker names what it does not offer")
+    clash, *zeros = sorted(left_out(), key=lambda sentence: "null character" in sentence)
+    assert clash.startswith("mcp:http (tool 'fetch'): 'http_fetch' is the name of ")
+    assert len(zeros) == 3
+    tools = {tool["name"]: tool for tool in httpx.get(f"{stack.url}/tools").json()["items"]}
+    assert {"a_b_c", "a_b_good", "http_good"} <= set(tools)
+    page = httpx.get(f"{stack.url}/ui/workers", headers={"Accept": "text/html"}).text
+    assert "Tools that it does not offer" in page
+    job = wait_for(stack, submit(stack, plan=plan(("a_b_c", {}), ("http_good", {})))["id"])
+    assert [step["output"] for step in job["steps"]] == [{"text": "yes"}] * 2, job
+
+
 @pytest.mark.whole  # `integration/tools/test_mcp.py` tells why it stops
 def test_a_required_server_that_cannot_be_reached_stops_the_worker(
     database_url: str, valkey_url: str, tmp_path: Path

@@ -26,6 +26,7 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.schema.schemas import check_schema
 from planq.shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
+from planq.shared.domain.tools.names import to_registry
 from planq.shared.ports import FindsOut, Tool
 from planq.shared.telemetry.logs import is_brought
 from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
@@ -47,6 +48,7 @@ class Registry:
     def __init__(self, threads: ToolThreads | None = None, resources: Resources | None = None) -> None:
         self.threads = threads or ToolThreads()
         self.resources = resources or Resources()
+        self.left_out: Sequence[str] = ()  # tools of MCP servers that are not offered, and why
         self._tools: dict[str, Tool] = {}
         self._hidden: frozenset[str] = frozenset()
 
@@ -114,15 +116,28 @@ class Registry:
             grown[definition.name] = tool
         return grown
 
-    def replace(self, source: str, tools: Iterable[Tool]) -> None:
-        """Put `tools` in the place of all tools whose definition names `source`; all or nothing, as `extend`."""
-        before = self._tools
-        self._tools = {name: tool for name, tool in before.items() if tool.definition.source != source}
-        try:
-            self.extend(tools)
-        except Misconfigured:
-            self._tools = before
-            raise
+    def replace(self, source: str, tools: Iterable[Tool]) -> Sequence[str]:
+        """Put `tools` in the place of all tools whose definition names `source`; return why some were left out.
+
+        A source is not configuration: a tool of it that is invalid, or whose name is spelt like that of a tool of
+        another source, is left out, and the others are there.
+        """
+        kept = {name: tool for name, tool in self._tools.items() if tool.definition.source != source}
+        spelt = {to_registry(name): tool for name, tool in kept.items()}
+        left_out = []
+        for tool in tools:
+            name = tool.definition.name
+            known = spelt.get(to_registry(name))
+            try:
+                if known is not None:
+                    raise Misconfigured(f"{_place(tool)}: {name!r} is the name of {_place(known)}")
+                check_definition(tool.definition, _place(tool))
+            except Misconfigured as error:
+                left_out.append(error.message)
+                continue
+            kept[name] = spelt[to_registry(name)] = tool
+        self._tools = kept
+        return left_out
 
 
 def load_registry(

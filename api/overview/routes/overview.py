@@ -83,6 +83,7 @@ class WorkerDocument(Answer):
     in_flight: int = Field(description="How many attempts run: of all tenants for `admin`, else of yours.")
     lag_ms: int = Field(description="How late its event loop was then.")
     missing: list[str] = Field(description="What it needs and lacks; only operators get the details.")
+    left_out: list[str] = Field(description="Tools of MCP servers that it does not offer, and why; for operators.")
     started_at: Time
     heartbeat_at: Time
     running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
@@ -170,11 +171,13 @@ def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> di
     """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
     copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
     times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
-    shown = {name: row[name] for name in copied} | {"missing": row["missing"] or []}
+    lists = {name: row[name] or [] for name in ("missing", "left_out")}
+    shown = {name: row[name] for name in copied} | lists
     if not is_operator:
         shown["name"] = f"worker {str(row['id'])[-6:]}"
         shown["in_flight"] = len(running)
         shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
+        shown["left_out"] = []
     return {"id": str(row["id"]), **shown, **times, "running": running}
 
 

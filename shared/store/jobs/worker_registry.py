@@ -83,6 +83,7 @@ class WorkerRegistry:
         bulk_capacity: int | None = None,
         planners: Sequence[str] | None = None,
         only: Priority | None = None,
+        left_out: Sequence[str] = (),
     ) -> None:
         """Announce a worker process, or refresh its tools; `process` tells others on its machine which it is.
 
@@ -91,6 +92,7 @@ class WorkerRegistry:
         Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. With `only` it serves that priority
         alone. `planners` are those that are
         installed there; None where it plans nothing. One that `has_processes` runs each step in one of its own.
+        `left_out` says in sentences which tools of MCP servers it does not offer, and why.
         """
         await self._database.execute(
             "register_worker",
@@ -106,6 +108,7 @@ class WorkerRegistry:
             has_processes=has_processes,
             planners=None if planners is None else list(planners),
             only_priority=None if only is None else str(only),
+            left_out=list(left_out) or None,
         )
 
     async def planners(self) -> Collection[str] | None:

@@ -373,6 +373,7 @@ def test_each_mcp_server_is_tried_and_a_command_that_is_missing_is_named(doctor:
     file = tmp_path / "mcp.json"
     entries = {
         "elder": {"command": sys.executable, "args": [str(servers / "elder.py")]},
+        "sloppy": {"command": sys.executable, "args": [str(servers / "sloppy.py")], "env": {"SLOPPY": "no_schema"}},
         "gone": {"command": "planq-no-such-command"},
         "away": {"url": f"http://127.0.0.1:{free_port()}/mcp"},
     }
@@ -381,6 +382,12 @@ def test_each_mcp_server_is_tried_and_a_command_that_is_missing_is_named(doctor:
     found = checks(doctor("--json", PLANQ_MCP_FILE=str(file)))
 
     assert (found["MCP server elder"]["ok"], found["MCP server elder"]["found"]) == (True, "1 tools over stdio")
+    sloppy = found["MCP server sloppy"]
+    assert sloppy["ok"]
+    assert sloppy["found"].startswith(
+        "12 tools over stdio; 1 left out: mcp:sloppy (tool 'bare'): it is no valid tool"
+    )
+    assert sloppy["advice"] == "correct the tool in its server, or rename the server in mcp.json"
     assert found["MCP server gone"]["found"] == "the command 'planq-no-such-command' is not on the PATH"
     assert found["MCP server away"]["found"].startswith("not reached: ")
     assert not found["MCP server away"]["ok"]

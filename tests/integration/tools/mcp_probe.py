@@ -96,7 +96,7 @@ def http_probe(shared_probe: HttpProbe) -> HttpProbe:
 
 @contextlib.asynccontextmanager
 async def connected(
-    folder: Path, on_change: Callable[[str, Sequence[Tool]], None] | None = None, **entries: Entry
+    folder: Path, on_change: Callable[[str, Sequence[Tool]], Sequence[str]] | None = None, **entries: Entry
 ) -> AsyncIterator[McpToolbox]:
     """A toolbox over an `mcp.json` with these servers."""
     path = folder / "mcp.json"

@@ -127,8 +127,9 @@ def test_stdio_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
     changes: list[str] = []
 
     async def scenario() -> None:
-        def on_change(source: str, tools: Sequence[Tool]) -> None:
+        def on_change(source: str, tools: Sequence[Tool]) -> Sequence[str]:
             changes.append(source)
+            return []
 
         async with connected(tmp_path, on_change, probe=stdio("probe.py", tmp_path)) as toolbox:
             call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
@@ -139,7 +140,7 @@ def test_stdio_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
             assert await tool(toolbox, "probe_shout").call({"text": "back"}, context) == {"text": "BACK"}
 
     asyncio.run(scenario())
-    assert changes == []
+    assert changes == ["mcp:probe"]  # as it came first, and not again
 
 
 def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
@@ -344,7 +345,7 @@ def test_a_tool_that_demands_to_be_called_as_a_task_is_not_offered_and_keeps_no_
     with gate() as server:
         asyncio.run(scenario(server.server_port))
     (refused,) = [record for record in caplog.records if record.message == "mcp_tool_refused"]
-    assert "'required' can only be called as a task" in vars(refused)["reason"]
+    assert "(tool 'required'): it can only be called as a task" in vars(refused)["reason"]
 
 
 def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, context: ToolContext) -> None:

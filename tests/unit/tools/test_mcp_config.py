@@ -25,6 +25,7 @@ from planq.worker.tools.mcp.definitions import (
     definition_of,
     effect_of,
     registry_name,
+    registry_names,
 )
 
 
@@ -78,6 +79,7 @@ def test_both_kinds_of_server_are_read_and_foreign_keys_passed_over(tmp_path: Pa
         ({"mcpServers": {"a": {"command": "c", "env": {"K": "${PQ_NOT_SET}"}}}}, "a.env: .*PQ_NOT_SET is not set"),
         ({"mcpServers": {"a": {"command": "c", "planq": {"requird": True}}}}, "planq.requird"),
         ({"mcpServers": {"a": {"command": "c", "planq": {"timeout_seconds": 301}}}}, "planq.timeout_seconds"),
+        ({"mcpServers": {"a-b": {"command": "c"}, "a_b": {"command": "c"}}}, "'a-b' and 'a_b' differ only in"),
     ],
 )
 def test_faults_name_file_and_key(tmp_path: Path, content: Any, words: str) -> None:
@@ -101,6 +103,28 @@ def test_faults_name_file_and_key(tmp_path: Path, content: Any, words: str) -> N
 )
 def test_registry_name_is_service_and_method(server: str, tool: str, expected: str) -> None:
     assert registry_name(server, tool) == expected
+
+
+def test_no_two_tools_of_any_servers_share_a_name() -> None:
+    servers = ("a", "a_b", "web", "mcp", "9")
+    listed = {
+        "a": ["b_c", "c", "b.c", "b"],
+        "a_b": ["c", "_c", ".c", "c" * 200, "c" * 201],
+        "web": ["find.all", "find_all", "find/all", "é", "ü"],
+        "mcp": ["9_x", "x"],
+        "9": ["x"],
+    }
+
+    named = {name: registry_names(name, tools, servers) for name, tools in listed.items()}
+
+    every = [name for names in named.values() for name in names.values()]
+    assert len(every) == len({*every}) == sum(map(len, listed.values()))
+    assert all(len(name) <= 128 for name in every)
+    assert (named["a_b"]["c"], named["web"]["find_all"], named["9"]["x"]) == ("a_b_c", "web_find_all", "mcp_9_x")
+    assert named["a"]["b_c"].startswith("a_")
+    # What another server lists changes no name.
+    assert registry_names("a", ["b_c"], servers) == {"b_c": named["a"]["b_c"]}
+    assert registry_names("a", ["b_c"], ["a"]) == {"b_c": "a_b_c"}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +156,9 @@ def test_annotations_say_the_effect(annotations: dict[str, Any] | None, expected
 def test_output_schema_is_an_object_and_resolves(declared: Any, expected_properties: set[str]) -> None:
     server = McpServer(name="s", command="c")
 
-    definition = definition_of(server, {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": declared})
+    definition = definition_of(
+        server, {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": declared}, "s_t"
+    )
 
     assert definition.output_schema is not None
     assert set(definition.output_schema["properties"]) == expected_properties
@@ -227,7 +253,7 @@ def test_bytes_that_cannot_be_read_are_said_to_be_so_and_kept_as_they_came(data:
 
 def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -> None:
     server = McpServer(name="s", command="c")
-    definition = definition_of(server, {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": None})
+    definition = definition_of(server, {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": None}, "s_t")
     plan = parse_plan(
         {
             "calls": [
@@ -243,7 +269,8 @@ def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -
 def test_a_server_entry_names_tools_that_may_be_called_again_and_again() -> None:
     server = McpServer.model_validate({"name": "s", "command": "c", "planq": {"repeatable": ["poll.it"]}})
     poll, other = (
-        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}) for name in ("poll.it", "x")
+        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}, f"s_{name}")
+        for name in ("poll.it", "x")
     )
 
     assert (poll.repeatable, other.repeatable) == (True, False)
@@ -253,7 +280,8 @@ def test_a_server_entry_says_what_calls_of_its_tools_cost() -> None:
     prices = {"search": 0.005, "*": 0.001}
     server = McpServer.model_validate({"name": "s", "command": "c", "planq": {"prices_usd": prices}})
     search, other = (
-        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}) for name in ("search", "x")
+        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}, f"s_{name}")
+        for name in ("search", "x")
     )
 
     assert (search.price_usd, other.price_usd) == (0.005, 0.001)

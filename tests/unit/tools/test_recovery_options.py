@@ -227,5 +227,5 @@ def test_the_unsafe_tools_of_an_mcp_server_may_ask(hints: dict[str, bool], recov
     server = McpServer.model_validate({"name": "bank", "command": "bank", "planq": {"recovery": "ask"}})
     listed = {"name": "pay", "inputSchema": {"type": "object"}, "annotations": hints}
 
-    assert definition_of(server, listed).recovery == recovery
-    assert definition_of(McpServer(name="bank", command="bank"), listed).recovery == "fail"
+    assert definition_of(server, listed, "bank_pay").recovery == recovery
+    assert definition_of(McpServer(name="bank", command="bank"), listed, "bank_pay").recovery == "fail"

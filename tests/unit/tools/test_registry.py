@@ -231,9 +231,19 @@ def test_tools_of_one_source_are_replaced_together() -> None:
     registry.replace("mcp:x", [Fixed(name="b", source="mcp:x"), Fixed(name="d", source="mcp:x")])
 
     assert names(registry) == ["b", "c", "d"]
-    with pytest.raises(Misconfigured):
-        registry.replace("mcp:x", [Fixed(name="c", source="mcp:x")])
-    assert names(registry) == ["b", "c", "d"]
+    assert registry.replace("mcp:x", [Fixed(name="b", source="mcp:x"), Fixed(name="d", source="mcp:x")]) == []
+
+
+@pytest.mark.parametrize("name", ["shop_search", "shop.search", "cp__plan", "no name"])
+def test_a_source_cannot_take_or_imitate_the_name_of_a_tool_and_its_other_tools_are_there(name: str) -> None:
+    registry = Registry()
+    registry.extend([Fixed(name="shop.search")])
+
+    left_out = registry.replace("mcp:x", [Fixed(name=name, source="mcp:x"), Fixed(name="d", source="mcp:x")])
+
+    assert names(registry) == ["d", "shop.search"]
+    (sentence,) = left_out
+    assert f"{name!r}" in sentence
 
 
 def test_yaml_overrides_decorated_functions_and_declares_plain_ones(

@@ -1,7 +1,6 @@
 """Tools of MCP servers: configured in `mcp.json`, spoken to through the official SDK (docs/decisions.md, D25 to D27).
 
     toolbox = await connect_mcp(path, on_change=registry.replace)
-    registry.extend(toolbox.tools())
     …
     await toolbox.aclose()
 
@@ -25,9 +24,10 @@ async def connect_mcp(
     """Connect to every server of the file and return their tools; an empty toolbox when `path` is None.
 
     Must be awaited in the event loop that will call the tools. A server that cannot be reached is logged and tried
-    again in the background; when it comes (back) with tools that differ, `on_change(source, tools)` is called in the
-    loop with all its tools, where `source` is their definitions' (`mcp:<server>`). Raises `Misconfigured` when the
-    file is wrong, or a server marked `"planq": {"required": true}` cannot be reached or offers an unusable tool.
+    again in the background. Whenever a server lists tools that differ, `on_change(source, tools)` is called in the
+    loop with all its tools, where `source` is their definitions' (`mcp:<server>`). A tool that cannot be offered is
+    left out, and named by `McpToolbox.left_out`. Raises `Misconfigured` when the file is wrong, or a server marked
+    `"planq": {"required": true}` cannot be reached.
     """
     servers = read_mcp_file(path) if path is not None else []
     toolbox = McpToolbox(servers, on_change, egress)

@@ -30,6 +30,7 @@ from planq.worker.tools.declare import faults_of
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile("(?i)key|token|secret|pass|auth|cred|cookie|session")
 _LONG = 16
+_PREFIX_CHARS = 64
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp"})
 
 
@@ -40,6 +41,7 @@ class PlanqOptions(BaseModel):
     `longest_seconds`: of those calls that report progress, whose `timeout_seconds` run anew from each report.
     `away_seconds`: how long a call that could not be sent waits for the server to come back, and at most half of its
     time.
+    `max_answer_bytes`: of one answer of the server; a larger one fails its call.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
     `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
     `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
@@ -52,6 +54,7 @@ class PlanqOptions(BaseModel):
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     longest_seconds: float | None = Field(default=None, gt=0, le=MAX_LONGEST_SECONDS)
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
+    max_answer_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
     away_seconds: float = Field(default=10.0, ge=0, le=MAX_TIMEOUT_SECONDS)
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
     repeatable: list[str] = Field(default_factory=list)
@@ -112,7 +115,22 @@ def read_mcp_file(path: Path, environment: Mapping[str, str] | None = None) -> l
         raise Misconfigured(f'{path}: expected {{"mcpServers": {{"name": {{…}}}}}}')
     variables = os.environ if environment is None else environment
     servers = [_server(path, name, entry, variables) for name, entry in entries.items()]
-    return [server for server in servers if not server.disabled]
+    used = [server for server in servers if not server.disabled]
+    named: dict[str, str] = {}
+    for server in used:
+        other = named.setdefault(name_prefix(server.name), server.name)
+        if other != server.name:
+            raise Misconfigured(
+                f"{path}: the names of the servers {other!r} and {server.name!r} differ only in characters that "
+                "names of tools cannot hold; rename one of them"
+            )
+    return used
+
+
+def name_prefix(server: str) -> str:
+    """Return how the registry names of a server's tools begin."""
+    folded = re.sub(r"[^A-Za-z0-9_]", "_", server)
+    return f"{folded if folded[:1].isalpha() else f'mcp_{folded}'}"[:_PREFIX_CHARS] + "_"
 
 
 def _server(path: Path, name: str, entry: Any, variables: Mapping[str, str]) -> McpServer:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ from planq.worker.tools.errors import ToolError, quoted
 from planq.worker.tools.mcp.asking import Need, Resumption
 from planq.worker.tools.mcp.config import McpServer
 from planq.worker.tools.mcp.failures import call_failure, has_forgotten, is_connection_lost
+from planq.worker.tools.mcp.listing import MAX_PAGES, MAX_TOOLS, Listing
+from planq.worker.tools.mcp.reading import Reading
 from planq.worker.tools.mcp.transport import call_headers, http_refusal, open_transport
 
 _log = logging.getLogger("planq.tools")
@@ -49,7 +51,6 @@ _STEADY_SECONDS = 30.0
 _QUIET_SECONDS = 1.0
 """A call asks for a new connection no sooner than this after one failed, so that many calls make one attempt."""
 
-_MAX_PAGES = 100
 _CLOSE_SECONDS = 8.0
 """The SDK gives a stdio server up to 6.5 s to end before it is killed and given up."""
 
@@ -63,8 +64,6 @@ _HEARD_ANEW_SECONDS = 5.0
 """The pause before a server is asked again to say when its tools change, where that has ended."""
 
 _ENDED = "the connection ended"
-
-Listed = Sequence[Mapping[str, Any]]
 
 SaysInTheMiddle = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """The answer to what a server asks while a call runs; raises `AskingPerson` where a person has to be asked first."""
@@ -84,9 +83,9 @@ class _PendingCall:
 
 
 class ServerConnection:
-    """The connection to one server; `on_tools` gets the JSON form of its tools after each connecting."""
+    """The connection to one server; `on_tools` gets the tools that it lists after each connecting."""
 
-    def __init__(self, server: McpServer, on_tools: Callable[[Listed], None], egress: Egress) -> None:
+    def __init__(self, server: McpServer, on_tools: Callable[[Listing], None], egress: Egress) -> None:
         self.server = server
         self._egress = egress
         self.problem = "it was never connected"
@@ -233,7 +232,7 @@ class ServerConnection:
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH:
                 raise
-        await _list_tools(client)  # what the SDK knows of the tool's headers is stale
+        await client.list_tools()  # what the SDK knows of the tool's headers is stale
         return await send()
 
     def _need(self, tool: str, result: types.InputRequiredResult) -> Need:
@@ -336,13 +335,15 @@ class ServerConnection:
         self._changed.clear()
         try:
             async with asyncio.timeout(self.server.planq.connect_timeout_seconds) as limit:
-                async with self._new_client() as client:
+                reading = Reading(self.server)
+                async with self._new_client(reading) as client:
                     client.session.validate_tool_result = _left_to_the_engine  # type: ignore[method-assign]
-                    listed = await _list_tools(client)
+                    reading.version = client.protocol_version
+                    listing = await _list_tools(client, reading)
                     limit.reschedule(None)
                     connected_at = loop.time()
-                    self._announce(client, listed)
-                    await self._until_lost(client)
+                    self._announce(client, listing)
+                    await self._until_lost(client, reading)
                     self._client = None  # it may have been lost before it was announced
                     limit.reschedule(loop.time() + _CLOSE_SECONDS)
         except Exception as error:
@@ -356,10 +357,10 @@ class ServerConnection:
         _log.warning("mcp_server_lost", extra={"server": self.server.name, "reason": reason})
         if connected_at is None:
             self._failed_at = loop.time()
-            self._attempted.set()
+        self._attempted.set()
         return connected_at is None or loop.time() - connected_at < _STEADY_SECONDS
 
-    async def _until_lost(self, client: Client) -> None:
+    async def _until_lost(self, client: Client, reading: Reading) -> None:
         """Return when the connection has ended; until then list the tools anew as often as they change."""
         hearing = asyncio.create_task(self._hear_of_changes(client))
         try:
@@ -369,9 +370,9 @@ class ServerConnection:
                     return
                 self._changed.clear()
                 async with asyncio.timeout(self.server.planq.connect_timeout_seconds):
-                    listed = await _list_tools(client)
-                _log.info("mcp_tools_changed", extra={"server": self.server.name, "tools": len(listed)})
-                self._on_tools(listed)
+                    listing = await _list_tools(client, reading)
+                _log.info("mcp_tools_changed", extra={"server": self.server.name, "tools": len(listing.tools)})
+                self._on_tools(listing)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._lost.wait(), _LISTED_ANEW_SECONDS)
         finally:
@@ -396,23 +397,23 @@ class ServerConnection:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
 
-    def _new_client(self) -> Client:
+    def _new_client(self, reading: Reading) -> Client:
         return Client(
-            open_transport(self.server, self._lose, self._egress),
+            open_transport(self.server, reading, self._lose, self._egress),
             cache=None,
             elicitation_callback=self._elicited,
             message_handler=self._noticed,
             client_info=types.Implementation(name="planq", version="1"),
         )
 
-    def _announce(self, client: Client, listed: Listed) -> None:
+    def _announce(self, client: Client, listing: Listing) -> None:
         self._client = client
         self.problem = _ENDED
         _log.info(
             "mcp_server_connected",
-            extra={"server": self.server.name, "tools": len(listed), "protocol": client.protocol_version},
+            extra={"server": self.server.name, "tools": len(listing.tools), "protocol": client.protocol_version},
         )
-        self._on_tools(listed)
+        self._on_tools(listing)
         self._attempted.set()
 
 
@@ -439,16 +440,24 @@ async def _left_to_the_engine(name: str, result: types.CallToolResult) -> None:
     """
 
 
-async def _list_tools(client: Client) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = []
+async def _list_tools(client: Client, reading: Reading) -> Listing:
+    """Return the tools that the server lists now, page after page; a list without an end is cut."""
+    listing = reading.listing = Listing(reading.server.source)
     cursor: str | None = None
-    for _ in range(_MAX_PAGES):
+    seen: set[str | None] = {None}
+    while True:
         page = await client.list_tools(cursor=cursor)
-        listed.extend(_as_listed(tool) for tool in page.tools)
+        for tool in page.tools:
+            listing.add(_as_listed(tool))
         cursor = page.next_cursor
         if cursor is None:
-            break
-    return listed
+            return listing
+        if cursor in seen or len(seen) >= MAX_PAGES or len(listing.tools) >= MAX_TOOLS:
+            listing.left_out.insert(
+                0, f"{listing.source}: its list of tools does not end; {len(seen)} pages of it were read"
+            )
+            return listing
+        seen.add(cursor)
 
 
 def _as_listed(tool: types.Tool) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from planq.shared.domain.errors import InvalidOutput
@@ -16,10 +18,9 @@ from planq.shared.domain.results.media import media_type_of
 from planq.shared.domain.results.texts import tool_outcome
 from planq.shared.domain.schema.schemas import rebase
 from planq.shared.domain.tools.definition import ToolDefinition, default_retries
-from planq.shared.domain.tools.names import to_registry
 from planq.shared.domain.tools.scoping import unscoped_schema
 from planq.worker.tools.errors import ToolError
-from planq.worker.tools.mcp.config import McpServer
+from planq.worker.tools.mcp.config import McpServer, name_prefix
 
 _NAME_CHARS = 128
 
@@ -40,10 +41,28 @@ UNDECLARED_OUTPUT_SCHEMA: dict[str, Any] = {
 
 def registry_name(server: str, tool: str) -> str:
     """Return `server_tool` (docs/decisions.md, D24), with every character that a tool name cannot hold as `_`."""
-    name = re.sub(r"[^A-Za-z0-9_]", "_", to_registry(f"{server}_{tool}"))
-    if not name[:1].isalpha():
-        name = f"mcp_{name}"
-    return name[:_NAME_CHARS]
+    return (name_prefix(server) + re.sub(r"[^A-Za-z0-9_]", "_", tool))[:_NAME_CHARS]
+
+
+def registry_names(server: str, tools: Collection[str], servers: Collection[str]) -> dict[str, str]:
+    """Return the registry name of each of a server's tools, so that no two tools of any server share one.
+
+    A name belongs to the server of `servers` with the longest prefix that it begins with. A tool whose plain name
+    belongs to another server, or to another tool of its own, gets eight digits of its name's hash after the prefix.
+    So the name of a tool depends on the configuration and on its own server, and never on what others list.
+    """
+    prefix = name_prefix(server)
+    longer = [one for one in map(name_prefix, servers) if one.startswith(prefix) and one != prefix]
+    plain = {tool: registry_name(server, tool) for tool in tools}
+    shared = Counter(plain.values())
+    names = {}
+    for tool, name in plain.items():
+        is_own = shared[name] == 1 or name == prefix + tool
+        if not is_own or name.startswith(tuple(longer)):
+            digits = sha256(tool.encode("utf-8", "replace")).hexdigest()[:8]
+            name = f"{prefix}{digits}_{name.removeprefix(prefix)}"[:_NAME_CHARS]
+        names[tool] = name
+    return names
 
 
 def effect_of(annotations: Mapping[str, Any] | None) -> Effect:
@@ -54,13 +73,13 @@ def effect_of(annotations: Mapping[str, Any] | None) -> Effect:
     return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else Effect.UNSAFE
 
 
-def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinition:
-    """Return the definition of a tool in the JSON form of `tools/list`."""
+def definition_of(server: McpServer, listed: Mapping[str, Any], name: str) -> ToolDefinition:
+    """Return the definition of a tool in the JSON form of `tools/list`, under its registry name."""
     effect = effect_of(listed.get("annotations"))
     declared = listed.get("outputSchema")
     scoped, prices = server.planq.user_scoped, server.planq.prices_usd
     return ToolDefinition(
-        name=registry_name(server.name, listed["name"]),
+        name=name,
         description=listed.get("description") or listed.get("title") or "",
         input_schema=unscoped_schema(listed["inputSchema"], scoped) if scoped else listed["inputSchema"],
         output_schema=UNDECLARED_OUTPUT_SCHEMA if declared is None else output_schema_of(declared),

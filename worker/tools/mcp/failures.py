@@ -21,6 +21,7 @@ from planq.shared.domain.errors import (
     capped,
 )
 from planq.worker.tools.errors import MAX_QUOTE_CHARS, from_status, quoted
+from planq.worker.tools.mcp.reading import TOO_MUCH
 from planq.worker.tools.mcp.transport import NOT_SENT
 
 _SESSION_ENDED = "Session terminated"
@@ -32,6 +33,7 @@ _STATE_REFUSED = "invalid_request_state"
 _CLOSED = "Connection closed"
 _LEFT = "Client must be used within an async context manager"
 _STREAM_ENDED = "SSE stream"
+_SDK_LIMIT = "byte limit"
 
 
 def is_connection_lost(error: Exception) -> bool:
@@ -76,6 +78,8 @@ def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> Execut
     message = f"{what}: {capped(error.message, MAX_QUOTE_CHARS)}"
     if error.code == types.REQUEST_TIMEOUT:
         return TimedOut(message)
+    if error.code == types.PARSE_ERROR or TOO_MUCH in error.message or _SDK_LIMIT in error.message:
+        return InvalidOutput(message)  # the call was made, and its answer cannot be read
     if error.code == types.CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED):
         return Transient(message)
     if refusal and error.code == types.INTERNAL_ERROR:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.errors import Misconfigured, capped
 from planq.shared.domain.results.artifacts import build_tool_response, provenance
+from planq.shared.domain.schema.schemas import MAX_DEPTH, is_deeper_than
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import scope_headers
 from planq.shared.domain.values.backoff import pause_after
@@ -21,7 +22,8 @@ from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.asking import Conversation, Need, Resumption
 from planq.worker.tools.mcp.config import McpServer
-from planq.worker.tools.mcp.definitions import answer_of, definition_of
+from planq.worker.tools.mcp.definitions import answer_of, definition_of, registry_names
+from planq.worker.tools.mcp.listing import Listing, place_of
 from planq.worker.tools.registry import check_definition
 
 if TYPE_CHECKING:
@@ -35,8 +37,16 @@ _MOST_LEGS = 12
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
-OnChange = Callable[[str, Sequence[Tool]], None]
-"""`(source, tools)`: the tools of this source are now exactly these; `Registry.replace` is one."""
+OnChange = Callable[[str, Sequence[Tool]], Sequence[str]]
+"""`(source, tools)`: the tools of this source are now exactly these; returns why some are left out.
+
+`Registry.replace` is one.
+"""
+
+MAX_NAMED = 20
+"""Maximum number of tools of one server that are named as left out."""
+
+MAX_SENTENCE_CHARS = 500
 
 
 class McpTool:
@@ -47,7 +57,7 @@ class McpTool:
         self._tool: str = listed["name"]
         self._declared: Mapping[str, Any] | None = listed.get("outputSchema")
         self._definition = definition
-        self.place = f"{definition.source} (tool {self._tool!r})"
+        self.place = place_of(definition.source, self._tool)
 
     @property
     def definition(self) -> ToolDefinition:
@@ -118,12 +128,14 @@ class McpToolbox:
         self._on_change = on_change
         self._egress = egress or Egress()
         self._connections: list[ServerConnection] = []
-        self._tools: dict[str, list[Tool]] = {}
-        self._refused: dict[str, str] = {}
+        self._tools: dict[str, Sequence[Tool]] = {}
+        self._names = [server.name for server in servers]
+        self._faults: dict[str, Sequence[str]] = {}
+        self._left_out: dict[str, Sequence[str]] = {}
         self._is_open = False
 
     async def open(self) -> None:
-        """Connect to all servers at once; raises `Misconfigured` for a required one that gives no usable tools."""
+        """Connect to all servers at once; raises `Misconfigured` for a required one that cannot be reached."""
         if not self._servers:
             return
         from planq.worker.tools.mcp.connection import ServerConnection
@@ -151,59 +163,77 @@ class McpToolbox:
             if one.server.planq.required and not one.is_connected
         ]
 
+    def left_out(self) -> list[str]:
+        """Return a sentence for each tool of a server that is not offered; callable from any thread."""
+        return [sentence for sentences in list(self._left_out.values()) for sentence in sentences]
+
     async def aclose(self) -> None:
         """Close all connections and end the stdio servers."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
     def _connection(self, kind: type[ServerConnection], server: McpServer) -> ServerConnection:
-        def on_tools(listed: Sequence[Mapping[str, Any]]) -> None:
-            self._take(connection, listed)
+        def on_tools(listing: Listing) -> None:
+            self._take(connection, listing)
 
         connection = kind(server, on_tools, self._egress)
         return connection
 
     def _check_required(self, connection: ServerConnection, is_connected: bool) -> None:
         server = connection.server
-        refused = self._refused.get(server.source)
-        if not server.planq.required or (is_connected and refused is None):
-            return
-        raise Misconfigured(
-            f"MCP server {server.name!r} is required: {refused or connection.problem}; "
-            'start it, correct its entry in mcp.json, or remove "required"'
-        )
+        if server.planq.required and not is_connected:
+            raise Misconfigured(
+                f"MCP server {server.name!r} is required: {connection.problem}; "
+                'start it, correct its entry in mcp.json, or remove "required"'
+            )
 
-    def _take(self, connection: ServerConnection, listed: Sequence[Mapping[str, Any]]) -> None:
+    def _take(self, connection: ServerConnection, listing: Listing) -> None:
         """Replace the tools of a server by what it lists now; unusable ones are logged and left out."""
-        server = connection.server
-        tools: dict[str, Tool] = {}
-        for entry in listed:
-            if entry.get("taskSupport") == "required":
-                reason = (
-                    f"tool {entry['name']!r} can only be called as a task of its server, which planq cannot do yet"
-                )
-                _log.warning("mcp_tool_refused", extra={"server": server.name, "reason": reason})
-                continue
-            try:
-                tool = McpTool(connection, entry, definition_of(server, entry))
-                check_definition(tool.definition, tool.place, is_trusted=False)
-                _refuse_double(tools, tool)
-            except (Misconfigured, ValidationError) as error:
-                problem = faults_of(error) if isinstance(error, ValidationError) else error.message
-                self._refused[server.source] = problem
-                _log.warning("mcp_tool_refused", extra={"server": server.name, "reason": problem})
-                continue
-            tools[tool.definition.name] = tool
-        before = {tool.definition.name: tool.definition for tool in self._tools.get(server.source, ())}
-        if self._is_open and before == {name: tool.definition for name, tool in tools.items()}:
+        source = connection.server.source
+        tools, faults = offered_tools(connection, listing, self._names)
+        before = [tool.definition for tool in self._tools.get(source, ())]
+        now = [tool.definition for tool in tools]
+        if self._is_open and before == now and faults == self._faults.get(source):
             return
-        self._tools[server.source] = list(tools.values())
-        if self._is_open and self._on_change is not None:
-            try:
-                self._on_change(server.source, self._tools[server.source])
-            except Misconfigured as error:
-                _log.warning("mcp_tools_refused", extra={"server": server.name, "reason": error.message})
+        self._tools[source], self._faults[source] = tools, faults
+        refused = [] if self._on_change is None else self._on_change(source, tools)
+        self._note(connection.server, [*faults, *refused])
+
+    def _note(self, server: McpServer, left_out: Sequence[str]) -> None:
+        """Log which tools of a server are left out, and keep the sentences for operators."""
+        shown = [capped(sentence, MAX_SENTENCE_CHARS) for sentence in left_out[:MAX_NAMED]]
+        if more := len(left_out) - len(shown):
+            shown.append(f"{server.source}: {more} more tools are left out")
+        for sentence in shown:
+            _log.warning("mcp_tool_refused", extra={"server": server.name, "reason": sentence})
+        self._left_out[server.source] = shown
 
 
-def _refuse_double(tools: Mapping[str, Tool], tool: McpTool) -> None:
-    if tool.definition.name in tools:
-        raise Misconfigured(f"{tool.place}: another tool of this server is also called {tool.definition.name!r}")
+def offered_tools(
+    connection: ServerConnection, listing: Listing, servers: Collection[str]
+) -> tuple[Sequence[McpTool], Sequence[str]]:
+    """Return the tools of a listing that can be offered beside those of `servers`, and a sentence for each other."""
+    names = registry_names(connection.server.name, [one["name"] for one in listing.tools], servers)
+    tools, faults = [], list(listing.left_out)
+    for entry in listing.tools:
+        try:
+            tools.append(_tool_of(connection, entry, names[entry["name"]]))
+        except Misconfigured as error:
+            faults.append(error.message)
+    return tools, faults
+
+
+def _tool_of(connection: ServerConnection, entry: Mapping[str, Any], name: str) -> McpTool:
+    """Return a listed tool under its registry name; raises `Misconfigured` for one that cannot be offered."""
+    server = connection.server
+    place = place_of(server.source, entry["name"])
+    if entry.get("taskSupport") == "required":
+        raise Misconfigured(f"{place}: it can only be called as a task of its server, which planq cannot do yet")
+    for schema in (entry["inputSchema"], entry.get("outputSchema")):
+        if schema is not None and is_deeper_than(schema, MAX_DEPTH):
+            raise Misconfigured(f"{place}: a schema is nested more than {MAX_DEPTH} levels deep")
+    try:
+        tool = McpTool(connection, entry, definition_of(server, entry, name))
+    except ValidationError as error:
+        raise Misconfigured(f"{place}: {faults_of(error)}") from error
+    check_definition(tool.definition, place, is_trusted=False)
+    return tool

@@ -5,24 +5,29 @@ Imported only when a server is configured.
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar
 from typing import Any
 
 import anyio
-from anyio.abc import ObjectReceiveStream
-from httpx2 import Request, Response, Timeout
-from mcp.client._transport import ReadStream, TransportStreams
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from httpx2 import AsyncByteStream, Request, Response, SSEError, Timeout
+from mcp.client._transport import ReadStream, TransportStreams, WriteStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from planq.worker.egress import AnswerBounds, Egress
 from planq.worker.tools.mcp.config import McpServer
+from planq.worker.tools.mcp.reading import Reading, too_many_bytes
+from planq.worker.tools.mcp.stdio import stdio_transport
+
+# It writes a traceback for each message that it cannot read; the call that fails names the reason.
+logging.getLogger("mcp.client.streamable_http").setLevel(logging.CRITICAL)
 
 http_refusal: ContextVar[deque[int] | None] = ContextVar("planq.mcp.http_refusal", default=None)
 """Where the last HTTP status of 400 or above that answered a call is noted for its caller.
@@ -34,45 +39,80 @@ The SDK reports all of them with one text, but runs each POST in a copy of its c
 call_headers: ContextVar[Mapping[str, str] | None] = ContextVar("planq.mcp.call_headers", default=None)
 """What a call says beside the server's own headers."""
 
-_MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of an answer that is no event stream, whose events the SDK bounds one by one."""
-
 NOT_SENT = 0
 """Noted in place of a status when no connection could be opened for a call."""
+
+_MAX_STREAM = 4
+"""Events that lead to one answer, and the answer, are at most this many times as large as an answer may be."""
+
+_GET_SECONDS = 1.0
+"""The least time between two GETs: a server chooses how soon the SDK connects again for its events."""
 
 
 @asynccontextmanager
 async def open_transport(
-    server: McpServer, ended: Callable[[], None], egress: Egress
+    server: McpServer, reading: Reading, ended: Callable[[], None], egress: Egress
 ) -> AsyncIterator[TransportStreams]:
     """Open the server's transport; `ended` is called when no message can come from it any more."""
-    async with _transport(server, egress) as (read, write):
-        yield _WatchedStream(read, ended), write
+    opened = stdio_transport(server, reading) if server.command is not None else _http(server, reading, egress)
+    async with opened as (read, write):
+        yield _WatchedStream(read, reading, ended), _NotedStream(write, reading)
 
 
 @asynccontextmanager
-async def _transport(server: McpServer, egress: Egress) -> AsyncIterator[TransportStreams]:
-    if server.command is not None:
-        async with _stdio(server) as streams:
-            yield streams
-        return
+async def _http(server: McpServer, reading: Reading, egress: Egress) -> AsyncIterator[TransportStreams]:
     assert server.url is not None
     # A call's own limit is the step's timeout; this one only has to be longer.
     longest = MAX_TIMEOUT_SECONDS + 30.0
-    bounds, timeout = AnswerBounds(_MAX_ANSWER_BYTES, longest, open_streams=True), Timeout(30.0, read=longest)
-    hooks: dict[str, list[Callable[..., Any]]] = {"request": [_add_headers], "response": [_note_refusal]}
+    bounds = AnswerBounds(reading.most, longest, open_streams=True)
+    timeout = Timeout(30.0, read=longest)
+    next_get = 0.0
+
+    async def wait_before_get(request: Request) -> None:
+        nonlocal next_get
+        if request.method == "GET":
+            now = asyncio.get_running_loop().time()
+            at = max(now, next_get)
+            next_get = at + _GET_SECONDS
+            await asyncio.sleep(at - now)
+
+    async def bound(response: Response) -> None:
+        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _EventStream(response, reading)
+
+    hooks: dict[str, list[Callable[..., Any]]] = {
+        "request": [_add_headers, wait_before_get],
+        "response": [_note_refusal, bound],
+    }
     async with (
         egress.trusted(bounds, timeout, headers=server.headers, event_hooks=hooks, not_sent=_note_unsent) as client,
-        streamable_http_client(server.url, http_client=client) as streams,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=reading.most) as streams,
     ):
         yield streams
 
 
-def _stdio(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
-    assert server.command is not None
-    parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
-    # Not `sys.stderr`: Celery puts a logger in its place, which is no file that a child process could write to.
-    return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+class _EventStream(AsyncByteStream):
+    """The body of an event stream, bounded in its length, or in its pace where it has no end."""
+
+    def __init__(self, response: Response, reading: Reading) -> None:
+        self._inner = response.stream
+        self._reading = reading
+        self._is_open = response.request.method == "GET"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._inner, AsyncByteStream)
+        size, most = 0, _MAX_STREAM * self._reading.most
+        async for chunk in self._inner:
+            size += len(chunk)
+            if self._is_open:
+                await self._reading.pace(len(chunk))
+            elif size > most:
+                raise SSEError(too_many_bytes(most))
+            yield chunk
+
+    async def aclose(self) -> None:
+        assert isinstance(self._inner, AsyncByteStream)
+        await self._inner.aclose()
 
 
 def _note_unsent(request: Request) -> None:
@@ -93,10 +133,13 @@ async def _note_refusal(response: Response) -> None:
 
 
 class _WatchedStream(ObjectReceiveStream[SessionMessage | Exception]):
-    """A read stream that reports its end; else the stream that it wraps."""
+    """A read stream that reports its end, and drops answers that were not asked for; else the one that it wraps."""
 
-    def __init__(self, inner: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
+    def __init__(
+        self, inner: ReadStream[SessionMessage | Exception], reading: Reading, ended: Callable[[], None]
+    ) -> None:
         self._inner = inner
+        self._reading = reading
         self._ended = ended
 
     @property
@@ -107,10 +150,28 @@ class _WatchedStream(ObjectReceiveStream[SessionMessage | Exception]):
 
     async def receive(self) -> SessionMessage | Exception:
         try:
-            return await self._inner.receive()
+            while True:
+                item = await self._inner.receive()
+                if await self._reading.received(item):
+                    return item
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._ended()
             raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _NotedStream(ObjectSendStream[SessionMessage]):
+    """A write stream that takes note of what is asked."""
+
+    def __init__(self, inner: WriteStream[SessionMessage], reading: Reading) -> None:
+        self._inner = inner
+        self._reading = reading
+
+    async def send(self, item: SessionMessage) -> None:
+        self._reading.sent(item.message)
+        await self._inner.send(item)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

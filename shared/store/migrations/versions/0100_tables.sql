@@ -74,6 +74,7 @@ CREATE TABLE workers (
     late_outcomes BIGINT DEFAULT 0 NOT NULL,
     counts JSON,
     missing TEXT[],
+    left_out TEXT[],
     process TEXT,
     lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
     only_priority TEXT,

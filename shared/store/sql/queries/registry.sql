@@ -4,10 +4,11 @@
 -- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
 WITH worker AS (
     INSERT INTO workers (id, name, lanes, planners, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
-                         only_priority)
+                         only_priority, left_out)
     VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
-            %(lease_seconds)s, %(has_processes)s, %(only_priority)s)
-    ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now()
+            %(lease_seconds)s, %(has_processes)s, %(only_priority)s,
+            %(left_out)s)
+    ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now(), left_out = excluded.left_out
 ), offered AS (
     SELECT * FROM json_to_recordset(%(tools)s) AS t (name text, digest text, version text)
 ), gone AS (
@@ -40,7 +41,7 @@ WHERE id = %(id)s RETURNING id
 -- name: live_workers
 -- The workers whose lease is alive.
 SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
-       counts, missing, only_priority
+       counts, missing, left_out, only_priority
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
 
