@@ -1,56 +1,10 @@
-"""Every error that planq raises on purpose.
+"""Every error that planq raises on purpose; docs/errors.md lists them all.
 
     PlanqError
-    ├── RequestRefused            the caller must change the request (HTTP 4xx)
-    │   ├── InvalidRequest        invalid_request       422
-    │   ├── PlanInvalid           plan_invalid          422, carries every defect found
-    │   ├── Unauthorized          unauthorized          401
-    │   ├── TenantRequired        tenant_required       400, a message names no tenant
-    │   ├── ForeignTenant         foreign_tenant        403, a message names another tenant than its key's
-    │   ├── NotAsked              not_asked             403, somebody else is to answer the question
-    │   ├── NotFound              not_found             404
-    │   ├── Conflict              conflict              409
-    │   ├── Erased                erased                410
-    │   └── TooLarge              too_large             413
-    ├── ExecutionFailed           a step or a stage ended without its result
-    │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
-    │   │   └── Unreached         unreached             nothing was sent to the other side
-    │   ├── RateLimited           rate_limited          retryable, may carry `retry_after`
-    │   │   └── HostBusy          host_busy             no place among a tenant's requests to a host
-    │   ├── TimedOut              timeout               retryable: one call of a tool or a model
-    │   │   ├── FirstTokenTimedOut first_token_timeout  retryable
-    │   │   ├── TooSlow           too_slow              a host sends a body too slowly
-    │   │   ├── QueueTimedOut     queue_timeout         no worker began the job in time
-    │   │   ├── PlanTimedOut      plan_timeout          the steps of the plan did not end in time
-    │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
-    │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
-    │   ├── WorkerLost            worker_lost           retryable
-    │   ├── Froze                 froze                 the attempt held up its whole process
-    │   ├── JobDeleted            job_deleted           retryable
-    │   ├── OwnershipLost         ownership_lost        retryable: the attempt may not act any more
-    │   ├── InvalidArguments      invalid_arguments     the arguments break the input schema (422 of a request)
-    │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
-    │   ├── AuthFailed            auth                  a credential was refused
-    │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
-    │   ├── TooManyQuestions      too_many_questions    the tenant has as many open questions as it may
-    │   ├── StorageFull           storage_full          the tenant keeps as many bytes as it may
-    │   ├── UnknownTool           unknown_tool          no worker offers the tool
-    │   ├── UnknownAgent          unknown_agent         there is no such agent (any more)
-    │   ├── DepthExceeded         depth_exceeded        a child job would be nested too deeply
-    │   ├── BudgetExceeded        budget_exceeded       the tree of jobs has used up what it may
-    │   ├── ToolFailed            tool_error            the tool itself says that it failed
-    │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
-    │   ├── ContextExceeded       context_exceeded      what the model is sent is longer than it can read
-    │   ├── Aborted               aborted             cut off because its job had ended, or a person aborted it
-    │   ├── Cancelled             cancelled             cut off because its job had ended, or a person cancelled it
-    │   ├── AnswerDeclined        declined              a person declined what the step asked
-    │   ├── OutcomeUnknown        outcome_unknown       an unsafe call may or may not have happened
-    │   └── InternalFault         internal              a defect of planq or of a tool's code
-    ├── Unavailable               try again later (HTTP 503)
-    │   ├── DatabaseUnavailable   database_unavailable
-    │   ├── BrokerUnavailable     broker_unavailable
-    │   └── StorageUnavailable    storage_unavailable   where large outputs lie
-    └── Misconfigured             misconfigured         the process refuses to start, and says where
+    ├── RequestRefused    the caller must change the request (HTTP 4xx)
+    ├── ExecutionFailed   a step or a stage ended without its result
+    ├── Unavailable       try again later (HTTP 503)
+    └── Misconfigured     the process refuses to start, and says where
 
 `code` is stable and part of the API; `retryable` is for `retry.py`. Who puts others' text into a message caps it.
 """
@@ -234,6 +188,15 @@ class Unreached(Transient):
     """
 
     code = "unreached"
+
+
+class UnreadableReply(Transient):
+    """A model's reply is empty, breaks off in order, or reports an error of the provider in the place of its end.
+
+    To do: read the provider's words in the message; the stage is asked a few times, not for as long as an outage.
+    """
+
+    code = "unreadable_reply"
 
 
 class RateLimited(ExecutionFailed):

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from planq.shared.domain.errors import ExecutionFailed, FirstTokenTimedOut, InvalidOutput, TimedOut, Transient
+from planq.shared.domain.errors import (
+    ExecutionFailed,
+    FirstTokenTimedOut,
+    InvalidOutput,
+    TimedOut,
+    Transient,
+    UnreadableReply,
+)
 from planq.shared.domain.models.circuit import Circuit
 
 _KEPT = 10_000
@@ -21,10 +28,6 @@ _AWAY = (Transient, TimedOut, FirstTokenTimedOut)
 
 class CircuitOpen(Transient):
     """Several jobs have found the model away, and this call was not sent; the message begins with what they found."""
-
-
-class UnreadableReply(Transient):
-    """The provider has answered, and its reply is not of its form, or breaks off in order: another may be whole."""
 
 
 @dataclass(slots=True)

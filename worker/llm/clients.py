@@ -33,6 +33,7 @@ from planq.shared.domain.models.names import ModelName, Provider
 from planq.worker.egress import Egress
 from planq.worker.llm.http_client import model_client
 from planq.worker.llm.identity_cache import IdentityCache
+from planq.worker.llm.replies import tolerant
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _remembering(make: MakeModel) -> MakeModel:
     """
 
     def made(name: str, adaptations: frozenset[Adaptation]) -> Model:
-        model = make(name, adaptations)
+        model = tolerant(make(name, adaptations))
         customized = IdentityCache(model.customize_request_parameters)
 
         def customize(model_request_parameters: ModelRequestParameters) -> ModelRequestParameters:

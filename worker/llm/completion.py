@@ -21,7 +21,7 @@ NO_COST = Decimal(0)
 class Completion:
     """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
-    `state` is that of `ModelReply`.
+    `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none.
     """
 
     text: str = ""
@@ -31,6 +31,7 @@ class Completion:
     cost_usd: Decimal | None = None
     finish_reason: str | None = None
     state: Any = None
+    thoughts: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold."""
@@ -41,6 +42,8 @@ class Completion:
         ]
         usage = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         form = {"text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason, "usage": usage}
+        if self.thoughts:
+            form["thoughts"] = self.thoughts
         return form if self.state is None else {**form, "state": self.state}
 
     @classmethod
@@ -60,6 +63,7 @@ class Completion:
             cost_usd=cost_usd,
             finish_reason=None if finish_reason is None else str(finish_reason),
             state=stored.get("state"),
+            thoughts=str(stored.get("thoughts", "")),
         )
 
 

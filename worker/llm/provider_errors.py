@@ -6,7 +6,7 @@ each. The first row that fits wins, so the more specific classes stand above the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from httpx2 import HTTPError, TimeoutException
@@ -23,10 +23,11 @@ from planq.shared.domain.errors import (
     RateLimited,
     TimedOut,
     Transient,
+    UnreadableReply,
 )
 from planq.shared.domain.redact import pattern_of, redacted
 from planq.worker.egress import BodyDamaged, BodyRefused
-from planq.worker.llm.circuits import UnreadableReply
+from planq.worker.llm.reading.faults import fault_in
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,
@@ -116,13 +117,21 @@ _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
 )
 
 
+def _words(error: Exception) -> str:
+    """Return what an error says, with the provider's own words where the SDK has left them out."""
+    detail = str(error) or type(error).__name__
+    body = getattr(error, "body", None)
+    fault = fault_in({"error": body}, has_choice=True) if isinstance(body, (str, Mapping)) else None
+    return detail if fault is None or fault.message in detail else f"{detail}: {fault.message}"
+
+
 def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     """Return our error for `error`, one of `FOREIGN`.
 
     Its message is stored and shown, and servers are known to repeat a refused key: `secret` (the API key) is taken
     out of it, and so are credentials and queries of addresses.
     """
-    detail = str(error) or type(error).__name__
+    detail = _words(error)
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error
         if isinstance(cause, BodyDamaged):
@@ -135,7 +144,8 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     if secret:
         detail = pattern_of([secret]).sub("[API key]", detail)
     detail = redacted("".join(char if char.isprintable() else " " for char in detail))
-    if isinstance(error, foreign.ModelRequestRejectedError) and any(words in detail.lower() for words in _TOO_LONG):
+    is_vague = isinstance(error, foreign.ModelRequestRejectedError) or type(error) is foreign.ModelAPIError
+    if is_vague and any(words in detail.lower() for words in _TOO_LONG):
         return ContextExceeded(f"{_NO_ROOM}: {detail}")
     for category, meaning, ours in _TABLE:
         if isinstance(error, category):

@@ -5,47 +5,28 @@ Importing this module loads an SDK; only the gateway does so, at the first call 
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Any
+from dataclasses import dataclass
 
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
-from pydantic_ai.messages import (
-    ModelResponse,
-    ModelResponseStreamEvent,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ToolCallPart,
-    ToolCallPartDelta,
-)
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings as WireSettings
 
 from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
-from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.domain.models.names import ModelName, Provider
-from planq.shared.domain.plan.interpret import decoded
 from planq.shared.domain.redact import pattern_of, redacted
 from planq.worker.llm.adapting import KnownAdaptations
-from planq.worker.llm.circuits import UnreadableReply
 from planq.worker.llm.clients import Models
 from planq.worker.llm.completion import BrokenTryUsage, Completion
 from planq.worker.llm.constrained import RefusedSchemas, constrained, is_about_parameter, refuses_schema
 from planq.worker.llm.http_client import closing_replies
 from planq.worker.llm.live import LiveCall
-from planq.worker.llm.messages import state_of
 from planq.worker.llm.provider_errors import FOREIGN, translated
+from planq.worker.llm.replies import LiveReader, check_is_whole, completion_of, partial_of
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.settings import ModelSettings
 from planq.worker.llm.wire import Wire, wire_of
-from planq.worker.llm.wire_names import WireNames
 
 _log = logging.getLogger("planq.llm")
 
@@ -155,20 +136,23 @@ class Providers:
             model_request_parameters=wire.parameters,
             instrument=False,
         )
+        shown = None if live is None else LiveReader(live, wire.names)
         async with closing_replies(), opened as stream:
             try:
                 async for event in stream:
-                    if live is not None:
-                        _tell(live, event, wire.names)
+                    if shown is not None:
+                        shown.take(event)
                 response = stream.get()
-                _check_is_whole(response)
+                check_is_whole(response)
             except BaseException:
                 broken = stream.get()
                 spent.broke_off(completion_of(broken), partial_of(broken, wire.request))
                 raise
         if response.usage.unmeasured_requests:
             _log.warning("model_told_no_usage", extra={"model": model.model_name})
-        return _reply_of(response, wire)
+        if shown is not None:
+            shown.end()
+        return completion_of(response, wire.names, wire.request)
 
     async def _ask_whole(
         self, model: Model, wire: Wire, _spent: BrokenTryUsage, _live: LiveCall | None
@@ -180,7 +164,8 @@ class Providers:
             model_request_parameters=wire.parameters,
             instrument=False,
         )
-        return _reply_of(response, wire)
+        check_is_whole(response)
+        return completion_of(response, wire.names, wire.request)
 
     def _wire(self, model: Model, name: ModelName, request: ModelRequest, active: frozenset[Adaptation]) -> Wire:
         """Put a request into the provider's terms; an answer schema may have to go into the instructions."""
@@ -211,116 +196,3 @@ class Providers:
         if temperature is not None:
             wire["temperature"] = temperature
         return wire
-
-
-def _tell(live: LiveCall, event: ModelResponseStreamEvent, names: WireNames) -> None:
-    """Hand a piece of a reply on to those who follow."""
-    if isinstance(event, PartDeltaEvent):
-        if isinstance(event.delta, TextPartDelta):
-            live.add(event.index, event.delta.content_delta)
-        elif isinstance(event.delta, ToolCallPartDelta) and isinstance(event.delta.args_delta, str):
-            live.add(event.index, event.delta.args_delta)
-    elif isinstance(event, PartStartEvent):
-        if isinstance(event.part, TextPart):
-            live.begin(event.index)
-            live.add(event.index, event.part.content)
-        elif isinstance(event.part, ToolCallPart):
-            live.begin(event.index, names.back(event.part.tool_name))
-            live.add(event.index, _argument_text(event.part.args))
-
-
-def _check_is_whole(response: ModelResponse) -> None:
-    """Raise `UnreadableReply` when the stream ended without the event that every provider ends a reply with."""
-    # pydantic-ai keeps a reason that it does not know among the details only.
-    reason = response.finish_reason or (response.provider_details or {}).get("finish_reason")
-    if response.state != "complete" or not reason:
-        raise UnreadableReply("the model's reply broke off: its stream ended without saying why it ended")
-
-
-def _reply_of(response: ModelResponse, wire: Wire) -> Completion:
-    """Return a whole reply, with the names of tools and properties as they were before they were put on the wire."""
-    completion = completion_of(response)
-    calls = [_own_call(call, wire.names) for call in completion.tool_calls]
-    return replace(completion, tool_calls=calls, state=state_of(response))
-
-
-def _own_call(call: ToolCallRequest, names: WireNames) -> ToolCallRequest:
-    name = names.back(call.name)
-    return replace(call, name=name, arguments=names.arguments_back(name, call.arguments))
-
-
-_MOST_TOKENS = 2**31 - 1
-
-_BYTES_PER_TOKEN = 4
-"""A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer); JSON and other languages
-have fewer. Only used where a broken stream reported nothing."""
-
-
-def completion_of(response: ModelResponse) -> Completion:
-    """Return a whole reply."""
-    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    return Completion(
-        text="\n\n".join(texts),
-        tool_calls=[ToolCallRequest(call.tool_name, _arguments(call.args), call.tool_call_id) for call in calls],
-        input_tokens=_count(response.usage.input_tokens),
-        output_tokens=_count(response.usage.output_tokens),
-        cost_usd=_cost(response),
-        finish_reason=response.finish_reason,
-    )
-
-
-def partial_of(response: ModelResponse, request: ModelRequest) -> Completion:
-    """Return as much of a reply as had come, with the tokens that it has probably cost.
-
-    The provider's own numbers count where it reported them; while a reply runs they may lag behind (Anthropic begins
-    with the tokens of the question), so that the output is never less than the text that came.
-    """
-    reported = response.usage
-    asked = reported.input_tokens or _estimated(json.dumps(request.to_json(), ensure_ascii=False))
-    said = max(reported.output_tokens, _estimated("".join(_received(response))))
-    usage = replace(reported, input_tokens=asked, output_tokens=said, unmeasured_requests=0)
-    return completion_of(replace(response, usage=usage))
-
-
-def _received(response: ModelResponse) -> list[str]:
-    texts = [part.content for part in response.parts if isinstance(part, (TextPart, ThinkingPart))]
-    calls = [part.args for part in response.parts if isinstance(part, ToolCallPart)]
-    return texts + [args if isinstance(args, str) else json.dumps(args or "") for args in calls]
-
-
-def _estimated(text: str) -> int:
-    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
-
-
-def _count(tokens: int) -> int:
-    """Return a number of tokens that can be stored, whatever the server claims."""
-    return min(max(tokens, 0), _MOST_TOKENS)
-
-
-def _argument_text(raw: Any) -> str:
-    """Return a call's arguments as the provider wrote them; some SDKs decode them."""
-    try:
-        return json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
-    except RecursionError:
-        return "{… nested too deeply"
-
-
-def _arguments(raw: Any) -> Mapping[str, Any] | str:
-    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
-
-    Some SDKs that decode the arguments themselves let NaN and infinities pass.
-    """
-    text = _argument_text(raw)
-    value = decoded(text)
-    return value if isinstance(value, dict) else text
-
-
-def _cost(response: ModelResponse) -> Decimal | None:
-    """Return the price by genai-prices, or None when it knows no price for the model or no usage was reported."""
-    if not (response.usage.input_tokens or response.usage.output_tokens):
-        return None
-    try:
-        return response.cost().total_price
-    except (LookupError, ValueError, AssertionError):
-        return None

@@ -19,7 +19,7 @@ from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import Purpose
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
 from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.domain.plan.interpret import planning_tool
+from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, planning_tool
 from planq.shared.domain.results.texts import format_summary
 from planq.shared.domain.rounds.reading import loop_tool
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -43,6 +43,7 @@ class ModelRequest:
     `tool` is an `OfferedForm` and must be called when present. `tools` are offered in the same form,
     and the model may call several of them or none. There are never both; without either no tool is offered.
     The first `known` messages were in an earlier request of the same job.
+    `names` are those of the tools that a reply may call, also where they are part of the forced `tool`.
     `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
     """
 
@@ -55,6 +56,7 @@ class ModelRequest:
     temperature: float | None = None
     max_tokens: int | None = None
     known: int = 0
+    names: Sequence[str] = ()
 
     @property
     def offered(self) -> Sequence[OfferedForm]:
@@ -171,6 +173,7 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
         _planning_tool(tools),
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
+        names=_names(tools),
     )
 
 
@@ -215,7 +218,12 @@ def turn_request(
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
         known=_known(messages, transcript),
+        names=_names(tools),
     )
+
+
+def _names(tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
+    return (PLANNING_TOOL_NAME, *(tool.name for tool in tools))
 
 
 def _insights(ask: Ask) -> list[str]:

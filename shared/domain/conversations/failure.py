@@ -35,6 +35,7 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
         (
             errors.Transient,
             errors.Unreached,
+            errors.UnreadableReply,
             errors.RateLimited,
             errors.HostBusy,
             errors.AuthFailed,

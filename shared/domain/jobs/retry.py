@@ -32,6 +32,7 @@ from planq.shared.domain.errors import (
     ToolFailed,
     UnknownTool,
     Unreached,
+    UnreadableReply,
     WorkerLost,
     capped,
 )
@@ -108,6 +109,10 @@ class StepAttempt(Protocol):
 
 _MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=10))
 """Of stages: what waits for a model goes on within ten seconds of its return, half of it sooner than in five."""
+
+
+_UNREADABLE_TRIES = 3
+"""Tries of a stage whose model's replies cannot be read; each of them asks as often as a call may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +299,8 @@ def after_model_error(
     The stage is tried again, later each time, as long as all of it takes no longer than `patience` (0: never): the
     last try is made when that is over. `retry_after`, the other side's wish, is a floor. No wait is begun that does
     not fit into what is left of the patience, or into the job's `time_left` (None: no end). The error of a stage that
-    is given up tells of all its tries; one that would only come again is not changed.
+    is given up tells of all its tries; one that would only come again is not changed. A reply that cannot be read is
+    no outage: its stage is tried `_UNREADABLE_TRIES` times.
     """
     left = patience - timedelta(seconds=tried.seconds)
     if not error.retryable or not patience:
@@ -304,7 +310,9 @@ def after_model_error(
         delay = min(delay, time_left / 2)  # time must be left for the try itself
     if retry_after is not None:
         delay = max(delay, retry_after)
-    if left <= timedelta(0) or delay > left:
+    if error.code == UnreadableReply.code and tried.tries >= _UNREADABLE_TRIES:
+        why = f"such a reply is asked for {_UNREADABLE_TRIES} times at most"
+    elif left <= timedelta(0) or delay > left:
         why = f"it is tried again for {patience.total_seconds():g} s at most"
     elif time_left is not None and time_left <= max(delay, _MODEL_POLICY.base):
         why = f"the job ends in {max(time_left.total_seconds(), 0.0):.0f} s"

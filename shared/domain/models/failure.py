@@ -21,7 +21,12 @@ _CLASSES: dict[ErrorClass, tuple[type[errors.PlanqError], ...]] = {
     ErrorClass.NETWORK: (errors.Transient, errors.Unreached, errors.TimedOut, errors.FirstTokenTimedOut),
     ErrorClass.RATE_LIMIT: (errors.RateLimited,),
     ErrorClass.AUTH_ERROR: (errors.AuthFailed,),
-    ErrorClass.API_ERROR: (errors.ModelRefused, errors.ContextExceeded, errors.InvalidOutput),
+    ErrorClass.API_ERROR: (
+        errors.ModelRefused,
+        errors.ContextExceeded,
+        errors.InvalidOutput,
+        errors.UnreadableReply,
+    ),
 }
 _BY_CODE = {kind.code: name for name, kinds in _CLASSES.items() for kind in kinds}
 

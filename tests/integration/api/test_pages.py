@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from time import time
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, search
@@ -442,3 +444,19 @@ def test_two_installations_on_one_host_keep_their_sessions_apart(make_api: MakeA
         assert browser.get("/ui/jobs").url.path == "/ui/jobs"
         browser.base_url = locked_api.url
         assert browser.get("/ui/jobs").url.path == "/ui/jobs"
+
+
+def test_the_thoughts_of_a_model_are_folded_on_the_page_of_its_job(api: Api) -> None:
+    job_id = api.submit()["id"]
+    exchange = {"request": None, "reply": {"text": "It is 4.", "thoughts": "Add <b>two</b>."}}
+    with psycopg.connect(api.settings.database_url) as connection:
+        insert = (
+            "INSERT INTO model_calls (tenant_id, purpose, model, job_id, exchange) VALUES (%s, 'plan', 'm', %s, %s)"
+        )
+        connection.execute(insert, ("default", job_id, json.dumps(exchange)))
+        connection.execute("UPDATE jobs SET model_calls = 1 WHERE id = %s", (job_id,))
+    with visit(api) as browser:
+        page = browser.get(f"/ui/jobs/{job_id}").text
+    thoughts = page[page.index('id="thoughts-1"') :]
+    assert thoughts.index("Add &lt;b&gt;two&lt;/b&gt;.") < thoughts.index("</details>")
+    assert page.count("two") == 1

@@ -120,6 +120,23 @@ def test_words_are_shown_while_they_come_and_all_of_them_in_the_end(
     assert (page.text, len(page.epochs), page.epochs[0].attempt) == (reply.text, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [("<think>" + "Add. " * 90 + "</think>\n\n" + FOUR, 1), ("Add. " * 90 + "\n</think>\n\n" + FOUR, 2)],
+    ids=["opened", "closing mark alone"],
+)
+@pytest.mark.parametrize("asking", [plans, responds, turns])
+def test_thoughts_in_a_text_are_not_shown(server: WireServer, asking: Asking, text: str, texts: int) -> None:
+    page = Page(lambda shown: "Add" in shown or shown == FOUR)
+    server.script(Reply(OPENAI_CHAT.reply(text, None), count=3, gate=page.seen, then="rest"))
+    if texts == 1:
+        page.seen.set()  # nothing is shown before the rest comes
+
+    reply = shown(OPENAI_CHAT, server, page, asking)
+
+    assert (page.text, reply.text, len(page.epochs)) == (FOUR, FOUR, texts)
+
+
 @every_stream
 def test_of_the_planning_tool_the_direct_answer_is_shown(server: WireServer, dialect: Dialect) -> None:
     page = Page(lambda text: text == FOUR)

@@ -28,6 +28,7 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
     UnknownTool,
+    UnreadableReply,
     WorkerLost,
 )
 from planq.shared.domain.jobs.ids import StepRef
@@ -284,3 +285,12 @@ def test_a_server_that_asks_for_no_time_is_waited_for_longer_each_time() -> None
         for n in (1, 4, 400)
     ]
     assert [one.delay.total_seconds() for one in delays if isinstance(one, RunAgain)] == [0.5, 4.0, 60.0]
+
+
+def test_a_stage_whose_replies_cannot_be_read_is_tried_three_times_and_tells_why() -> None:
+    error = UnreadableReply("the provider said: upstream is gone")
+    assert isinstance(after(error, StageTries(2, 8, 3.0)), RunAgain)
+    refused = after(error, StageTries(3, 12, 7.0))
+    assert isinstance(refused, GiveUp)
+    assert (refused.error.code, refused.error.details["requests"]) == ("unreadable_reply", 12)
+    assert "upstream is gone" in refused.error.message
