@@ -1,9 +1,9 @@
 """From a Python signature to JSON Schema 2020-12 and back: what goes into a tool function, what comes out.
 
 Input: one property per parameter, nothing extra; parameters annotated `ToolContext` or `ToolServices`, or with the
-type of a resource, are injected and appear in no schema. Output: an object type as it is; text (and a function
-without a return annotation) wrapped as `{"text": …}` (docs/decisions.md, D26); any other type wrapped as
-`{"result": …}`.
+type of a resource, are injected and appear in no schema. Output: an object type as it is; text wrapped as
+`{"text": …}` (docs/decisions.md, D26); any other type, `None` too, wrapped as `{"result": …}`. A function without a
+return annotation does the same by what it returns, and its schema is open: any field can be referred to.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Output:
         if isinstance(value, ToolResponse):
             return self._dump_response(value, tool_name, context)
         plain = self._as_json(value, tool_name)
+        if self.wrap == "texts" and plain is None:
+            return {"result": None}
         if self.wrap == "text" or (self.wrap == "texts" and not isinstance(plain, dict)):
             return {"text": _as_text(plain)}
         if self.wrap == "result":
@@ -182,7 +184,7 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
     if override is not None:
         return Output(dict(override), TypeAdapter(Any), "nothing")
     if annotation is ToolResponse or "return" not in hints:  # nobody knows: an object stays one, all else is its text
-        return Output({"type": "object"}, TypeAdapter(Any), "texts")
+        return Output({"type": "object", "additionalProperties": True}, TypeAdapter(Any), "texts")
     if typing.get_origin(annotation) is ToolResponse:
         (annotation,) = typing.get_args(annotation)
     return _read_annotation(annotation, place)
@@ -202,7 +204,7 @@ def _read_annotation(annotation: Any, place: str) -> Output:
                 raise Misconfigured(
                     f"{place}: its return annotation has {named} beside something else; expected it alone"
                 )
-    if annotation is None or annotation is type(None) or annotation is str:
+    if annotation is str:
         return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
     adapter, schema = _described(annotation, place)
     if schema.get("type") == "object":

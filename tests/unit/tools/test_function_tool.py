@@ -20,8 +20,10 @@ from planq.shared.domain.errors import (
     Misconfigured,
 )
 from planq.shared.domain.jobs.states import Effect, Lane
+from planq.shared.domain.plan.document import parse_plan
+from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.schema.schemas import check_schema, violations
-from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
+from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA, ToolDefinition
 from planq.shared.domain.values.encoding import output_text
 from planq.shared.ports import Suspended, ToolContext
 from planq.worker.tools import ToolServices, tool
@@ -235,7 +237,7 @@ async def _tuple_and_set() -> tuple[int, frozenset[str]]:
         (_mapping, {"a": [1]}),
         (_either, {"left": 1, "right": 2}),
         (_text, {"text": "hello"}),
-        (_nothing, {"text": ""}),
+        (_nothing, {"result": None}),
         (_unannotated, {"free": 1}),
         (_unannotated_text, {"text": '["free"]'}),
         (_number, {"result": 7}),
@@ -257,6 +259,31 @@ def test_output_is_an_object_that_fits_its_schema(
     assert schema["type"] == "object"
     check_schema(schema, "output")
     assert violations(schema, output) == []
+
+
+async def _unannotated_nothing():  # type: ignore[no-untyped-def]
+    return None
+
+
+@pytest.mark.parametrize("function", [_nothing, _unannotated_nothing])
+def test_a_tool_that_returns_nothing_yields_null(
+    make: Make, context: ToolContext, function: Callable[..., Any]
+) -> None:
+    made = make(function)
+    assert asyncio.run(made.call({}, context)) == {"result": None}
+    assert violations(made.definition.output_schema or {}, {"result": None}) == []
+
+
+async def _unannotated_fields():  # type: ignore[no-untyped-def]
+    return {"a": {"b": 1}}
+
+
+def test_fields_of_a_tool_without_a_return_annotation_can_be_referred_to(make: Make) -> None:
+    # Pins: each of them was refused as `field_not_found`.
+    made = make(_unannotated_fields).definition
+    calls = [{"tool_name": made.name}, {"tool_name": "take", "arguments": {"b": "$0.output.a.b"}}]
+    tools = {made.name: made, "take": ToolDefinition(name="take")}
+    assert validate_plan(parse_plan({"calls": calls}), tools, max_steps=2) == []
 
 
 def test_text_schema_is_the_common_one(make: Make) -> None:
