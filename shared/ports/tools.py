@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from planq.shared.domain.errors import AuthFailed, InternalFault
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, declined_error
+from planq.shared.domain.jobs.elicitations import Addressee, Elicitation, ElicitationAnswer, declined_error
 from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.domain.jobs.states import AskedOf, ElicitationKind
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports.jobs.children import ChildOutcome
 
@@ -91,12 +91,14 @@ class Question:
     """What a tool asks a person: `await context.ask(Question("Which room?", schema={…}))`.
 
     `schema` is a JSON Schema of an object, which the answer satisfies; without one any object does. `default` is the
-    answer where nobody gives one in time.
+    answer where nobody gives one in time. `of` says who may answer: the `asker`, for whom the job is done, or an
+    `operator`. By default a question with a schema is the asker's. One without asks for consent: it is an operator's.
     """
 
     message: str
     schema: Mapping[str, Any] | None = None
     default: Mapping[str, Any] | None = None
+    of: Literal["asker", "operator"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +145,18 @@ class ToolContext:
         schema: Mapping[str, Any] | None = None,
         *,
         default: Mapping[str, Any] | None = None,
+        of: Literal["asker", "operator"] | None = None,
     ) -> Mapping[str, Any]:
         """Return what a person answers to a question, an object that satisfies its schema.
 
-        A text is the message of a `Question` with this `schema` and `default`; a `Question` brings its own, and
+        A text is the message of a `Question` with this `schema`, `default` and `of`; a `Question` brings its own, and
         raises `TypeError` beside others.
         The call is broken off here, and the step waits without a worker. Once it is answered the tool is called anew
         from its beginning, with the same arguments, and this returns at once. So ask before you act, and ask the same
         questions in the same order in every call. Nobody's answer in time is the `default`; without one the step
         fails. Raises `AnswerDeclined` or `Cancelled` where the person does not answer, with their reason.
         """
-        return self.ask_sync(question, schema, default=default)
+        return self.ask_sync(question, schema, default=default, of=of)
 
     def ask_sync(
         self,
@@ -161,15 +164,23 @@ class ToolContext:
         schema: Mapping[str, Any] | None = None,
         *,
         default: Mapping[str, Any] | None = None,
+        of: Literal["asker", "operator"] | None = None,
     ) -> Mapping[str, Any]:
         """Do what `ask` does, in a synchronous tool of either lane."""
         if self.people is None:
             raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
         if isinstance(question, str):
-            question = Question(question, schema, default)
-        elif schema is not None or default is not None:
-            raise TypeError("a Question has a schema and a default of its own; expected none beside it")
-        put = Elicitation(ElicitationKind.FORM, question.message, question.schema, default=question.default)
+            question = Question(question, schema, default, of)
+        elif schema is not None or default is not None or of is not None:
+            raise TypeError("a Question has a schema, a default and an `of` of its own; expected none beside it")
+        whom = question.of or ("operator" if question.schema is None else "asker")
+        put = Elicitation(
+            ElicitationKind.FORM,
+            question.message,
+            question.schema,
+            default=question.default,
+            asked_of=Addressee(AskedOf.OPERATOR) if whom == "operator" else Addressee(),
+        )
         answer = self.people.answer_to(put)
         if not answer.is_accepted:
             raise declined_error(answer)

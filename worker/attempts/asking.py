@@ -69,7 +69,7 @@ class PlanQuestion:
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask what the plan says; see `planq.shared.ports.Tool.call`."""
-        return await context.ask(str(arguments.get("message", "")), arguments.get("schema"))
+        return await context.ask(str(arguments.get("message", "")), arguments.get("schema"), of="asker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Approvals:
     tenants: Tenants
 
     async def addressed(self, claim: StepClaim, question: Elicitation) -> Elicitation:
-        """Return a question that a plan or a tool asks, with whom it is asked of; approvals have that already."""
-        if question.kind not in OWN_KINDS:
+        """Return a question that a plan or a tool asks, with whom it is asked of; what operators approve has that."""
+        if question.kind not in OWN_KINDS or question.asked_of.kind is AskedOf.OPERATOR:
             return question
         config = await config_of(self.tenants, claim.tenant_id)
         return replace(question, asked_of=addressee(config.answers_from, claim.user_id))

@@ -10,6 +10,7 @@ from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.conversations.speakers import Speaker, as_said
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.shared.ports import ToolContext
+from planq.shared.ports.tools import Question
 from planq.shared.store.conversations.store import Arrival
 from planq.worker.llm.request import plan_request
 from planq.worker.tools.declare import tool
@@ -94,3 +95,38 @@ def test_a_turn_takes_in_what_its_person_says_and_nobody_else(play: Any, fields:
         assert "8" not in {job["user_id"] for job in jobs if "one" in job["input"] or "zero" in job["input"]}
 
     play(scenario, ScriptedModel("hi"))
+
+
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "whom"),
+    [
+        ({"question": "May I refund 500 euros?"}, "operator"),
+        ({"question": Question("May I refund 500 euros?")}, "operator"),
+        ({"question": "Where shall I book?", "of": "asker"}, "asker"),
+        ({"question": "Where to?", "schema": _CITY}, "asker"),
+        ({"question": "Where to?", "schema": _CITY, "of": "operator"}, "operator"),
+    ],
+)
+def test_what_a_tool_wants_approved_is_an_operators_by_default(play: Any, asked: dict[str, Any], whom: str) -> None:
+    """Pins: the person whom the job serves approved it, with a yes in the chat."""
+
+    @tool(name="whoami", effect="unsafe")
+    async def refund(context: ToolContext) -> dict[str, Any]:
+        """Ask first."""
+        return dict(await context.ask(**asked))
+
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await speaks(harness, thread, "7", "Ada", "refund me")
+        await harness.drain()
+        (question,) = await thread.run("SELECT * FROM elicitations")
+        assert question["asked_of"] == whom
+        said = await speaks(harness, thread, "7", "Ada", "yes" if whom == "operator" else '{"city": "Pisa"}')
+        (question,) = await thread.run("SELECT status FROM elicitations")
+        is_theirs = whom == "asker"
+        assert (question["status"], said.job_id == first.job_id) == ("accepted" if is_theirs else "open", is_theirs)
+
+    play(scenario, Asks(answered="done"), [make_tool(refund)])

@@ -68,7 +68,7 @@ def test_each_reader_of_a_response_gets_its_own(make: Make, context: ToolContext
         (ToolResponse[str], ToolResponse("for models", "kept"), RichOutput({"text": "kept"}, [], "for models")),
         (ToolResponse[int], ToolResponse("five", 5), RichOutput({"result": 5}, [], "five")),
         (ToolResponse, ToolResponse(structured={"n": 1}), {"n": 1}),
-        (None, ToolResponse(), {"text": ""}),
+        (None, ToolResponse(), {"result": None}),
     ],
 )
 def test_a_response_may_lack_parts(
@@ -226,8 +226,8 @@ def test_a_question_of_its_own_type_is_asked_as_its_parts_are() -> None:
     for put in (lambda: tool_context(green).ask(room), lambda: tool_context(green).ask("Which room?", schema)):
         assert asyncio.run(put()) == {"room": "green"}
     assert asked == [
-        AskedQuestion("Which room?", schema, {"room": "blue"}, "form"),
-        AskedQuestion("Which room?", schema, None, "form"),
+        AskedQuestion("Which room?", schema, {"room": "blue"}, kind="form"),
+        AskedQuestion("Which room?", schema, None, kind="form"),
     ]
     with pytest.raises(TypeError, match="of its own"):
         tool_context(green).ask_sync(room, schema)

@@ -39,7 +39,9 @@ class People:
 
     def answer(self, asked: Elicitation, step: int = 0) -> ElicitationAnswer | None:
         """Return the next answer, None where there is none; raises `AssertionError` for one that the API refuses."""
-        question = AskedQuestion(asked.message, asked.schema, asked.default, str(asked.kind), step, asked.details)
+        question = AskedQuestion(
+            asked.message, asked.schema, asked.default, kind=str(asked.kind), step=step, details=asked.details
+        )
         self.asked.append(question)
         given = next(self._given, None) if self._answer is None else self._answer(question)
         if given is None:
