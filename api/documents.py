@@ -265,6 +265,8 @@ def shown_id(value: UUID | None) -> str | None:
 
 def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
     succeeded = row["status"] == StepStatus.SUCCEEDED
+    # A call that the guard has blocked has the output of the same call before it. No other failed step holds one.
+    has_output = succeeded or row["status"] == StepStatus.FAILED
     return {
         "index": row["index"],
         "round": row["round"],
@@ -274,8 +276,8 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         "attempt": row["attempt"],
         "arguments": row["called_arguments"],
         # A waiting step already holds what it will succeed with; it is no output before that.
-        "output": row["output"] if succeeded else None,
-        "output_ref": _output_ref(job_id, row) if succeeded else None,
+        "output": row["output"] if has_output else None,
+        "output_ref": _output_ref(job_id, row) if has_output else None,
         "content": row["content"] if succeeded else None,
         "error": row["error"],
         "depends_on": row["depends_on"],

@@ -351,7 +351,10 @@ class StepDocument(Answer):
     status: StepStatus
     attempt: int = Field(description="How many attempts have begun.")
     arguments: dict[str, Any]
-    output: Any = Field(description="The structured output, null unless the step succeeded, and where it is large.")
+    output: Any = Field(
+        description="The structured output, null where it is large. A failed step has one where its call was "
+        "blocked as a repetition: that of the call before."
+    )
     output_ref: OutputReference | None = Field(description="Where a large output can be had.")
     content: str | None = Field(description="What the tool says to models beside its output.")
     error: ErrorDocument | None

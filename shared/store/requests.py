@@ -407,7 +407,8 @@ class RequestStore:
             raise NotFound(f"there is no job {job_id}")
         if row["status"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
-        if row["status"] != StepStatus.SUCCEEDED:
+        is_repetition = row["status"] == StepStatus.FAILED and (row["output"] or row["payload_hash"]) is not None
+        if row["status"] != StepStatus.SUCCEEDED and not is_repetition:
             raise NotFound(f"${index} of job {job_id} has no output: it is {row['status']}")
         return StoredJson.of(row["output"], row["payload_hash"])
 

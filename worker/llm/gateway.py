@@ -39,6 +39,7 @@ from planq.shared.domain.models.failure import error_class
 from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
 from planq.shared.domain.models.speech import SpeechForm
 from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.domain.values.describe import excerpt, sentence_list
 from planq.shared.ports.models import Adaptations, CutOff, MayName, ProviderKeys
 from planq.shared.prices import price_of
 from planq.worker.llm.adapting import KnownAdaptations
@@ -344,13 +345,19 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
         return
     if completion.finish_reason == "content_filter":
         raise ModelRefused("the provider's content filter stopped the model before it said anything")
-    expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
-    found = "only tool calls" if completion.tool_calls else "nothing"
     reason = f" (finish reason: {completion.finish_reason})" if completion.finish_reason else ""
-    raise InvalidOutput(
-        f"the model answered with {found}{reason}; expected {expected}."
-        " Try again, or raise the limit of output tokens if that was the reason."
-    )
+    if completion.tool_calls:  # where none is offered: after the last round that a limit allows, or to answer
+        names = sentence_list([excerpt(call.name) for call in completion.tool_calls], _MOST_NAMED)
+        raise InvalidOutput(
+            f"the model called {names}{reason} where only a text was expected: no further call could be made. "
+            "Try again, or allow the job more rounds or steps."
+        )
+    expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
+    advice = "raise the limit of output tokens" if completion.finish_reason == "length" else "try again"
+    raise InvalidOutput(f"the model answered with nothing{reason}; expected {expected}; {advice}.")
+
+
+_MOST_NAMED = 5
 
 
 _T = TypeVar("_T")

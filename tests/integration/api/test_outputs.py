@@ -20,6 +20,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
+from tests.integration.api import control
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 
 OUTPUT = {"artifact_id": "large", "artifact": {"text": "x" * (3 * SLICE_BYTES)}, "_metadata": {}, "text": "é"}
@@ -142,3 +143,20 @@ def test_a_payload_that_cannot_be_read_is_503(api: Api, job: dict[str, Any]) -> 
         api.jobs.execute(
             "UPDATE payloads SET body = %s, location = NULL WHERE hash = %s", BODY, bytes.fromhex(DIGEST)
         )
+
+
+def test_a_call_that_the_guard_blocked_shows_the_output_that_its_planner_was_shown(control_api: Api) -> None:
+    story = control.begun(control_api, control.call("look"), control.call("look"))
+    story.succeed(0)
+    story.fail(1, "duplicate_call_blocked")
+    assert story.seen()["steps"][1]["output"] is None
+    control_api.jobs.execute(
+        "UPDATE steps s SET output = o.output FROM steps o "
+        "WHERE s.job_id = %s AND s.index = 1 AND o.job_id = s.job_id AND o.index = 0",
+        story.id,
+    )
+
+    first, second = story.seen()["steps"]
+
+    assert (second["status"], second["output"]) == ("failed", first["output"])
+    assert control_api.http.get(f"/jobs/{story.id}/steps/1/output").json() == first["output"]
