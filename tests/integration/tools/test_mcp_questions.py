@@ -19,7 +19,7 @@ from planq.shared.ports import Tool, ToolContext
 from planq.shared.ports.tools import AskingPerson
 from planq.worker.attempts.asking import CallQuestions
 from planq.worker.tools.mcp import McpToolbox
-from tests.integration.tools.mcp_probe import SERVERS, HttpProbe, connected, tool
+from tests.integration.tools.mcp_probe import SERVERS, HttpProbe, connected, stdio, tool
 
 ACCEPTED, DECLINED, CANCELLED = ElicitationStatus.ACCEPTED, ElicitationStatus.DECLINED, ElicitationStatus.CANCELLED
 STATE = 'opaque "1" é=='
@@ -177,6 +177,31 @@ def test_a_server_of_the_sdk_that_is_started_anew_refuses_its_state_and_gets_the
             assert await step.call(travel) == {"text": "Pisa"}
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+def test_a_tool_of_the_sdk_that_asks_while_its_call_runs_gets_the_answer_of_a_person(
+    tmp_path: Path, context: ToolContext, way: str, request: pytest.FixtureRequest
+) -> None:
+    entry = stdio("probe.py", tmp_path) if way == "stdio" else request.getfixturevalue("http_probe").entry
+
+    async def refused() -> None:
+        async with connected(tmp_path, s=entry) as toolbox:
+            with pytest.raises(ToolFailed, match="asks_in_calls"):
+                await Step(context).call(tool(toolbox, "s_visit"))
+
+    async def asked(status: ElicitationStatus, said: str) -> None:
+        step = Step(context)
+        async with connected(tmp_path, s={**entry, "planq": {"asks_in_calls": True}}) as toolbox:
+            visit = tool(toolbox, "s_visit")
+            question = await step.asks(visit)
+            assert (question.message, question.details) == ("Where to?", {"server": "s", "tool": "visit"})
+            step.answer(question, PISA, status)
+            assert await step.call(visit) == {"text": said}
+
+    asyncio.run(refused())
+    asyncio.run(asked(ACCEPTED, "Pisa"))
+    asyncio.run(asked(DECLINED, "decline"))
 
 
 def test_a_url_is_shown_anew_where_the_server_has_forgotten_its_state(

@@ -401,6 +401,7 @@ class ServerConnection:
         return Client(
             open_transport(self.server, reading, self._lose, self._egress),
             cache=None,
+            mode="legacy" if self.server.planq.asks_in_calls else "auto",
             elicitation_callback=self._elicited,
             message_handler=self._noticed,
             client_info=types.Implementation(name="planq", version="1"),

@@ -34,6 +34,7 @@ _CLOSED = "Connection closed"
 _LEFT = "Client must be used within an async context manager"
 _STREAM_ENDED = "SSE stream"
 _SDK_LIMIT = "byte limit"
+_NO_BACK_CHANNEL = "no back-channel"
 
 
 def is_connection_lost(error: Exception) -> bool:
@@ -76,6 +77,8 @@ def call_failure(error: Exception, server: str, tool: str, refusal: Sequence[int
 
 def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> ExecutionFailed:
     message = f"{what}: {capped(error.message, MAX_QUOTE_CHARS)}"
+    if _NO_BACK_CHANNEL in error.message:
+        return ToolFailed(f'{message}; set "planq": {{"asks_in_calls": true}} for this server in mcp.json')
     if error.code == types.REQUEST_TIMEOUT:
         return TimedOut(message)
     if error.code == types.PARSE_ERROR or TOO_MUCH in error.message or _SDK_LIMIT in error.message:

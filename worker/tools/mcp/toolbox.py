@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from planq.shared.domain.errors import Misconfigured, capped
+from planq.shared.domain.jobs.states import Effect
 from planq.shared.domain.results.artifacts import build_tool_response, provenance
 from planq.shared.domain.schema.schemas import MAX_DEPTH, is_deeper_than
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -87,7 +88,9 @@ class McpTool:
 
         server = self._connection.server.name
         talk = Conversation(server, self._tool, context.people)
-        says = talk.said_in_the_middle if self._definition.repeatable and context.people is not None else None
+        # A call that asks in the middle ends, and is made again with the answer.
+        may_repeat = self._definition.repeatable or self._definition.effect is not Effect.UNSAFE
+        says = talk.said_in_the_middle if may_repeat and context.people is not None else None
         headers = scope_headers(context) if self._definition.user_scoped else None
         resumption = talk.resumption()
         has_forgotten = False

@@ -46,6 +46,13 @@ def travel(place: Annotated[Place, Resolve(wanted)]) -> str:
     return place.city
 
 
+@server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
+async def visit(ctx: Context) -> str:
+    """Go where the person wants to, whom it asks while the call runs."""
+    answer = await ctx.elicit("Where to?", Place)
+    return answer.data.city if answer.action == "accept" else answer.action
+
+
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(numbers: list[int]) -> Sum:
     """Add numbers."""
