@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planq.shared.domain.conversations.history import history_messages
 from planq.shared.domain.conversations.messages import MessageKind, Policy
 from planq.shared.domain.errors import ToolFailed
 from planq.shared.domain.jobs.states import ElicitationStatus
@@ -112,6 +113,33 @@ def test_a_turn_is_written_down_and_shown_to_the_next(play: Any) -> None:
         assert conversation["active_job_id"] is None
 
     play(scenario, ScriptedModel.planning(("note", {"text": "a"}), answered="done"), [make_tool(note)])
+
+
+@pytest.mark.parametrize("size", [1_000, 60_000, 70_000, 140_000, 900_000])
+def test_what_is_too_long_for_a_transcript_is_named_a_preview(play: Any, size: int) -> None:
+    text = "x" * size
+
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "look")
+        second = await says(harness, thread, "and now?")
+        await harness.drain()
+        rows = await thread.rows(first.conversation_id)
+        (_, called), (_, response), *_ = (row for row in rows if row[0].startswith("tool_"))
+        if size == 1_000:
+            assert (called["arguments"], response["output"]) == ({"text": text}, {"text": f"<{text}>"})
+            assert not {"preview"} & (called.keys() | response.keys())
+        else:
+            assert not {"arguments", "output"} & (called.keys() | response.keys())
+            for content in (called, response):
+                assert content["preview"].endswith(" characters in all]")
+                assert len(content["preview"]) < 9_000
+        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        told = "".join(message.content for message in history_messages(shown, 10_000, len) if message.role == "tool")
+        assert ("preview" in told) == (size > 1_000), "a model is told that it is no whole output"
+
+    model = ScriptedModel.planning(("note", {"text": text}), answered="done")
+    play(scenario, model, [make_tool(note)])
 
 
 def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import re
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from planq import AsyncClient, Client, JobFailed
 from planq.shared.client import AsyncBatchHandle, AsyncJobHandle, BatchHandle, JobHandle
-from planq.shared.domain.errors import Unauthorized
+from planq.shared.domain.errors import TooLarge, Unauthorized
 from planq.shared.domain.webhooks.signing import signed_headers, signing_secret
 
 
@@ -59,6 +60,49 @@ def test_a_key_is_sent_and_a_failed_job_raises() -> None:
     asyncio.run(beside())
     assert {request.headers["authorization"] for request in asked} == {"Bearer secret"}
     assert [str(request.url) for request in asked] == ["http://planq/jobs", "http://planq/jobs/1"] * 2
+
+
+class Breaking(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The beginning of a body whose connection breaks off."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b'{"rows": [1, '
+        raise httpx.ReadError("gone")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+
+def test_a_large_output_is_loaded_again_where_its_connection_breaks() -> None:
+    reference = {"sha256": "", "bytes": 70_000, "href": "/prefix/jobs/1/steps/3/output"}
+    document = {"id": "1", "status": "completed", "outcome": "succeeded", "steps": [{"index": 3}], "output": None}
+    document |= {"answer": None, "preview": "[1, … [1 more]]", "output_ref": reference}
+    came: list[httpx.Response] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/jobs/1":
+            return httpx.Response(200, json=document)
+        assert request.url.path == "/jobs/1/steps/3/output"
+        came.append(httpx.Response(200, json={"rows": [1, 2]}) if came else httpx.Response(200, stream=Breaking()))
+        return came[-1]
+
+    with Client("http://planq/", transport=httpx.MockTransport(answer), pause=lambda _: None) as client:
+        assert client.job("1").result() == {"rows": [1, 2]}
+        with pytest.raises(TooLarge, match="max_bytes=69999 bytes; found 70000"):
+            client.job("1").result(max_bytes=69_999)
+    assert len(came) == 2
+    came.clear()
+
+    async def beside() -> None:
+        async def pause(_: float) -> None:
+            pass
+
+        async with AsyncClient("http://planq/", transport=httpx.MockTransport(answer), pause=pause) as client:
+            assert await (await client.job("1")).result() == {"rows": [1, 2]}
+
+    asyncio.run(beside())
+    assert len(came) == 2
 
 
 def test_where_the_api_is_comes_from_the_environment_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
