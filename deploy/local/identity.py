@@ -1,20 +1,21 @@
 """Choosing who the embedded PostgreSQL runs as: it refuses to be root, and containers are root.
 
 Not root: it runs as we do. Root: the first way that really works here, found by trying it (the candidate must run the
-server's binary and write into the data folder):
+server's binary and write into a folder below the data folder):
 
-1. `user`: the user nobody. Works where nobody can reach the binaries and the data.
-2. `namespace`: a user namespace in which we have another name. Reaches whatever root reaches (a clone below a closed
-   home, a closed temporary folder); not allowed in every container.
-3. `reach`: the user nobody, with the one capability to pass through closed folders.
+1. `reach`: the user nobody, with the one capability to pass through closed folders.
+2. `namespace`: a user namespace in which we have another name. Files keep their owner, root.
 
-Nothing outside the server's own folder changes its owner or its permissions.
+Many services run as nobody. So the data folder itself belongs to root and is closed: other processes of nobody come
+neither to the data nor to the socket below it, and the kernel lets none of them look into a process that has a
+capability more. Nothing outside the server's own folder changes its owner or its permissions.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -27,22 +28,25 @@ _PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/
 
 
 def choose_identity(binary: Path, folder: Path) -> RunAs | None:
-    """Return who shall run `binary` on `folder`, None for ourselves; as root, `folder` belongs to them afterwards.
+    """Return who shall run `binary` on folders below `folder`, None for ourselves; as root, close `folder`.
 
-    Raises `Misconfigured` with what was tried when no way works.
+    What the server writes into has to be given to them (`give_to`). Raises `Misconfigured` with what was tried when
+    no way works.
     """
     if os.geteuid() != 0:
         return None
+    os.chown(folder, 0, 0)
+    folder.chmod(0o700)
     complaints: list[str] = []
     for candidate in _candidates():
-        give_to(folder, candidate.owner)
-        complaint = _try(candidate, binary, folder)
+        complaint = _try(candidate, binary, folder / "probe")
         if complaint is None:
             return candidate
         complaints.append(f"{candidate.way}: {complaint}")
     raise Misconfigured(
         f"PostgreSQL does not run as root, and no other way to run it on {folder} works here "
-        f"({'; '.join(complaints)}). Run planq as another user, or name a server of your own in DATABASE_URL."
+        f"({'; '.join(complaints)}). As the plain user nobody it would give its data to every other process of that "
+        "user. Run planq as another user, or name a server of your own in DATABASE_URL."
     )
 
 
@@ -67,13 +71,15 @@ def _candidates() -> Iterator[RunAs]:
             "Run planq as another user, or name a server of your own in DATABASE_URL."
         ) from missing
     uid, gid = nobody.pw_uid, nobody.pw_gid
-    yield RunAs("user", uid, gid, owner=(uid, gid))
-    yield RunAs("namespace", uid, gid, owner=(0, 0))
     yield RunAs("reach", uid, gid, owner=(uid, gid))
+    yield RunAs("namespace", uid, gid, owner=(0, 0))
 
 
 def _try(candidate: RunAs, binary: Path, folder: Path) -> str | None:
-    """Return why `candidate` cannot run `binary` and write into `folder`, None when it can."""
+    """Return why `candidate` cannot run `binary` and write into a `folder` made for that, None when it can."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    give_to(folder, candidate.owner)
     command = launched(["sh", "-c", _PROBE, "probe", str(binary), str(folder)], signal.SIGKILL, candidate)
     try:
         done = subprocess.run(  # noqa: S603 - our own
@@ -81,6 +87,8 @@ def _try(candidate: RunAs, binary: Path, folder: Path) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return "did not answer within 20 s"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     if done.returncode == 0:
         return None
     return done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:][0] if done.stderr.strip() else "refused"

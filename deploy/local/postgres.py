@@ -7,6 +7,7 @@ socket in a private folder only, and lives in `data_dir`: `cluster/` (the data),
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -26,12 +27,14 @@ from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
 MAJOR_VERSION = "18"
 ROLE = DATABASE = "planq"
 PORT = 5432  # names the socket file only: no TCP port is opened
-_SOCKET_NAME = f".s.PGSQL.{PORT}.lock"
+_SOCKET_NAME = f"s/.s.PGSQL.{PORT}.lock"
 
 OPTIONS: Mapping[str, str] = {
     "listen_addresses": "",
     "port": str(PORT),
     "unix_socket_permissions": "0700",
+    # Below the data folder, not in /dev/shm, where other processes of the same user could read it.
+    "dynamic_shared_memory_type": "mmap",
     # Whoever looks with psql finds planq's tables by their names.
     "search_path": "planq, public",
     "max_connections": "100",
@@ -146,6 +149,10 @@ class EmbeddedPostgres(EmbeddedServer):
     def _socket_folder(self, identity: RunAs | None) -> Path:
         folder = socket_folder(self._home, _SOCKET_NAME)
         if identity is not None:
+            # Only root comes to the socket, also where it is apart from the data, in the system's temporary folder.
+            os.chown(folder, 0, 0)
+            folder = folder / "s"
+            folder.mkdir(exist_ok=True, mode=0o700)
             give_to(folder, identity.owner)
         for leftover in folder.glob(".s.PGSQL.*"):
             # We hold the folder's lock, so the server that made it is gone; its recorded pid may be another's by now.
@@ -156,11 +163,16 @@ class EmbeddedPostgres(EmbeddedServer):
         """Return the data folder, created if it does not exist; half-made ones never get its name."""
         cluster = self._home / "cluster"
         if cluster.exists():
+            if identity is not None:
+                give_to(cluster, identity.owner)
             if self._binaries is None:
                 _check_version(cluster)
             return cluster
         fresh = self._home / "cluster.new"
         shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        if identity is not None:
+            give_to(fresh, identity.owner)
         initdb = [str(binaries / "initdb"), "-D", str(fresh), "-U", ROLE, "--auth=trust", "--encoding=UTF8"]
         initdb += ["--locale=C.UTF-8", "--no-instructions"]
         done = subprocess.run(  # noqa: S603 - our own command

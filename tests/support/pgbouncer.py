@@ -85,4 +85,4 @@ def _like(folder: Path) -> RunAs:
     nobody = pwd.getpwnam("nobody")
     uid, gid = nobody.pw_uid, nobody.pw_gid
     owner = folder.stat()
-    return RunAs("namespace" if owner.st_uid == 0 else "user", uid, gid, owner=(owner.st_uid, owner.st_gid))
+    return RunAs("namespace" if owner.st_uid == 0 else "reach", uid, gid, owner=(owner.st_uid, owner.st_gid))
