@@ -121,12 +121,17 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
 
 
 def _check_schema(settings: Settings) -> None:
-    """Raise `Misconfigured` for a foreign schema; a database that does not answer yet is only reported."""
+    """Raise `Misconfigured` for a foreign schema, and where a master key lacks that stored secrets need.
+
+    A database that does not answer yet is only reported.
+    """
     from planq.shared.domain.errors import DatabaseUnavailable
     from planq.shared.store.schema import require_schema
+    from planq.shared.store.tenants.secrets import require_master_keys
 
     try:
         require_schema(settings.require_database(), settings.pooled_schema)
+        require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
     except DatabaseUnavailable as error:
         _log.error("database_unavailable", extra={"cause": error.message})
 

@@ -38,6 +38,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.memory.knowledge import PostgresKnowledge
 from planq.shared.store.memory.store import PostgresMemory
 from planq.shared.store.schema import require_schema
+from planq.shared.store.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
 from planq.worker.celery.events import CeleryTracker, SilentTracker
 from planq.worker.celery.pool import AsyncioPool, new_loop
@@ -224,6 +225,7 @@ def _composed(
     memory = failpoints.around("memory", PostgresMemory(database))
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
     require_schema(settings.require_database(), settings.pooled_schema)
+    require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease)

@@ -6,6 +6,7 @@ from functools import partial
 
 from planq.shared.domain.errors import AuthFailed, Misconfigured
 from planq.shared.domain.models.names import Provider
+from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tenants.offers import may_name_model
 from planq.shared.ports.tenants import Tenants
 from planq.shared.settings import Settings
@@ -90,5 +91,7 @@ async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider
     """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
     try:
         return await persist(secrets.get, tenant_id, f"{provider.value}_api_key")
+    except MasterKeyMissing:
+        raise  # the work is handed back
     except Misconfigured as error:
         raise AuthFailed(error.message) from error

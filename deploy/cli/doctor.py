@@ -403,13 +403,12 @@ def _master_keys(settings: Settings) -> CheckResult:
         used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
     except PlanqError as error:
         return CheckResult("master keys", False, error.message, "check that the database runs")
-    lost = sum(used[key_id] for key_id in used.keys() - {key.id for key in settings.master_keys})
+    lost = used.keys() - {key.id for key in settings.master_keys}
     if not lost:
         return CheckResult("master keys", True, f"all there, for {sum(used.values())} secrets")
-    found = f"gone for {lost} of {sum(used.values())} secrets"
-    return CheckResult(
-        "master keys", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew"
-    )
+    found = f"{', '.join(sorted(lost))} gone, for {sum(used[one] for one in lost)} of {sum(used.values())} secrets"
+    advice = "put the keys back into PLANQ_SECRET_KEYS, or remove these secrets by `planq secrets remove`"
+    return CheckResult("master keys", False, found, advice)
 
 
 def _channels(settings: Settings) -> CheckResult:

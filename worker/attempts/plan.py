@@ -37,6 +37,7 @@ from planq.shared.domain.plan.validation import outline_errors
 from planq.shared.domain.rounds.compile import compile_single
 from planq.shared.domain.rounds.ending import abort_reason
 from planq.shared.domain.rounds.guard import CALLER_SOURCE, MODEL_SOURCE, GuardLimits
+from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
@@ -115,7 +116,7 @@ class PlanStage:
         """Plan, and store the plan or its defects, taking over what `chain` may."""
         try:
             return await self._carry_out(claim, chain)
-        except PausedByBudget:
+        except (PausedByBudget, MasterKeyMissing):
             return await self._budget.put_back(claim, chain.calls)
 
     async def _carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:

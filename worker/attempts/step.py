@@ -31,8 +31,9 @@ from planq.shared.domain.frames import under_same_name
 from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from planq.shared.domain.jobs.states import TERMINAL_JOB, ElicitationKind, StepKind, StepStatus
+from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, ElicitationKind, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.domain.values.encoding import JsonText
@@ -156,13 +157,13 @@ class StepRunner:
             return await self._record_late_outcome(WakeOutcome.by(claim, result), claim, output)
         return WakeOutcome.by(claim, result, unit=unit[: result.steps - 1])
 
-    async def _leave(self, claim: StepClaim) -> WakeOutcome:
-        """Give a step back whose tool has gone from this worker just now, before others could know.
+    async def _leave(self, claim: StepClaim, why: str = "tool_has_gone", code: str = UnknownTool.code) -> WakeOutcome:
+        """Give a step back that this worker cannot run: its tool has gone just now, or a master key is missing here.
 
         The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
         """
         result = await persist(self._store.release_step, claim)
-        _log_transition("tool_has_gone", claim, result.applied, code=UnknownTool.code)
+        _log_transition(why, claim, result.applied, code=code)
         wakes = after_release(claim, result)
         others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
         return WakeOutcome(claim.attempt, others, has_ended=result.job_status in TERMINAL_JOB)
@@ -209,6 +210,8 @@ class StepRunner:
 
         `since` is when the attempt began (`time.monotonic`), None when that was long ago.
         """
+        if isinstance(failure.__cause__, MasterKeyMissing) and claim.effect is not Effect.UNSAFE:
+            return await self._leave(claim, "master_key_missing", failure.code)
         next_ = after_error(
             claim,
             ErrorRecord.of(failure),

@@ -26,7 +26,7 @@ from planq.shared.domain.errors import (
     Transient,
     capped,
 )
-from planq.shared.domain.webhooks.deliveries import LONGEST_PAUSE, DeliveryOutcome, after_failure
+from planq.shared.domain.webhooks.deliveries import LONGEST_PAUSE, DeliveryOutcome, after_failure, handed_back
 from planq.worker.channels.contract import Outgoing
 from planq.worker.egress import UNSENT, AnswerBounds, BodyRefused, Egress, read_cut
 
@@ -142,7 +142,7 @@ class TelegramChannel:
         except PlanqError as error:
             if error.code != "misconfigured":
                 raise
-            return self._failed(outgoing, ErrorRecord(error.code, error.message, retryable=True))
+            return handed_back(ErrorRecord(error.code, error.message, retryable=True))
         return self._outcome(outgoing, answer)
 
     async def show_typing(self, tenant_id: str, thread: str) -> None:

@@ -28,6 +28,7 @@ from planq.shared.domain.errors import (
     storable,
 )
 from planq.shared.domain.redact import redacted
+from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.telemetry.logs import redaction
 from planq.worker.egress import retry_after, words_of
 
@@ -68,6 +69,10 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
         error = error.exceptions[0]
     if isinstance(error, ExecutionFailed):
         return error
+    if isinstance(error, MasterKeyMissing):
+        failure = AuthFailed(error.message)
+        failure.__cause__ = error  # by which the step is handed back
+        return failure
     for kind, translate in _rows():
         if isinstance(error, kind):
             return translate(error, tool_name)

@@ -11,7 +11,7 @@ from httpx2 import HTTPError, InvalidURL, StreamError, TimeoutException, Unsuppo
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed, PlanqError, TimedOut, Transient, capped
 from planq.shared.domain.redact import redacted
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure, after_response
+from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure, after_response, handed_back
 from planq.shared.domain.webhooks.signing import signed_headers
 from planq.shared.ports.deliveries import Delivery
 from planq.worker.egress import AnswerBounds, Egress, retry_after, words_of
@@ -57,7 +57,7 @@ class Poster:
         """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`, before anything was sent."""
         keys = await self._signing_keys(delivery)
         if isinstance(keys, ErrorRecord):
-            return after_failure(keys, delivery.tries, None, self._draw())
+            return handed_back(keys)
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 status, wait, said = await self._post(delivery, keys)
@@ -72,7 +72,6 @@ class Poster:
         except PlanqError as error:
             if error.code != "misconfigured":
                 raise
-            # An operator can put it right meanwhile.
             return ErrorRecord(error.code, error.message, retryable=True)
 
     async def _post(self, delivery: Delivery, keys: Sequence[str]) -> tuple[int, timedelta | None, str]:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.redact import LEAST_KEY_CHARS
-from planq.shared.domain.tenants.master_keys import KEY_BYTES, MasterKey
+from planq.shared.domain.tenants.master_keys import KEY_BYTES, MasterKey, MasterKeyMissing
 
 NONCE_BYTES = 12
 ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
@@ -60,10 +60,13 @@ def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes
 
 
 def unseal(sealed: SealedSecret, tenant_id: str, name: str, masters: Sequence[MasterKey]) -> str:
-    """Return a secret of a tenant under a name; raises `UnsealError`."""
+    """Return a secret of a tenant under a name; raises `UnsealError`, and `MasterKeyMissing`."""
     master = next((key for key in masters if key.id == sealed.key_id), None)
     if master is None:
-        raise UnsealError(f"it was sealed under the key {sealed.key_id!r}, which is none of PLANQ_SECRET_KEYS")
+        raise MasterKeyMissing(
+            f"the secret {name} of the tenant {tenant_id!r} cannot be opened: it was sealed under the key "
+            f"{sealed.key_id!r}, which is none of this process's PLANQ_SECRET_KEYS"
+        )
     if sealed.body[:1] != _VERSION:
         raise UnsealError("it was sealed by another release")
     wrap_nonce, rest = sealed.body[1 : 1 + NONCE_BYTES], sealed.body[1 + NONCE_BYTES :]

@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from planq.shared.domain.errors import Misconfigured
+
 KEY_BYTES = 32
 
 
@@ -17,6 +19,10 @@ class MasterKey:
 
     id: str
     secret: bytes = field(repr=False)
+
+
+class MasterKeyMissing(Misconfigured):
+    """This process lacks the master key of a secret. Another may have it, so work that needs it is handed back."""
 
 
 def read_master_keys(text: str) -> Sequence[MasterKey]:

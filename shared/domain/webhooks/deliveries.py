@@ -144,6 +144,15 @@ def after_response(
     )
 
 
+HAND_BACK_PAUSE = timedelta(seconds=15)
+"""Until another attempt, perhaps of another worker, at what this process could not send as it is configured."""
+
+
+def handed_back(error: ErrorRecord) -> DeliveryOutcome:
+    """Return the outcome of an attempt for which this process lacks something: it is no try of the receiver's."""
+    return DeliveryOutcome(error, HAND_BACK_PAUSE, is_wait=True)
+
+
 def after_failure(
     error: ErrorRecord,
     tries: int,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from planq.shared.domain.errors import Misconfigured, NotFound
+import psycopg
+
+from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, NotFound
 from planq.shared.domain.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
     SealedSecret,
@@ -17,9 +19,10 @@ from planq.shared.domain.tenants.envelope import (
     seal,
     unseal,
 )
-from planq.shared.domain.tenants.master_keys import MasterKey
-from planq.shared.store.database import Database, shown_time
+from planq.shared.domain.tenants.master_keys import MasterKey, MasterKeyMissing
+from planq.shared.store.database import Database, query, shown_time
 from planq.shared.store.refreshing_cache import RefreshingCache
+from planq.shared.store.schema import server_connection
 from planq.shared.store.tenants.directory import no_tenant
 
 _FRESH_SECONDS = 1.0
@@ -86,11 +89,9 @@ class SecretStore:
     async def get(self, tenant_id: str, name: str) -> str | None:
         """Return a secret as it is, or was at most a second ago; None where the tenant has none of this name.
 
-        Without master keys nobody has secrets, and nothing is looked for. Raises `Misconfigured` for one that cannot
-        be opened: its tenant has said not to use the server's own.
+        Raises `MasterKeyMissing` where this process lacks its key, and `Misconfigured` for one that cannot be opened:
+        its tenant has said not to use the server's own.
         """
-        if not self._masters:
-            return None
         sealed = (await self._sealed.of(tenant_id)).get(name)
         if sealed is None:
             return None
@@ -118,7 +119,7 @@ class SecretStore:
             tenant_id, name, seen = row["tenant_id"], row["name"], bytes(row["sealed"])
             try:
                 text = unseal(SealedSecret(row["key_id"], seen), tenant_id, name, self._masters)
-            except UnsealError as error:
+            except (UnsealError, MasterKeyMissing) as error:
                 unopened.append(f"{tenant_id}/{name}: {error}")
                 continue
             sealed = self._seal(tenant_id, name, text)
@@ -133,6 +134,33 @@ class SecretStore:
 
     def _seal(self, tenant_id: str, name: str, text: str) -> SealedSecret:
         return seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
+
+
+def require_master_keys(database_url: str, masters: Sequence[MasterKey], pooled_schema: str | None = None) -> None:
+    """Raise `MasterKeyMissing` unless all master keys under which secrets are stored are among `masters`.
+
+    Raises `DatabaseUnavailable`, and as `server_connection` does. The database must have this release's schema.
+    """
+    try:
+        with server_connection(database_url, pooled_schema) as connection:
+            rows = connection.execute(query("secret_keys_in_use")).fetchall()
+            used = {str(key_id): int(secrets) for key_id, secrets in rows}
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(f"cannot read which master keys are used: {error}") from error
+    lacking = used.keys() - {key.id for key in masters}
+    if lacking:
+        raise MasterKeyMissing(lacking_keys(used, lacking))
+
+
+def lacking_keys(used: Mapping[str, int], lacking: Collection[str]) -> str:
+    """Return a sentence on master keys that are not there, and on what to do."""
+    ids = ", ".join(repr(one) for one in sorted(lacking))
+    count = sum(used[one] for one in lacking)
+    return (
+        f"PLANQ_SECRET_KEYS: expected all keys under which secrets are stored, found none with the id {ids}, which "
+        f"{count} of {sum(used.values())} secrets need; give each process the same keys, or remove these secrets by "
+        "`planq secrets remove`"
+    )
 
 
 def newest_master(masters: Sequence[MasterKey]) -> MasterKey:

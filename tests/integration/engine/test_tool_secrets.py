@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from planq.shared.ports import ToolContext
 from planq.worker.tools import ToolError, tool
+from tests.support.clock import move_clock
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
 Play = Callable[..., Any]
@@ -98,3 +102,24 @@ def test_a_tenant_without_it_is_told_what_to_do(play: Play) -> None:
 def test_a_step_without_a_secret_is_no_unsafe_call_that_may_have_happened(play: Play) -> None:
     step, _ = run(play, "ask_in_thread", stored=False)
     assert (step["status"], step["error"]["code"]) == ("failed", "auth")
+
+
+@pytest.mark.parametrize(("name", "status"), [("ask_erp", "ready"), ("ask_in_thread", "failed")])
+def test_a_worker_without_the_master_key_hands_the_step_back(play: Play, name: str, status: str) -> None:
+    """It failed for good what other workers could do. An unsafe call may have begun, and is not repeated."""
+
+    async def scenario(harness: Harness) -> Any:
+        await harness.secrets.put("default", "erp_api_key", SECRET)
+        harness.secrets._masters, masters = [], harness.secrets._masters
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": name}]})
+        await harness.drain()
+        _, [before] = await harness.requests.job("default", job_id)
+        harness.secrets._masters = masters
+        if before["status"] == "ready":
+            await move_clock(harness.database, timedelta(seconds=10))
+            await harness.sweeper.sweep()
+            await harness.drain()
+        _, [after] = await harness.requests.job("default", job_id)
+        return before["status"], after["status"]
+
+    assert play(scenario, ScriptedModel(), TOOLS) == (status, {"ready": "succeeded"}.get(status, status))

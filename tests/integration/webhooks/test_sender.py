@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.webhooks.deliveries import LADDER, LONGEST_WAITED
+from planq.shared.domain.webhooks.deliveries import HAND_BACK_PAUSE, LADDER, LONGEST_WAITED
 from planq.shared.store.database import Database, as_json
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
@@ -137,6 +137,25 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(database_url: str) -> None:
             await house.sender.settle()
 
     play(database_url, work, seconds=5.0)
+
+
+def test_what_one_process_cannot_sign_another_one_sends_however_often_it_was_tried(database_url: str) -> None:
+    """A worker without PLANQ_SECRET_KEYS used up the tries of deliveries that others could have sent."""
+
+    async def work(house: House) -> None:
+        masters, house.secrets._masters = house.secrets._masters, []
+        with receiving() as receiver:
+            await house.add(receiver.url)
+            for _ in range(len(LADDER) + 2):
+                await house.pass_over()
+                await move_clock(house.database, HAND_BACK_PAUSE)
+            assert receiver.seen == []
+            ((status, _),) = await house.log()
+            assert status == "pending"
+            house.secrets._masters = masters
+            await house.pass_over()
+            assert len(receiver.seen) == 1
+        assert [status for status, _ in await house.log()] == ["sent"]
 
 
 def test_what_cannot_be_signed_waits_for_the_operator(database_url: str) -> None:

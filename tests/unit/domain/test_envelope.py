@@ -18,7 +18,7 @@ from planq.shared.domain.tenants.envelope import (
     seal,
     unseal,
 )
-from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
+from planq.shared.domain.tenants.master_keys import MasterKey, MasterKeyMissing, read_master_keys
 
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 MASTERS = read_master_keys(f"{NEW}, {OLD}")
@@ -43,7 +43,7 @@ def test_what_was_sealed_opens_under_any_known_key(text: str, entropy: bytes) ->
 
 
 def test_another_key_opens_nothing_and_its_id_is_told() -> None:
-    with pytest.raises(UnsealError, match=f"{MASTERS[1].id}.*none of PLANQ_SECRET_KEYS"):
+    with pytest.raises(MasterKeyMissing, match=f"{MASTERS[1].id}.*none of this process's PLANQ_SECRET_KEYS"):
         unseal(sealed(master=MASTERS[1]), "acme", NAME, MASTERS[:1])
     pretended = replace(sealed(master=MASTERS[1]), key_id=MASTERS[0].id)
     with pytest.raises(UnsealError, match="not what was sealed"):
