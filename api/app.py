@@ -296,7 +296,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         assignments=assignments,
         submissions=submissions,
         subjects={type(one): one for one in subjects},
-        metrics=Metrics(worker_registry, TallyStore(database), waiters, streams),
+        metrics=Metrics(worker_registry, TallyStore(database), event_log, waiters, streams),
     )
 
 

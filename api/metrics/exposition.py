@@ -31,6 +31,7 @@ from planq.shared.domain.jobs.states import (
     lanes_of,
 )
 from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
+from planq.shared.store.events.log import EventLog
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.tallies.store import TallyStore
@@ -50,9 +51,15 @@ class Metrics:
     """The instruments of one application."""
 
     def __init__(
-        self, worker_registry: WorkerRegistry, tallies: TallyStore, waiters: Waiters, streams: Streams
+        self,
+        worker_registry: WorkerRegistry,
+        tallies: TallyStore,
+        log: EventLog,
+        waiters: Waiters,
+        streams: Streams,
     ) -> None:
         self._registry = worker_registry
+        self._log = log
         self._tallies = tallies
         self._process = new_id()
         self._scraped_at: float | None = None
@@ -106,6 +113,11 @@ class Metrics:
         self._reports = Gauge(
             "planq_reports_fleet",
             "1 where this process reports what counts for the whole installation; 0 where another one does.",
+            registry=self.registry,
+        )
+        self._held = Gauge(
+            "planq_events_held_seconds",
+            "For how long the oldest event is held back from streams, by an open transaction of the server.",
             registry=self.registry,
         )
         self._fleet = FleetCollector()
@@ -179,6 +191,7 @@ class Metrics:
         self._count_unfinished(counts)
         for count in ("unfinished", "window"):
             self._bulk.labels(count).set(counts["bulk", count])
+        self._held.set(await self._log.held_seconds())
         self._workers.clear()
         self._freezes.clear()
         for lane in lanes_of(workers):
@@ -188,6 +201,7 @@ class Metrics:
 
     def _hide(self) -> None:
         self._fleet.hide()
+        self._held.set(0)
         for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
             gauge.clear()
 

@@ -21,12 +21,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
-from planq.api.streams.frames import HEARTBEAT, event_frame, job_frame, text_frame
+from planq.api.streams.frames import HEARTBEAT, HELD_BACK, event_frame, job_frame, text_frame
 from planq.shared.domain.errors import DatabaseUnavailable, NotFound
 from planq.shared.domain.jobs.states import TERMINAL_JOB
 from planq.shared.domain.streams.position import BEGINNING, Position
 from planq.shared.ports.streams import TextPiece
-from planq.shared.store.events.log import EventLog, FreshEvents, LoggedEvent, LogHorizon
+from planq.shared.store.events.log import HELD_SECONDS, EventLog, FreshEvents, LoggedEvent, LogHorizon
 from planq.shared.store.ids import new_id
 from planq.shared.store.streams.followers import StreamStore
 from planq.shared.timers import every
@@ -346,10 +346,13 @@ class Streams:
         return is_behind
 
     async def _tell_of_holder(self) -> None:
-        """Say it once for each transaction that holds events back: nothing else shows why streams are silent."""
+        """Log each transaction that holds events back once, and tell streams: nothing else shows why they rest."""
         if monotonic() < self._asked_at:
             return
         self._asked_at = monotonic() + _ASK_EVERY_SECONDS
+        if await self._log.held_seconds() >= HELD_SECONDS:
+            for stream in self._all():
+                stream.put(HELD_BACK)
         holder = await self._log.holder()
         by = None if holder is None else holder.pid or 0
         if holder is not None and by != self._held_by:

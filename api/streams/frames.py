@@ -18,6 +18,10 @@ HEARTBEAT = b":\n\n"
 """A comment, so that proxies keep the connection and a client that has gone is noticed."""
 
 
+HELD_BACK = b": held back by an open transaction in the database server; events come once it has ended\n\n"
+"""A comment that names no session: that is for operators (`planq doctor`, `planq_events_held_seconds`)."""
+
+
 def retry_frame(milliseconds: int) -> bytes:
     """Return how long a client should wait before it comes back."""
     return b"retry: %d\n\n" % milliseconds

@@ -372,19 +372,23 @@ def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[
 
 def _event_log(settings: Settings) -> CheckResult:
     """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
-    from planq.shared.store.events.log import EventLog, OpenTransaction
+    from planq.shared.store.events.log import HELD_SECONDS, EventLog, OpenTransaction
 
-    async def ask(database: Database) -> tuple[int, OpenTransaction | None]:
+    async def ask(database: Database) -> tuple[int, OpenTransaction | None, float]:
         log = EventLog(database)
-        return await log.ahead(), await log.holder()
+        return await log.ahead(), await log.holder(), await log.held_seconds()
 
     try:
-        ahead, holder = _asked(settings, ask)
+        ahead, holder, seconds = _asked(settings, ask)
     except PlanqError as error:
         return CheckResult("event log", False, error.message, "check that the database runs")
     if holder is not None:
         advice = "end it" if holder.pid is None else f"end it there, or by SELECT pg_terminate_backend({holder.pid})"
         return CheckResult("event log", False, f"{holder}, so that no stream is told anything", advice)
+    if seconds >= HELD_SECONDS and not ahead:
+        found = f"held back for {seconds:.0f} s by a transaction of a role whose sessions planq's role may not see"
+        advice = "GRANT pg_read_all_stats TO planq's role, and run this again: it then names the process"
+        return CheckResult("event log", False, found, advice)
     if not ahead:
         return CheckResult("event log", True, "in the order of this server's transactions")
     found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which nobody is sent"

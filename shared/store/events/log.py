@@ -270,6 +270,14 @@ class EventLog:
         row = await self._database.fetch_one("events_held_back", seconds=HELD_SECONDS)
         return None if row is None else OpenTransaction(**row)
 
+    async def held_seconds(self) -> float:
+        """Return for how long the oldest event is held back, 0 where none is; needs no right to see other sessions.
+
+        Raises `DatabaseUnavailable`.
+        """
+        row = await self._database.fetch_one("events_held_seconds")
+        return 0.0 if row is None else max(0.0, float(row["seconds"]))
+
     async def ahead(self) -> int:
         """Return how many events the server will only come to: they are from a backup of another one.
 

@@ -476,10 +476,21 @@ def test_a_transaction_that_holds_events_back_is_named(
     assert told() == "read as they are committed"
     with psycopg.connect(api.settings.database_url, application_name="night load") as holder:
         holder.execute("SELECT pg_current_xact_id()")
+        api.submit()
         api.jobs.run(lambda database: move_clock(database, timedelta(minutes=1)))
         pid = holder.info.backend_pid
-        with following(api, "/events"):
+        assert _held_seconds(api) >= 60
+        with httpx.stream("GET", f"{api.url}/events", timeout=30, trust_env=False) as stream:
+            comment = next(line for line in stream.iter_lines() if line.startswith(": held back"))
+            assert "night load" not in comment
             assert eventually(logged) == [(pid, "night load")]
         eventually(lambda: f"night load (process {pid})" in told(), what="the process is named")
 
     eventually(lambda: told() == "read as they are committed", what="nothing holds events back any more")
+    assert _held_seconds(api) == 0
+
+
+def _held_seconds(api: Api) -> float:
+    lines = api.http.get("/metrics").text.splitlines()
+    (line,) = [one for one in lines if one.startswith("planq_events_held_seconds ")]
+    return float(line.split()[1])

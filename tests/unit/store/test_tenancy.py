@@ -136,6 +136,7 @@ ALL_TENANTS = {
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
+    "events_held_seconds": "one number of the whole log, for operators",
     "secret_keys_in_use": "numbers of a deployment, for its operator",
     "mark_objects": "the collector of unused objects, by where they lie",
     "planq_lock_conversations": "messages of several tenants, each in a conversation of its own",

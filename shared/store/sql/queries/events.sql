@@ -162,6 +162,12 @@ SELECT id FROM tree WHERE NOT planq_is_ended(status)
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.
 SELECT count(*)::int AS n FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())
 
+-- name: events_held_seconds
+-- For how long the oldest event has been stored that nothing reads before a transaction that is still open has ended.
+SELECT coalesce(extract(epoch FROM planq_now() - (
+    SELECT created_at FROM events WHERE xid >= pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, sequence LIMIT 1
+)), 0)::float8 AS seconds
+
 -- name: events_held_back
 -- The transaction that has been open longest and has written, if it has been for so long, of this database or another one of the
 -- server: no event of a later one is read before it ends. Of a session that this user may not look at nothing is known.
