@@ -45,6 +45,9 @@ LOGIN = f"{UI}/login"
 _OPEN_PAGES = frozenset({"/", UI, LOGIN, f"{UI}/logout"})
 """Pages that anybody may see: they show nothing of what planq knows."""
 
+_NOT_STORED = ((b"cache-control", b"no-store"),)
+"""What a tenant is answered no cache keeps, on its way or in a browser that others use."""
+
 _FROM_CHANNELS = re.compile(r"/webhooks/(telegram(/[^/]+)?|channels/[^/]+/[^/]+)")
 """What systems outside post to, under whatever name they know this one: each proves its channel by a secret."""
 
@@ -201,6 +204,7 @@ class GuardMiddleware:
         body = _Body(scope, receive)
         is_head = scope["method"] == "HEAD"
         of_page = is_page(scope["path"])
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_BELOW)
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -209,7 +213,9 @@ class GuardMiddleware:
                 given = message.get("headers", ())
                 if prefix:
                     given = [(name, _located(prefix, name, value)) for name, value in given]
-                message = {**message, "headers": [*given, *(PAGE_FIELDS if of_page else GUARDING_FIELDS)]}
+                fields = PAGE_FIELDS if of_page else GUARDING_FIELDS
+                is_said = is_open or any(name.lower() == b"cache-control" for name, _ in given)
+                message = {**message, "headers": [*given, *fields, *(() if is_said else _NOT_STORED)]}
             else:
                 if is_head and message.get("body"):
                     message = {**message, "body": b""}

@@ -17,6 +17,7 @@ from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import InvalidRequest, NotFound, capped
+from planq.shared.domain.values.describe import excerpt
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.webhooks.signing import SigningSecrets
 
@@ -27,7 +28,7 @@ _ANSWER = frozenset({"question_id", "action", "content", "reason", "from"})
 
 @webhook_channel_routes.post("/webhooks/channels/{tenant}/{channel}", include_in_schema=False)
 async def post_to_channel(tenant: str, channel: str, request: Request, services: Use) -> Response:
-    """Take a message, or the answer to a question, that is signed by the tenant's secret of callbacks.
+    """Take a message, or the answer to a question, that is signed by the tenant's secret of its channels.
 
     Any that is not, or of a channel that is not there, is refused alike: 403. `webhook-id` names the message where it
     has no `source_message_id`, so that what is posted again is the same message.
@@ -56,9 +57,9 @@ async def _check_proof(
     body = await request.body()
     found = await channels.find(tenant, channel)
     if found is not None and found.kind is ChannelKind.WEBHOOK:
-        for secret in await signing.of(tenant, None):
+        for secret in await signing.inbound(tenant):
             try:
-                Webhook(secret).verify(body, dict(request.headers))
+                Webhook(secret).verify(body, dict(request.headers), json_parse=False)
             except (WebhookVerificationError, ValueError):
                 continue  # signed by an older one, or by nobody
             return
@@ -66,15 +67,18 @@ async def _check_proof(
         403,
         "not_proved",
         "expected the headers webhook-id, webhook-timestamp and webhook-signature, made in the last 5 minutes with "
-        "the secret of callbacks of a tenant that has this channel; `planq endpoints callback-secret` shows it",
+        "the inbound secret of a tenant that has this channel; `planq endpoints inbound-secret` shows it",
     )
 
 
 async def _answered(receiver: ChannelReceiver, post: Post, document: dict[str, Any]) -> Response:
+    named = document["question_id"]
+    if not isinstance(named, str):
+        raise InvalidRequest(f"question_id: expected a string, found {excerpt(named)}")
     try:
-        question_id = UUID(str(document["question_id"]))
+        question_id = UUID(named)
     except ValueError:
-        raise NotFound(f"there is no elicitation {capped(str(document['question_id']), 80)!r}") from None
+        raise NotFound(f"there is no elicitation {capped(named, 80)!r}") from None
     if unknown := sorted(document.keys() - _ANSWER):
         raise InvalidRequest(
             f"expected no other fields than {', '.join(sorted(_ANSWER))}, found {capped(unknown[0], 80)!r}"

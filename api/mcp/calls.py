@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from mcp_types import CallToolResult, TextContent
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -99,9 +100,14 @@ class ToolCalls:
             "respond": "output",
             "user": unquote(request.headers.get(_USER, "")) or None,
         }
+        try:
+            wanted = JobRequest.model_validate(body)
+        except ValidationError as error:
+            # All else of the body is planq's own.
+            raise InvalidArguments(f"the header {_USER}: {error.errors(include_url=False)[0]['msg']}") from None
         made = await self.submissions.submit(
             caller_of(request.scope).tenant_id,
-            JobRequest.model_validate(body),
+            wanted,
             {"mcp": body},
             idempotency_key=key,
             traceparent=request.headers.get("traceparent"),

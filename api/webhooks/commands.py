@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
     endpoints.command("rotate")(rotate_endpoint_secret)
     endpoints.command("test")(try_endpoint)
     endpoints.command("callback-secret")(show_callback_secret)
+    endpoints.command("inbound-secret")(show_inbound_secret)
     app.add_typer(endpoints)
     deliveries = typer.Typer(name="deliveries", help="What webhooks were sent: list, retry.", no_args_is_help=True)
     deliveries.command("list")(show_deliveries)
@@ -113,6 +114,19 @@ def show_callback_secret(
     """Show what signs a delivery to a job's or batch's callback_url."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         made = client.ask("POST", "webhook-secret", "rotate") if rotate else client.ask("GET", "webhook-secret")
+    _show_secret(made, as_json=as_json)
+
+
+def show_inbound_secret(
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make another one first.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what signs a post of your own system to a channel of the kind webhook."""
+    path = ("webhook-secret", "inbound")
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        made = client.ask("POST", *path, "rotate") if rotate else client.ask("GET", *path)
     _show_secret(made, as_json=as_json)
 
 

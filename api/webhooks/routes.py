@@ -223,6 +223,23 @@ async def rotate_callback_secret(services: Use, who: Who) -> Response:
     return JsonResponse({"secret": await services.signing.rotate(who.tenant_id, None)})
 
 
+@webhook_routes.get("/webhook-secret/inbound", response_model=SecretDocument, responses=error_responses(409))
+async def get_inbound_secret(services: Use, who: Who) -> Response:
+    """Return what proves a post to the tenant's channels; it is made when it is first asked for.
+
+    Where channels were connected before, the secret of callbacks proves such a post for another 24 hours.
+    """
+    require_signing(services.settings)
+    return JsonResponse({"secret": await services.signing.begin_inbound(who.tenant_id)})
+
+
+@webhook_routes.post("/webhook-secret/inbound/rotate", response_model=SecretDocument, responses=error_responses(409))
+async def rotate_inbound_secret(services: Use, who: Who) -> Response:
+    """Make another secret for posts to channels, and return it; the one before proves them for another 24 hours."""
+    require_signing(services.settings)
+    return JsonResponse({"secret": await services.signing.rotate_inbound(who.tenant_id)})
+
+
 @webhook_routes.get("/deliveries", response_model=DeliveryPage)
 async def get_deliveries(
     services: Use,

@@ -43,13 +43,20 @@ def connect_channel(
     """Post what is said on a channel to an address. docs/channels.md says what is posted, and how to answer."""
     from planq.shared.domain.webhooks.endpoints import checked_url
     from planq.shared.store.channels import ChannelStore
+    from planq.shared.store.webhooks.signing import SigningSecrets
 
     async def connect(database: Database) -> None:
         await check_channel(database, tenant_id, name)
-        await ChannelStore(database).connect(tenant_id, name, ChannelKind.WEBHOOK, {"url": url})
+        channels, masters = ChannelStore(database), settings.master_keys
+        known = await channels.list(tenant_id)
+        if masters and not any(one.kind is ChannelKind.WEBHOOK for one in known):
+            # Before somebody posts by the secret of callbacks, as systems do that were connected long ago.
+            await SigningSecrets(database, masters).begin_inbound(tenant_id, keeps_callbacks=False)
+        await channels.connect(tenant_id, name, ChannelKind.WEBHOOK, {"url": url})
 
     with reported(as_json=as_json):
-        checked_url(url, "URL", located_settings().webhook_hosts)
+        settings = located_settings()
+        checked_url(url, "URL", settings.webhook_hosts)
         with_database(connect)
     if as_json:
         print_json({"tenant_id": tenant_id, "name": name, "url": url})

@@ -105,7 +105,8 @@ def read_update(update: Mapping[str, Any], bot: Bot) -> PersonMessage | ButtonPr
     text = _words_of(message)
     if text is None:
         return NoMessage("a service message")
-    if chat.get("type") in _GROUPS and not (bot.hears_all or _concerns(message, bot)):
+    is_group = isinstance(kind_of_chat := chat.get("type"), str) and kind_of_chat in _GROUPS
+    if is_group and not (bot.hears_all or _concerns(message, bot)):
         return NoMessage("not addressed")
     return PersonMessage(_document(message, kind, text, f"{bot.id}:{number}"), chat["id"])
 
@@ -160,7 +161,8 @@ def pressed(data: str) -> tuple[UUID, int] | None:
 def _press(query: Mapping[str, Any]) -> ButtonPress | NoMessage:
     message, person = _object(query.get("message")), _object(query.get("from")).get("id")
     id, data = query.get("id"), query.get("data")
-    if not (isinstance(id, str) and isinstance(data, str) and _is_number(person)):
+    chat = _object(message.get("chat")).get("id")
+    if not (isinstance(id, str) and isinstance(data, str) and _is_number(person) and _is_number(chat)):
         return NoMessage("no press")
     return ButtonPress(id, str(person), thread_of(message), data)
 

@@ -12,6 +12,18 @@ SHOWN_MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/we
 
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w.-]{1,40})?", re.ASCII)
 
+_ACTIVE = frozenset(
+    {
+        *("text/jscript", "text/livescript"),
+        *("text/html", "text/xml", "application/xml", "text/xsl"),
+        *("multipart/related", "multipart/x-mixed-replace", "message/rfc822", "application/x-mimearchive"),
+    }
+)
+"""Types that a browser runs or reads pages from, next to all that end in `javascript`, `ecmascript` or `+xml`: the
+JavaScript MIME types of the MIME Sniffing standard, HTML, XML (XHTML and SVG are), MHTML."""
+
+_OLD_SCRIPT = re.compile(r"text/javascript1\.[0-5]")
+
 _NAME = re.compile(r"[^\w.() -]")
 
 _MAX_NAME = 100
@@ -38,8 +50,10 @@ def essence(media_type: str) -> str:
 
 
 def served_media_type(media_type: str) -> str:
-    """Return the type under which bytes are given out: none under which a page could load them as a script."""
-    return UNKNOWN_MEDIA_TYPE if essence(media_type).endswith(("javascript", "ecmascript")) else media_type
+    """Return the type under which bytes are given out: none that a browser would run or take for a page."""
+    bare = essence(media_type)
+    is_active = bare in _ACTIVE or bare.endswith(("javascript", "ecmascript", "+xml")) or _OLD_SCRIPT.fullmatch(bare)
+    return UNKNOWN_MEDIA_TYPE if is_active else media_type
 
 
 def file_name(artifact_id: str, media_type: str) -> str:

@@ -1,4 +1,8 @@
-"""The secrets that deliveries are signed with: one of each endpoint, and one of each tenant for its callbacks."""
+"""The secrets that deliveries are signed with: one of each endpoint, and one of each tenant for its callbacks.
+
+Another one of each tenant proves what is posted to its channels: whoever is only to verify what planq sends cannot
+speak for anybody.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.tenants.secrets import newest_master
 
 _CALLBACKS = "webhook/callbacks/"
+_INBOUND = "webhook/inbound/"
 
 
 class SigningSecrets:
@@ -40,13 +45,11 @@ class SigningSecrets:
         """
         newest_master(self._masters)
         prefix = _prefix(endpoint_id)
-        rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
-        if not rows:
+        found = await self._stored(tenant_id, prefix)
+        if not found:
             await self._add("add_signing_secret", tenant_id, f"{prefix}first", prefix)
-            rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
-        return [
-            self._opened(tenant_id, row["name"], SealedSecret(row["key_id"], bytes(row["sealed"]))) for row in rows
-        ]
+            found = await self._stored(tenant_id, prefix)
+        return found
 
     async def rotate(self, tenant_id: str, endpoint_id: UUID | None) -> str:
         """Make another secret, and return it; the one before signs too for a day, older ones no more.
@@ -56,8 +59,51 @@ class SigningSecrets:
         prefix = _prefix(endpoint_id)
         return await self._add("rotate_signing_secret", tenant_id, f"{prefix}{new_id()}", prefix, overlap=OVERLAP)
 
-    async def _add(self, statement: str, tenant_id: str, name: str, prefix: str, **more: timedelta) -> str:
-        text = signing_secret(os.urandom(SIGNING_ENTROPY_BYTES))
+    async def inbound(self, tenant_id: str) -> Sequence[str]:
+        """Return what proves a post to a tenant's channels, newest first.
+
+        A tenant that connected its channels before there was a secret of this direction has that of its callbacks,
+        until `begin_inbound`. Raises `Misconfigured` as `of` does.
+        """
+        newest_master(self._masters)
+        found = await self._stored(tenant_id, _INBOUND)
+        return found or await self._stored(tenant_id, _CALLBACKS)
+
+    async def begin_inbound(self, tenant_id: str, *, keeps_callbacks: bool = True) -> str:
+        """Return the newest secret that proves a post to a tenant's channels; make it where there is none.
+
+        With `keeps_callbacks` that of the callbacks proves a post for another day. Raises `Misconfigured` as `of`.
+        """
+        newest_master(self._masters)
+        found = await self._stored(tenant_id, _INBOUND)
+        if not found:
+            for text in await self._stored(tenant_id, _CALLBACKS) if keeps_callbacks else ():
+                await self._add("keep_signing_secret", tenant_id, f"{_INBOUND}{new_id()}", _INBOUND, text, OVERLAP)
+            await self._add("add_signing_secret", tenant_id, f"{_INBOUND}first", _INBOUND)
+            found = await self._stored(tenant_id, _INBOUND)
+        return found[0]
+
+    async def rotate_inbound(self, tenant_id: str) -> str:
+        """Make another secret for posts to channels, and return it; the one before proves them for another day."""
+        await self.begin_inbound(tenant_id)
+        return await self._add("rotate_signing_secret", tenant_id, f"{_INBOUND}{new_id()}", _INBOUND, overlap=OVERLAP)
+
+    async def _stored(self, tenant_id: str, prefix: str) -> Sequence[str]:
+        rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
+        return [
+            self._opened(tenant_id, row["name"], SealedSecret(row["key_id"], bytes(row["sealed"]))) for row in rows
+        ]
+
+    async def _add(
+        self,
+        statement: str,
+        tenant_id: str,
+        name: str,
+        prefix: str,
+        text: str | None = None,
+        overlap: timedelta | None = None,
+    ) -> str:
+        text = text or signing_secret(os.urandom(SIGNING_ENTROPY_BYTES))
         self._learned(text)
         sealed = seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
         given = {
@@ -66,7 +112,7 @@ class SigningSecrets:
             "prefix": prefix,
             "key_id": sealed.key_id,
             "sealed": sealed.body,
-            **more,
+            "overlap": overlap,
         }
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_signing_secrets"), given)  # apart: what others add counts after it

@@ -105,6 +105,8 @@ OPERATIONS = [
     ("POST", "/endpoints/{endpoint_id}/test"),
     ("GET", "/webhook-secret"),
     ("POST", "/webhook-secret/rotate"),
+    ("GET", "/webhook-secret/inbound"),
+    ("POST", "/webhook-secret/inbound/rotate"),
     ("GET", "/deliveries"),
     ("GET", "/deliveries/{delivery_id}"),
     ("POST", "/deliveries/{delivery_id}/redeliver"),
@@ -159,11 +161,11 @@ BOUNDED = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-_NOTHING_TO_REFUSE = ("POST", "/webhook-secret/rotate")
+_NOTHING_TO_REFUSE = (("POST", "/webhook-secret/rotate"), ("POST", "/webhook-secret/inbound/rotate"))
 REFUSING = [
     one
     for one in OPERATIONS
-    if one != _NOTHING_TO_REFUSE and (one[0] in ("POST", "PUT") or one[1].startswith(("/jobs", "/executions")))
+    if one not in _NOTHING_TO_REFUSE and (one[0] in ("POST", "PUT") or one[1].startswith(("/jobs", "/executions")))
 ]
 """Those that take something which can be wrong; any text may be the id of an artifact."""
 

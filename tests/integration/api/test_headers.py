@@ -76,3 +76,19 @@ def test_the_page_works_in_a_browser(api: Api, tmp_path: Path) -> None:
     assert "A durable backend for agentic jobs" in done.stdout, "the description was fetched and drawn"
     assert len(re.findall(r'class="opblock ', done.stdout)) > 20
     assert "Content Security Policy" not in done.stderr
+
+
+def test_no_cache_keeps_what_a_tenant_is_answered(api: Api) -> None:
+    """Of every path that is described, refusals and pages too."""
+    job = api.submit()
+    described = api.http.get("/openapi.json").json()["paths"]
+    open_paths = {"/healthz", "/readyz", "/docs", "/openapi.json"}
+    kept = []
+    for path in [path for path, operations in described.items() if "get" in operations and path not in open_paths]:
+        address = "/".join(job["id"] if part.startswith("{") else part for part in path.split("/"))
+        query = "?follow=false" if path.endswith("/events") else ""
+        with api.http.stream("GET", address + query) as answer:
+            if answer.headers.get("cache-control") not in ("no-store", "private, no-cache"):
+                kept.append(path)
+    assert kept == []
+    assert api.http.get(f"/jobs/{job['id']}").headers["cache-control"] == "no-store"

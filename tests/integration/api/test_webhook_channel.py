@@ -15,6 +15,7 @@ from standardwebhooks import Webhook
 from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.settings import Settings
 from planq.shared.store.channels import ChannelStore
+from planq.shared.store.webhooks.signing import SigningSecrets
 from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
 from tests.integration.api.control import TOOLS, publish
 from tests.integration.api.test_elicitations import WHERE
@@ -41,9 +42,11 @@ def api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     postgres.drop(url)
 
 
-def signed(api: Api, document: Any, *, id: str | None = None, age: float = 0, path: str = PATH) -> httpx.Response:
+def signed(
+    api: Api, document: Any, *, id: str | None = None, age: float = 0, path: str = PATH, secret: str | None = None
+) -> httpx.Response:
     """Post a document with a signature, from another host than this one."""
-    secret = api.http.get("/webhook-secret").json()["secret"]
+    secret = secret or api.http.get("/webhook-secret/inbound").json()["secret"]
     body, id = json.dumps(document), id or f"msg_{uuid4()}"
     moment = datetime.now(UTC) - timedelta(seconds=age)
     headers = {
@@ -129,3 +132,40 @@ def test_channels_are_listed_with_what_keeps_planq_from_sending(api: Api) -> Non
     assert (shown["name"], shown["kind"], shown["problem"]) == ("webhook", "webhook", "nobody listens")
     assert shown["config"] == {"url": "http://127.0.0.1:9/"}
     assert "secret_hash" not in shown
+
+
+def test_each_direction_has_a_secret_of_its_own(api: Api) -> None:
+    api.jobs.execute("DELETE FROM tenant_secrets WHERE starts_with(name, 'webhook/')")
+    outbound = api.http.get("/webhook-secret").json()["secret"]
+    assert signed(api, HELLO, secret=outbound).status_code == 202, "as systems do that were connected long ago"
+    inbound = api.http.get("/webhook-secret/inbound").json()["secret"]
+    assert inbound != outbound
+    for secret in (inbound, outbound):
+        assert signed(api, HELLO, secret=secret).status_code == 202, "for a day after the first of its own"
+    api.jobs.execute("UPDATE tenant_secrets SET expires_at = now() WHERE expires_at IS NOT NULL")
+    assert signed(api, HELLO, secret=inbound).status_code == 202
+    problem_of(signed(api, HELLO, secret=outbound), 403, "not_proved")
+    newer = api.http.post("/webhook-secret/inbound/rotate").json()["secret"]
+    for secret in (inbound, newer):
+        assert signed(api, HELLO, secret=secret).status_code == 202, "for a day after a rotation"
+    assert api.http.get("/webhook-secret").json()["secret"] == outbound
+
+
+def test_a_channel_that_is_connected_now_never_takes_the_secret_of_callbacks(api: Api) -> None:
+    api.jobs.execute("DELETE FROM tenant_secrets WHERE starts_with(name, 'webhook/')")
+    outbound = api.http.get("/webhook-secret").json()["secret"]
+    masters = api.settings.master_keys
+    api.jobs.run(lambda database: SigningSecrets(database, masters).begin_inbound("default", keeps_callbacks=False))
+    problem_of(signed(api, HELLO, secret=outbound), 403, "not_proved")
+
+
+@pytest.mark.parametrize("body", ["{", "[" * 100_000, "NaN"])
+def test_what_is_signed_and_no_json_is_told_so(api: Api, body: str) -> None:
+    secret, now = api.http.get("/webhook-secret/inbound").json()["secret"], datetime.now(UTC)
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": "m",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign("m", now, body),
+    }
+    problem_of(api.http.post(PATH, content=body, headers=headers), 400, "malformed_json")

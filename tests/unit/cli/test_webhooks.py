@@ -66,6 +66,10 @@ def test_an_endpoint_is_changed_rotated_tried_and_removed(planq: Planq, server: 
     assert last(server)[:2] == ("GET", "/webhook-secret")
     planq("endpoints", "callback-secret", "--rotate")
     assert last(server)[:2] == ("POST", "/webhook-secret/rotate")
+    assert planq("endpoints", "inbound-secret").stdout == "whsec_y\n"
+    assert last(server)[:2] == ("GET", "/webhook-secret/inbound")
+    planq("endpoints", "inbound-secret", "--rotate")
+    assert last(server)[:2] == ("POST", "/webhook-secret/inbound/rotate")
     server.answer(202, DELIVERY)
     assert "job.failed" in planq("endpoints", "test", ID).stdout
     server.answer(204, "")

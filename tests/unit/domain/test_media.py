@@ -65,3 +65,25 @@ def test_no_name_leads_out_of_a_folder(artifact_id: str) -> None:
 
     assert name.strip(".")
     assert not {"/", "\\", "\x00", '"', "\r", "\n"} & set(name)
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        *(f"{kind}/{name}" for kind in ("application", "text") for name in ("javascript", "ecmascript")),
+        *(f"{kind}/x-{name}" for kind in ("application", "text") for name in ("javascript", "ecmascript")),
+        *(f"text/javascript1.{number}" for number in range(6)),
+        *("text/jscript", "text/livescript", "Text/JScript; charset=utf-8"),
+        *(
+            "text/html",
+            "application/xhtml+xml",
+            "image/svg+xml",
+            "text/xml",
+            "application/xml",
+            "application/atom+xml",
+        ),
+        *("multipart/related", "message/rfc822", "application/x-mimearchive"),
+    ],
+)
+def test_nothing_that_a_browser_runs_is_given_out_under_its_type(media_type: str) -> None:
+    assert served_media_type(media_type) == "application/octet-stream"

@@ -45,6 +45,11 @@ SELECT %(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now()
 WHERE NOT EXISTS (SELECT FROM tenant_secrets
                   WHERE tenant_id = %(tenant_id)s AND starts_with(name, %(prefix)s) AND expires_at IS NULL)
 
+-- name: keep_signing_secret
+-- Lets a secret that signed for somebody else do so here for a while.
+INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at, expires_at)
+VALUES (%(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now(), planq_now() + %(overlap)s)
+
 -- name: lock_signing_secrets
 -- Lets those who add a secret that signs for somebody take turns until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('planq.secrets/' || %(tenant_id)s || '/' || %(prefix)s, 0))
