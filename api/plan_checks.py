@@ -27,17 +27,21 @@ from planq.shared.domain.plan.errors import PlanError, format_plan_errors, inval
 from planq.shared.domain.plan.forms import (
     PlanForm,
     ReadPlan,
+    defect_place,
     of_agents,
     orchestrations_in,
     read_any_form,
     readable_part_of,
 )
 from planq.shared.domain.plan.validation import further_errors, place_of_nested, validate_plan
-from planq.shared.domain.references.grammar import find_references
+from planq.shared.domain.references.grammar import bare_references, find_references
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import resolve_name, suggestion
-from planq.shared.domain.values.encoding import is_larger
+from planq.shared.domain.values.decoding import decode_stored
+from planq.shared.domain.values.encoding import JsonText, is_larger
 from planq.shared.store.agents.documents import DocumentStore
+
+BARE_REFERENCE = "bare_reference"
 
 _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
@@ -114,6 +118,35 @@ def _agent_errors(
         )
         for one in defects
     ]
+
+
+async def submission_warnings(plan: Mapping[str, Any] | JsonText | None) -> list[dict[str, Any]]:
+    """Return the warnings of a plan in its stored form; a plan without a `$` in it is not decoded."""
+    if plan is None or (isinstance(plan, JsonText) and b"$" not in plan.body):
+        return []
+    return await off_loop(_warnings_of_stored, plan)
+
+
+def _warnings_of_stored(plan: Mapping[str, Any] | JsonText) -> list[dict[str, Any]]:
+    calls = (decode_stored(plan.body) if isinstance(plan, JsonText) else plan)["calls"]
+    return plan_warnings([call.get("arguments") or {} for call in calls])
+
+
+def plan_warnings(calls: Sequence[Mapping[str, Any]], form: PlanForm = PlanForm.CALLS) -> list[dict[str, Any]]:
+    """Return what the arguments of calls say that their author seldom means, with its place in a plan of a form."""
+    found: list[dict[str, Any]] = []
+    for number, arguments in enumerate(calls):
+        for argument, reference in bare_references(arguments):
+            place = defect_place(PlanError(number, argument, None, BARE_REFERENCE), form)
+            message = (
+                f"{reference} stands in a longer text without braces, so the tool gets these letters; write "
+                f"{{{{ {reference} }}}} to insert the output"
+            )
+            details = {"tool_index": number, "argument": argument, "reference": reference, "place": place}
+            found.append({"code": BARE_REFERENCE, "message": message, "details": details})
+            if len(found) == MAX_DEFECTS:
+                return found
+    return found
 
 
 def unfit_for_a_job(document: ReadPlan) -> list[PlanError]:

@@ -575,7 +575,9 @@ class JobDocument(JobSummary):
         "`preview`, and as `output_ref` the `step` that has the whole."
     )
     children: list[ChildDocument]
-    warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
+    warnings: list[WarningDocument] = Field(
+        description="What its agent missed, and went on without. When it is submitted, also doubts about its plan."
+    )
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
     retry: RetryDocument | None
 
@@ -607,4 +609,7 @@ class ValidationResult(Answer):
     form: PlanForm = Field(description="The form in which the plan is written.")
     dropped: int
     errors: list[PlacedPlanError]
+    warnings: list[WarningDocument] = Field(
+        description="What the plan says that its author seldom means, such as a reference in a text without braces."
+    )
     errors_left_out: int | None = Field(default=None, description="How many more there are; absent for none.")

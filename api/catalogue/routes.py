@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
-from planq.api.plan_checks import agent_errors, allowed_tools, check_plan, known_names, unfit_for_a_job
+from planq.api.plan_checks import agent_errors, allowed_tools, check_plan, known_names, plan_warnings, unfit_for_a_job
 from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
+from planq.shared.computing import off_loop
 from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.forms import ReadPlan, defect_place, form_of
+from planq.shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
 
 catalogue_routes = strict_router("catalogue")
 
@@ -32,16 +35,25 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
     limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
     checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
-    dropped = 0
+    dropped, form = 0, form_of(body.plan)
+    warnings: list[dict[str, Any]] = []
     if isinstance(checked, ReadPlan):
+        if form is not PlanForm.ORCHESTRATION:  # whose texts insert nothing but by braces
+            warnings = await off_loop(plan_warnings, [call.arguments for call in checked.plan.calls], form)
         dropped = checked.dropped
         wrong = await agent_errors(services.agents, who.tenant_id, body.plan)
         checked = [*unfit_for_a_job(checked), *wrong] or checked
-    form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
-        return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": []})
+        return JsonResponse({"valid": True, "form": form, "dropped": 0, "errors": [], "warnings": warnings})
     listed = checked[:MAX_DEFECTS]
     errors = shown_defects([{**error.to_json(), "place": defect_place(error, form)} for error in listed])
     return JsonResponse(
-        {"valid": False, "form": form, "dropped": dropped, "errors": errors, **left_out(len(checked))}
+        {
+            "valid": False,
+            "form": form,
+            "dropped": dropped,
+            "errors": errors,
+            "warnings": warnings,
+            **left_out(len(checked)),
+        }
     )

@@ -35,6 +35,7 @@ from planq.api.jobs.filters import (
     FilterWords,
     filter_of,
 )
+from planq.api.plan_checks import submission_warnings
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from planq.api.submission import SubmittedJob
 from planq.api.waits import JobWaits, client_closed_response
@@ -148,6 +149,8 @@ async def accepted(requests: RequestStore, who: Caller, made: SubmittedJob) -> R
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)
+        if warnings := await submission_warnings(made.submission.plan):
+            document["warnings"] = warnings
     else:
         document = job_document(await requests.view(who.tenant_id, made.job_id))
     return JsonResponse(document, status_code=202, headers=located(made))

@@ -43,6 +43,9 @@ a field, and not a blank in it. A price (`$5.00`) and a variable (`$HOME`) are n
 _NEARLY_EMBEDDED = re.compile(r"\$\s*[-+]?(?:[0-9]|steps?\b)|\$\S*\.output\b|[0-9]+\.output\b|step\[[0-9]+\]\.")
 """The same between braces, where little else begins so."""
 
+_BARE = re.compile(r"(?<![\w$\\])\$(?:[0-9]+|step\[[0-9]+\])\.output(?:\.\w+(?:-\w+)*|\[[0-9]+\])*(?!\w)")
+"""A reference as it stands in the middle of a text, where it is letters like all others."""
+
 _ODD = re.compile(r"[\s|'\"(){}\[\],;+*]|\$(?:[0-9]|step\[)")
 
 
@@ -208,6 +211,18 @@ _parse_known = lru_cache(maxsize=2048)(_parse)
 def find_references(value: Any) -> list[Occurrence]:
     """Return every reference and every malformed one in `value`, in document order; keys are never scanned."""
     return [found for tokens, text in walk_strings(value) for found in _occurrences(tokens, text)]
+
+
+def bare_references(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the text of each reference that stands in a longer text without braces.
+
+    Such a text is valid and the reference stays as it is written, which its author seldom means.
+    """
+    for tokens, text in walk_strings(value):
+        if "$" not in text or parse(text) is not None or is_malformed(text):
+            continue
+        for match in _BARE.finditer(_EMBEDDED.sub("", text)):
+            yield to_pointer(tokens), match[0]
 
 
 def redirected(value: Any, steps: Mapping[int, int]) -> Any:

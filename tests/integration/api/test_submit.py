@@ -427,3 +427,25 @@ def test_agents_of_a_plan_in_an_argument_are_looked_up_before_anything_runs(make
 
 
 _NUMBERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def test_a_reference_in_a_text_without_braces_is_warned_of(api: Api) -> None:
+    # Pins: the tool was sent the letters "$0.output.text", and nothing said so.
+    def plan(query: str) -> dict[str, Any]:
+        return {"calls": [search(), search(query)]}
+
+    for query, found in (
+        ("Read $0.output.text now", ["$0.output.text"]),
+        ("See $step[0].output.text.", ["$step[0].output.text"]),
+        ("Read {{ $0.output.text }} now", []),
+        ("$0.output.text", []),
+        ("It costs $0.50", []),
+        ("keep \\$0.output.text as it is", []),
+    ):
+        checked = api.http.post("/plans/validate", json={"plan": plan(query)}).json()
+        made = api.submit({"plan": plan(query)})
+        for warnings in (checked["warnings"], made["warnings"]):
+            assert [one["details"]["reference"] for one in warnings] == found
+            assert all(one["details"]["place"] == "/calls/1/arguments/query" for one in warnings)
+            assert all(f"{{{{ {one['details']['reference']} }}}}" in one["message"] for one in warnings)
+        assert checked["valid"]
