@@ -62,7 +62,9 @@ def test_a_job_is_submitted_seen_and_cancelled_without_scripts(make_api: MakeApi
         assert "Say &lt;hello&gt;" in page.text
         assert "It waits to be planned, but no worker of the lane io is alive" in page.text
         post(browser, f"/ui/jobs/{job_id}/cancel", {})
+        assert "There is no plan yet." in page.text
         assert api.http.get(f"/jobs/{job_id}").json()["status"] == "cancelled"
+        assert "There is no plan yet." not in browser.get(f"/ui/jobs/{job_id}").text
         again = post(browser, f"/ui/jobs/{job_id}/again", {})
         assert again.url.path != page.url.path
         assert "Say &lt;hello&gt;" in again.text
