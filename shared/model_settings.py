@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
+from planq.shared.domain.errors import capped
+from planq.shared.domain.models.names import Provider, key_name, parse_place
 from planq.shared.learning_settings import LearningSettings
 from planq.shared.setting_kinds import FilePath, ModelKey, WebAddress, model_name
+
+
+class ModelServer(BaseModel):
+    """One server of a provider's protocol; a compatible server may need no key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    base_url: WebAddress = None
+    key: ModelKey = None
+
+
+def _checked_places(servers: Mapping[str, ModelServer]) -> Mapping[str, ModelServer]:
+    for place, server in servers.items():
+        try:
+            _, name = parse_place(place)
+        except ValueError:
+            name = ""
+        if not name or not server.base_url:
+            raise ValueError(
+                f"expected PROVIDER@NAME with a base_url, as in openai@house, found {capped(place, 80)!r}; "
+                "NAME has at most 32 of a-z, 0-9 and -"
+            )
+    return servers
+
+
+def _key(provider: str, *variables: str) -> Any:
+    names = dict.fromkeys([*variables, key_name(provider).upper()])
+    return Field(default=None, validation_alias=AliasChoices(*names), description=f"Key for `{provider}:`.")
 
 
 class ModelServing(LearningSettings):
@@ -37,6 +67,47 @@ class ModelServing(LearningSettings):
         default=None,
         validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY"),
         description="Key for `google:`.",
+    )
+    alibaba_api_key: ModelKey = _key("alibaba", "ALIBABA_API_KEY", "DASHSCOPE_API_KEY")
+    azure_api_key: ModelKey = _key("azure", "AZURE_OPENAI_API_KEY")
+    bedrock_api_key: ModelKey = _key("bedrock", "AWS_BEARER_TOKEN_BEDROCK")
+    cerebras_api_key: ModelKey = _key("cerebras", "CEREBRAS_API_KEY")
+    cohere_api_key: ModelKey = _key("cohere", "CO_API_KEY")
+    crusoe_api_key: ModelKey = _key("crusoe", "CRUSOE_API_KEY")
+    deepseek_api_key: ModelKey = _key("deepseek", "DEEPSEEK_API_KEY")
+    fireworks_api_key: ModelKey = _key("fireworks", "FIREWORKS_API_KEY")
+    groq_api_key: ModelKey = _key("groq", "GROQ_API_KEY")
+    heroku_api_key: ModelKey = _key("heroku", "HEROKU_INFERENCE_KEY")
+    huggingface_api_key: ModelKey = _key("huggingface", "HF_TOKEN")
+    litellm_api_key: ModelKey = _key("litellm", "LITELLM_API_KEY")
+    meta_api_key: ModelKey = _key("meta", "META_API_KEY")
+    mistral_api_key: ModelKey = _key("mistral", "MISTRAL_API_KEY")
+    moonshotai_api_key: ModelKey = _key("moonshotai", "MOONSHOTAI_API_KEY")
+    nebius_api_key: ModelKey = _key("nebius", "NEBIUS_API_KEY")
+    ollama_api_key: ModelKey = _key("ollama", "OLLAMA_API_KEY")
+    openrouter_api_key: ModelKey = _key("openrouter", "OPENROUTER_API_KEY")
+    ovhcloud_api_key: ModelKey = _key("ovhcloud", "OVHCLOUD_API_KEY")
+    sambanova_api_key: ModelKey = _key("sambanova", "SAMBANOVA_API_KEY")
+    together_api_key: ModelKey = _key("together", "TOGETHER_API_KEY")
+    vercel_api_key: ModelKey = _key("vercel", "VERCEL_AI_GATEWAY_API_KEY")
+    vllm_api_key: ModelKey = _key("vllm", "VLLM_API_KEY")
+    xai_api_key: ModelKey = _key("xai", "XAI_API_KEY")
+    zai_api_key: ModelKey = _key("zai", "ZAI_API_KEY")
+    ollama_base_url: WebAddress = Field(
+        default=None, validation_alias="OLLAMA_BASE_URL", description="Ollama; http://127.0.0.1:11434/v1 without it."
+    )
+    vllm_base_url: WebAddress = Field(default=None, validation_alias="VLLM_BASE_URL", description="vLLM's server.")
+    litellm_base_url: WebAddress = Field(
+        default=None, validation_alias="LITELLM_BASE_URL", description="LiteLLM's proxy."
+    )
+    azure_endpoint: WebAddress = Field(
+        default=None, validation_alias="AZURE_OPENAI_ENDPOINT", description="The resource of Azure OpenAI."
+    )
+    model_servers: Annotated[Mapping[str, ModelServer], AfterValidator(_checked_places)] = Field(
+        default_factory=dict,
+        repr=False,
+        description='Several servers of one provider: `{"PROVIDER@NAME": {"base_url": "…", "key": "…"}}`. Jobs name '
+        "their models as `PROVIDER@NAME:MODEL`.",
     )
     openai_api: Literal["auto", "chat", "responses"] = Field(
         default="auto",
@@ -91,3 +162,26 @@ class ModelServing(LearningSettings):
         default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
     )
     record: FilePath = Field(default=None, description="Record every exchange into this cassette.")
+
+    @property
+    def model_keys(self) -> Mapping[str, str]:
+        """The keys that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        own = {provider.value: getattr(self, key_name(provider.value), None) for provider in Provider}
+        own |= {place: server.key for place, server in self.model_servers.items()}
+        keys = {place: key.get_secret_value() for place, key in own.items() if key is not None}
+        return {place: key for place, key in keys.items() if key}
+
+    @property
+    def model_urls(self) -> Mapping[str, str]:
+        """The addresses that are set, by `PROVIDER` or `PROVIDER@NAME`."""
+        own = {
+            Provider.OPENAI.value: self.model_base_url,
+            Provider.ANTHROPIC.value: self.anthropic_base_url,
+            Provider.GOOGLE.value: self.google_base_url,
+            Provider.OLLAMA.value: self.ollama_base_url,
+            Provider.VLLM.value: self.vllm_base_url,
+            Provider.LITELLM.value: self.litellm_base_url,
+            Provider.AZURE.value: self.azure_endpoint,
+            **{place: server.base_url for place, server in self.model_servers.items()},
+        }
+        return {place: url for place, url in own.items() if url}

@@ -513,11 +513,14 @@ class Settings(ModelServing):
     @property
     def secrets(self) -> frozenset[str]:
         """Every secret that the settings hold: nothing that leaves the process may show one."""
-        keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
+        keys = (self.web_search_api_key,)
         servers = (self.database_url, self.listen_url, self.broker_url, self.limits_url, self.payloads)
-        models = (self.model_base_url, self.anthropic_base_url, self.google_base_url)
+        models = self.model_urls.values()
         addresses = (*servers, *models, self.web_search_url, self.egress_proxy)
         masters = comma_separated(self.secret_keys.get_secret_value())
         return self.keys.union(
-            masters, (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)
+            masters,
+            (key.get_secret_value() for key in keys if key),
+            self.model_keys.values(),
+            *(secrets_of(one) for one in addresses if one),
         )

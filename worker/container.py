@@ -232,7 +232,7 @@ def check_settings(settings: Settings, lane: Lane) -> None:
     if model.cassette and not os.access(model.cassette, os.R_OK):
         raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
     if model.provider is not None and lane == Lane.IO:
-        require_key(settings, model.provider)
+        require_key(settings, model)
 
 
 def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from planq.shared.domain.errors import AuthFailed, Misconfigured
-from planq.shared.domain.models.names import Provider
+from planq.shared.domain.models.names import ModelName, key_name
 from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tenants.offers import may_name_model
 from planq.shared.ports.tenants import Tenants
@@ -17,25 +17,16 @@ from planq.worker.egress import Egress
 from planq.worker.engine.persist import persist
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
+from planq.worker.llm.sdks import missing_sdk, needs_key
 from planq.worker.llm.settings import ModelSettings
 
 
 def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
     """Return what the gateway needs of the settings."""
-    keys = {
-        Provider.OPENAI: settings.openai_api_key,
-        Provider.ANTHROPIC: settings.anthropic_api_key,
-        Provider.GOOGLE: settings.google_api_key,
-    }
-    urls = {
-        Provider.OPENAI: settings.model_base_url,
-        Provider.ANTHROPIC: settings.anthropic_base_url,
-        Provider.GOOGLE: settings.google_base_url,
-    }
     return ModelSettings(
         default_model=settings.model,
-        base_urls={provider: url for provider, url in urls.items() if url},
-        api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
+        base_urls=settings.model_urls,
+        api_keys=settings.model_keys,
         openai_api=settings.openai_api,
         stream=settings.model_stream,
         request_timeout=settings.model_timeout_seconds,
@@ -69,16 +60,21 @@ def model_gateway(
     )
 
 
-def require_key(settings: Settings, provider: Provider) -> None:
-    """Raise `Misconfigured` where the default model's provider needs a key and has none."""
+def require_key(settings: Settings, name: ModelName) -> None:
+    """Raise `Misconfigured` where the default model's provider needs a key, an address or an SDK and has none."""
     models = model_settings(settings)
-    # A compatible server may need no key.
-    if provider in models.api_keys or (provider is Provider.OPENAI and provider in models.base_urls):
+    provider = name.provider
+    if provider is None:
         return
-    raise Misconfigured(
-        f"PLANQ_MODEL is {settings.model}: set {provider.value.upper()}_API_KEY to a key of its provider, or "
-        "PLANQ_MODEL to offline"
-    )
+    if name.server and name.place not in models.base_urls:
+        raise Misconfigured(f"PLANQ_MODEL is {name.full}: PLANQ_MODEL_SERVERS has no {name.place}")
+    if missing := missing_sdk(provider):
+        raise Misconfigured(f"PLANQ_MODEL is {name.full}: {missing}")
+    if name.place not in models.api_keys and needs_key(provider, has_url=name.place in models.base_urls):
+        raise Misconfigured(
+            f"PLANQ_MODEL is {name.full}: set {key_name(name.place).upper()} to a key of its provider, or "
+            "PLANQ_MODEL to offline"
+        )
 
 
 async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model: str) -> bool:
@@ -87,10 +83,10 @@ async def _may_name_model(tenants: Tenants, default: str, tenant_id: str, model:
     return may_name_model(tenant_id, config, model, default)
 
 
-async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:
-    """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
+async def _provider_key(secrets: SecretStore, tenant_id: str, place: str) -> str | None:
+    """Return a tenant's own key for a place, as soon as the database answers (`ProviderKeys`)."""
     try:
-        return await persist(secrets.get, tenant_id, f"{provider.value}_api_key")
+        return await persist(secrets.get, tenant_id, key_name(place))
     except MasterKeyMissing:
         raise  # the work is handed back
     except Misconfigured as error:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planq.api.cli.connection import AsJson, located_settings
 from planq.api.cli.console import as_line, out, print_columns, print_json
-from planq.api.cli.outcome import reported
+from planq.api.cli.outcome import NOT_OK, OK, end, reported
 from planq.deploy.cli.database import with_database
+from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.models.adaptations import MEANING, known_adaptations
+from planq.shared.domain.models.names import ModelName, parse_model_name
 
 if TYPE_CHECKING:
     from planq.shared.store.adaptations.store import AdaptationStore, StoredAdaptation
     from planq.shared.store.database import Database
+    from planq.worker.llm.probes import ProbeResult
 
 _MAX_REFUSAL_CHARS = 80
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(name="models", help="Models: what their servers refuse.", no_args_is_help=True)
+    group = typer.Typer(name="models", help="Models: what their servers can do and refuse.", no_args_is_help=True)
     group.command("list")(list_models)
+    group.command("check")(check_model)
     group.command("forget")(forget_models)
     app.add_typer(group)
 
@@ -48,6 +53,40 @@ def list_models(as_json: AsJson = False) -> None:
                 for one in found
             ]
         )
+
+
+def check_model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="PROVIDER:MODEL, as a job names it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Send six small calls to a model, and print what its server can do and what planq sends instead.
+
+    The calls cost a few hundred tokens, on the server's own key. Exit code 1 unless every reply is as asked.
+    """
+    import asyncio
+
+    with reported(as_json=as_json):
+        name = parse_model_name(model)
+        if name.provider is None:
+            raise InvalidRequest(f"expected a provider's model, as in openai:gpt-5, found {model!r}", field="model")
+        found = asyncio.run(_probed(name, as_json=as_json))
+    if as_json:
+        print_json({"model": model, "probes": [asdict(one) for one in found]})
+    end(OK if all(one.is_ok for one in found) else NOT_OK)
+
+
+async def _probed(name: ModelName, *, as_json: bool) -> list[ProbeResult]:
+    from planq.worker.llm.probes import probe_model
+    from planq.worker.model_gateway import model_settings
+
+    found = []
+    async for one in probe_model(model_settings(located_settings()), name):
+        found.append(one)
+        if not as_json:
+            out.print(f"{'ok' if one.is_ok else 'not ok':<7} {one.probe:<15} {as_line(one.found, 300)}")
+            for instead in one.instead:
+                out.print(f"{'':<7} {'':<15} → {instead}")
+    return found
 
 
 def forget_models(

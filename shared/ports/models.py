@@ -9,7 +9,6 @@ from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
-from planq.shared.domain.models.names import Provider
 from planq.shared.domain.tools.definition import ToolDefinition
 
 CutOff = Callable[[ModelCall], None]
@@ -21,8 +20,11 @@ A callback and no exception: `asyncio.timeout` and task groups only know a plain
 Prices = Callable[[str, int], Awaitable[Price | None]]
 """Tells what a call to a model costs whose question has so many tokens; None where its price is not known."""
 
-ProviderKeys = Callable[[str, Provider], Awaitable[str | None]]
-"""Returns a tenant's own key of a provider, None where it has none. Raises `AuthFailed` where it cannot be had."""
+ProviderKeys = Callable[[str, str], Awaitable[str | None]]
+"""Returns a tenant's own key for `PROVIDER` or `PROVIDER@SERVER`, None where it has none.
+
+Raises `AuthFailed` where it cannot be had.
+"""
 
 MayName = Callable[[str, str], Awaitable[bool]]
 """Says whether a tenant may name a model, by its full name, on the server's keys."""

@@ -44,6 +44,10 @@ class KnownAdaptations:
             _log.warning("adaptations_not_read", extra={"model": model, "cause": str(error)})
             return frozenset(own)
 
+    def learned(self, model: str) -> frozenset[Adaptation]:
+        """Return what this process has learned itself of a model, at any base URL."""
+        return frozenset(one for (_, own), found in self._own.items() if own == model for one in found)
+
     async def learn(self, base_url: str, model: str, refusals: Mapping[Adaptation, str]) -> None:
         """Remember that a server has accepted a request with these adaptations, each after a refusal in its words."""
         for adaptation, refusal in refusals.items():

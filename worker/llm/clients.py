@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from openai import Omit
-from pydantic_ai.models import Model, ModelRequestParameters
+from openai import AsyncOpenAI, Omit
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 from pydantic_ai.models.openai import (
     OpenAIChatModel,
     OpenAIChatModelSettings,
@@ -24,34 +26,58 @@ from pydantic_ai.models.openai import (
     OpenAIStreamedResponse,
 )
 from pydantic_ai.profiles.openai import OpenAIModelProfile
-from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers import Provider as Connection
+from pydantic_ai.providers import infer_provider_class
+from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from pydantic_ai.usage import RequestUsage
 
-from planq.shared.domain.errors import AuthFailed
+from planq.shared.domain.errors import AuthFailed, ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.names import ModelName, Provider
+from planq.shared.domain.models.names import ModelName, Provider, key_name, parse_place
 from planq.worker.egress import Egress
 from planq.worker.llm.http_client import model_client
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.replies import tolerant
+from planq.worker.llm.sdks import missing_sdk, needs_key
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-_OPENAI_URL = "https://api.openai.com/v1"
-_ANTHROPIC_URL = "https://api.anthropic.com"
-_GOOGLE_URL = "https://generativelanguage.googleapis.com"
+_URLS = {
+    Provider.OPENAI: "https://api.openai.com/v1",
+    Provider.OPENAI_CHAT: "https://api.openai.com/v1",
+    Provider.OPENAI_RESPONSES: "https://api.openai.com/v1",
+    Provider.ANTHROPIC: "https://api.anthropic.com",
+    Provider.GOOGLE: "https://generativelanguage.googleapis.com",
+    Provider.OLLAMA: "http://127.0.0.1:11434/v1",
+    Provider.VLLM: "http://127.0.0.1:8000/v1",
+    Provider.LITELLM: "http://127.0.0.1:4000",
+    # Asked through their OpenAI-compatible addresses: their own SDKs would go around planq's client and its bounds.
+    Provider.COHERE: "https://api.cohere.ai/compatibility/v1",
+    Provider.GROQ: "https://api.groq.com/openai/v1",
+    Provider.HUGGINGFACE: "https://router.huggingface.co/v1",
+    Provider.MISTRAL: "https://api.mistral.ai/v1",
+    Provider.XAI: "https://api.x.ai/v1",
+}
+"""Where a provider is, unless the settings say so; of the others pydantic-ai knows the address."""
+
+_VENDORS = {
+    Provider.COHERE: "cohere/",
+    Provider.GROQ: "groq/",
+    Provider.HUGGINGFACE: "",
+    Provider.MISTRAL: "mistral/",
+    Provider.XAI: "x-ai/",
+}
+"""By which vendor's models pydantic-ai finds the profile of a model at a compatible address."""
+
 _NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
 
-MakeModel = Callable[[str, frozenset[Adaptation]], Model]
+_OTHER_SDKS = frozenset({Provider.ANTHROPIC, Provider.BEDROCK, Provider.GOOGLE, Provider.GOOGLE_CLOUD})
+"""The providers that are not asked by OpenAI's SDK."""
 
-_SDK_MODULES = {
-    Provider.OPENAI: (),  # imported above
-    Provider.ANTHROPIC: ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
-    Provider.GOOGLE: ("pydantic_ai.models.google", "pydantic_ai.providers.google"),
-}
+MakeModel = Callable[[str, frozenset[Adaptation]], Model]
 
 _MODELS_KEPT = 64
 """Maximum number of models of a provider that are kept; a request may name any."""
@@ -74,17 +100,24 @@ _OF_MODELS = frozenset(
 
 
 def load_sdk(provider: Provider) -> None:
-    """Import what speaks to `provider`; takes seconds the first time, hence made for a thread of its own."""
-    for module in (*_SDK_MODULES[provider], *_LOADED_LATE):
+    """Import what speaks to `provider`; takes seconds the first time, hence made for a thread of its own.
+
+    Raises `ModelRefused` where its SDK is not installed.
+    """
+    if missing := missing_sdk(provider):
+        raise ModelRefused(missing)
+    own = provider.value.partition("-")[0]
+    modules = (f"pydantic_ai.models.{own}", f"pydantic_ai.providers.{own}") if provider in _OTHER_SDKS else ()
+    for module in (*modules, *_LOADED_LATE):
         importlib.import_module(module)
 
 
 @dataclass(slots=True)
 class _OpenClients:
-    """What is open on one event loop: a client for each provider, with and without streams; makers for each key."""
+    """What is open on one event loop: a client that reads whole replies as streams, and one that does not; makers."""
 
-    clients: dict[tuple[Provider, bool], AsyncClient] = field(default_factory=dict)
-    makers: OrderedDict[tuple[Provider, bool, str | None], MakeModel] = field(default_factory=OrderedDict)
+    clients: dict[bool, AsyncClient] = field(default_factory=dict)
+    makers: OrderedDict[tuple[str, bool, str | None], MakeModel] = field(default_factory=OrderedDict)
 
 
 class Models:
@@ -94,61 +127,107 @@ class Models:
         self._settings = settings
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
 
-    def prepare(self, provider: Provider, default: ModelName) -> None:
-        """Make what the first call to a provider needs, on the running loop; raises `AuthFailed` without a key.
+    def prepare(self, place: str, default: ModelName) -> None:
+        """Make what the first call to a place needs, on the running loop; raises `AuthFailed` without a key.
 
-        Where it is the provider of the `default` model, that is made, too.
+        Where it is that of the `default` model, that is made, too.
         """
-        make = self._maker(provider, None, is_stream=self._settings.stream)
-        if provider is default.provider:
+        make = self._maker(place, None, is_stream=self._settings.stream)
+        if place == default.place:
             make(default.model, frozenset())
 
     def model(
-        self, provider: Provider, name: str, key: str | None, adaptations: frozenset[Adaptation], *, is_stream: bool
+        self, name: ModelName, key: str | None, adaptations: frozenset[Adaptation], *, is_stream: bool
     ) -> Model:
         """Return a model whose requests go out with `adaptations`; `key` is a tenant's own, None for the settings'.
 
-        Raises `AuthFailed` without a key.
+        Raises `AuthFailed` without a key, and `ModelRefused` for a server that the settings do not name.
         """
-        return self._maker(provider, key, is_stream=is_stream)(name, adaptations & _OF_MODELS)
+        return self._maker(name.place, key, is_stream=is_stream)(name.model, adaptations & _OF_MODELS)
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
         for client in self._open.pop(asyncio.get_running_loop(), _OpenClients()).clients.values():
             await client.aclose()
 
-    def _maker(self, provider: Provider, key: str | None, *, is_stream: bool) -> MakeModel:
+    def _maker(self, place: str, key: str | None, *, is_stream: bool) -> MakeModel:
         opened = self._open.setdefault(asyncio.get_running_loop(), _OpenClients())
-        client = opened.clients.get((provider, is_stream))
-        if client is None:
-            as_streams = is_stream and provider is Provider.OPENAI
-            egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
-            client = model_client(egress, seconds, as_streams=as_streams)
-            opened.clients[provider, is_stream] = client
-        make = opened.makers.get((provider, is_stream, key))
+        make = opened.makers.get((place, is_stream, key))
         if make is None:
-            own = self._settings if key is None else replace(self._settings, api_keys={provider: key})
+            provider, server = parse_place(place)
+            as_streams = is_stream and provider not in _OTHER_SDKS
+            client = opened.clients.get(as_streams)
+            if client is None:
+                egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
+                client = opened.clients[as_streams] = model_client(egress, seconds, as_streams=as_streams)
+            if server and place not in self._settings.base_urls:
+                raise ModelRefused(f"no server {place}: expected one of PLANQ_MODEL_SERVERS; ask your operator")
+            own = self._settings if key is None else replace(self._settings, api_keys={place: key})
             # Making a model means working out its profile, as long as a third of the whole call takes.
-            make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_MAKERS[provider](own, client)))
-            opened.makers[provider, is_stream, key] = make
+            make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_maker_at(place, provider, own, client)))
+            opened.makers[place, is_stream, key] = make
             if len(opened.makers) > _MAKERS_KEPT:
                 opened.makers.popitem(last=False)
-        opened.makers.move_to_end((provider, is_stream, key))
+        opened.makers.move_to_end((place, is_stream, key))
         return make
 
 
-def _openai(settings: ModelSettings, client: AsyncClient) -> MakeModel:
-    base_url = settings.base_urls.get(Provider.OPENAI)
-    key = settings.api_keys.get(Provider.OPENAI) or (_NO_KEY if base_url else _missing_key(Provider.OPENAI))
-    provider = OpenAIProvider(base_url=base_url or _OPENAI_URL, api_key=key, http_client=client)
-    responses = settings.openai_api == "responses" or (settings.openai_api == "auto" and base_url is None)
-    if responses:
-        return lambda name, adaptations: OpenAIResponsesModel(
-            name, provider=provider, profile=_openai_profile(adaptations)
+def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: AsyncClient) -> MakeModel:
+    """Return what makes the models of a provider, or of one of its servers."""
+    url, key = settings.base_urls.get(place), settings.api_keys.get(place)
+    if key is None and needs_key(provider, has_url=url is not None):
+        where = "give it a `key` in PLANQ_MODEL_SERVERS" if "@" in place else f"Set {key_name(place).upper()}"
+        raise AuthFailed(
+            f"no API key for {place}: expected one in the settings, found none. {where}, or use the model `offline`."
         )
-    return lambda name, adaptations: _ChatModel(
-        name, provider=provider, profile=_openai_profile(adaptations), adaptations=adaptations
-    )
+    try:
+        connection = _connection(provider, url or _URLS.get(provider), key, client)
+    except (UserError, ValueError) as error:
+        raise ModelRefused(f"the settings of {place} are not enough for its provider: {error}") from error
+    is_openai = provider is Provider.OPENAI
+    is_own = is_openai and settings.openai_api == "auto" and url is None
+    kind = provider.value
+    if is_openai:
+        kind = "openai-responses" if settings.openai_api == "responses" or is_own else "openai-chat"
+    elif provider in _VENDORS:
+        kind = "openai-chat"
+
+    def make(name: str, adaptations: frozenset[Adaptation]) -> Model:
+        model = infer_model(f"{kind}:{name}", provider_factory=lambda _: connection)
+        if isinstance(model, OpenAIChatModel):
+            return _lenient(type(model))(
+                name, provider=connection, profile=_openai_profile(adaptations), adaptations=adaptations
+            )
+        if isinstance(model, OpenAIResponsesModel):
+            return type(model)(name, provider=connection, profile=_openai_profile(adaptations))
+        return model
+
+    return make
+
+
+def _connection(provider: Provider, url: str | None, key: str | None, client: AsyncClient) -> Connection[Any]:
+    """Return pydantic-ai's provider at an address; what it takes differs, so only what it names is passed."""
+    if provider in _VENDORS:
+        vendor = _VENDORS[provider]
+        return OpenAICompatibleProvider(
+            provider.value,
+            base_url=str(url),
+            api_key=key or _NO_KEY,
+            http_client=client,
+            profile=lambda name: OpenAICompatibleProvider.model_profile(f"{vendor}{name}"),
+        )
+    kind = infer_provider_class(provider.value)
+    takes = inspect.signature(kind.__init__).parameters
+    options: dict[str, Any] = {"http_client": client} if "http_client" in takes else {}
+    if key is not None or provider not in _OTHER_SDKS:
+        options["api_key"] = key or _NO_KEY
+    if url is not None:
+        named = next((name for name in ("base_url", "azure_endpoint", "api_base") if name in takes), None)
+        if named is None:
+            sdk = AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, http_client=client)
+            return kind(openai_client=sdk)  # type: ignore[call-arg]
+        options[named] = url
+    return kind(**options)
 
 
 def _openai_profile(adaptations: frozenset[Adaptation]) -> OpenAIModelProfile:
@@ -160,44 +239,6 @@ def _openai_profile(adaptations: frozenset[Adaptation]) -> OpenAIModelProfile:
     elif Adaptation.MAX_COMPLETION_TOKENS in adaptations:
         profile["openai_chat_supports_max_completion_tokens"] = True
     return profile
-
-
-def _anthropic(settings: ModelSettings, client: AsyncClient) -> MakeModel:
-    from pydantic_ai.models.anthropic import AnthropicModel
-    from pydantic_ai.providers.anthropic import AnthropicProvider
-
-    provider = AnthropicProvider(
-        base_url=settings.base_urls.get(Provider.ANTHROPIC, _ANTHROPIC_URL),
-        api_key=settings.api_keys.get(Provider.ANTHROPIC) or _missing_key(Provider.ANTHROPIC),
-        http_client=client,
-    )
-    return lambda name, _: AnthropicModel(name, provider=provider)
-
-
-def _google(settings: ModelSettings, client: AsyncClient) -> MakeModel:
-    from pydantic_ai.models.google import GoogleModel
-    from pydantic_ai.providers.google import GoogleProvider
-
-    provider = GoogleProvider(
-        base_url=settings.base_urls.get(Provider.GOOGLE, _GOOGLE_URL),
-        api_key=settings.api_keys.get(Provider.GOOGLE) or _missing_key(Provider.GOOGLE),
-        http_client=client,
-    )
-    return lambda name, _: GoogleModel(name, provider=provider)
-
-
-_MAKERS: Mapping[Provider, Callable[[ModelSettings, AsyncClient], MakeModel]] = {
-    Provider.OPENAI: _openai,
-    Provider.ANTHROPIC: _anthropic,
-    Provider.GOOGLE: _google,
-}
-
-
-def _missing_key(provider: Provider) -> str:
-    raise AuthFailed(
-        f"no API key for {provider.value}: expected one in the settings, found none."
-        f" Set {provider.value.upper()}_API_KEY, or use the model `offline`."
-    )
 
 
 def _remembering(make: MakeModel) -> MakeModel:
@@ -222,26 +263,37 @@ def _remembering(make: MakeModel) -> MakeModel:
     return made
 
 
-@dataclass
-class _StreamedReply(OpenAIStreamedResponse):
-    def _add_usage(self, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
-        # Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
-        if reported:
-            super()._add_usage(usage, reported=True, cumulative=True)
-
-
-class _ChatModel(OpenAIChatModel):
-    """An OpenAI-compatible server's model."""
+class _Lenient:
+    """What planq changes of pydantic-ai's models of OpenAI-compatible servers."""
 
     def __init__(self, name: str, *, adaptations: frozenset[Adaptation], **options: Any) -> None:
-        super().__init__(name, **options)
+        super().__init__(name, **options)  # type: ignore[call-arg]
         self._adaptations = adaptations
 
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
-        return _StreamedReply
+        return _with_last_usage(super()._streamed_response_cls)  # type: ignore[misc]
 
     def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
         if Adaptation.NO_STREAM_OPTIONS in self._adaptations:
             return Omit()
-        return super()._get_stream_options(model_settings)
+        return super()._get_stream_options(model_settings)  # type: ignore[misc]
+
+
+@cache
+def _lenient(kind: type[OpenAIChatModel]) -> Callable[..., OpenAIChatModel]:
+    return type(f"Lenient{kind.__name__}", (_Lenient, kind), {})
+
+
+@cache
+def _with_last_usage(kind: type[OpenAIStreamedResponse]) -> type[OpenAIStreamedResponse]:
+    """Return a reader of streams that counts the last usage which is reported.
+
+    Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
+    """
+
+    def add(self: Any, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
+        if reported:
+            kind._add_usage(self, usage, reported=True, cumulative=True)
+
+    return dataclass(type(f"LastUsage{kind.__name__}", (kind,), {"_add_usage": add}))

@@ -36,7 +36,7 @@ from planq.shared.domain.jobs.retry import RetryPolicy
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.domain.models.failure import error_class
-from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
+from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
 from planq.shared.domain.models.speech import SpeechForm
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.describe import excerpt, sentence_list
@@ -171,9 +171,12 @@ class ModelGateway:
         the default model's key is missing.
         """
         default = parse_model_name(self._settings.default_model)
-        for provider in dict.fromkeys([default.provider, *self._settings.api_keys]):
-            if provider is not None:
-                (await self._loaded(provider)).prepare(provider, default)
+        for place in dict.fromkeys([default.place, *self._settings.api_keys]):
+            try:
+                if place:
+                    (await self._loaded(parse_place(place)[0])).prepare(place, default)
+            except ModelRefused as error:  # its key alone is not enough: a call says so
+                _log.warning("model_not_warmed_up", extra={"place": place, "cause": str(error)})
 
     async def aclose(self) -> None:
         """Close the clients of the running event loop; those of a loop that is gone went with it. May be repeated."""
@@ -261,7 +264,7 @@ class ModelGateway:
         parsed = self._parsed(name)
         if parsed.provider is None:
             return await self._without_provider(parsed, question, spent)
-        key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.provider)
+        key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.place)
         if key is None and self._may_name is not None and not await self._may_name(ask.tenant_id, parsed.full):
             raise PolicyDenied(
                 f"the model {parsed.full!r} is none that this tenant may name on the server's keys: an operator can "

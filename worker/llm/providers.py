@@ -14,7 +14,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings as WireSettings
 
 from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
-from planq.shared.domain.models.names import ModelName, Provider
+from planq.shared.domain.models.names import ModelName
 from planq.shared.domain.redact import pattern_of, redacted
 from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.clients import Models
@@ -35,7 +35,6 @@ _log = logging.getLogger("planq.llm")
 class _Call:
     """Whom a request is for: its model, the key of whoever asks, and who follows the reply."""
 
-    provider: Provider
     name: ModelName
     key: str | None
     live: LiveCall | None
@@ -54,9 +53,9 @@ class Providers:
         self._known = known
         self._unconstrained = RefusedSchemas()
 
-    def prepare(self, provider: Provider, default: ModelName) -> None:
+    def prepare(self, place: str, default: ModelName) -> None:
         """Do what `Models.prepare` promises."""
-        self._models.prepare(provider, default)
+        self._models.prepare(place, default)
 
     async def complete(
         self,
@@ -74,13 +73,10 @@ class Providers:
         A request of which the server refuses a part is sent again without that part, and what it took is remembered
         for the model at this base URL. One that refuses an answer's schema is asked again in words.
         """
-        provider = name.provider
-        if provider is None:
-            raise AssertionError(f"{name.full} is no provider's model")
         try:
-            return await self._adapted(_Call(provider, name, key, live), request, spent)
+            return await self._adapted(_Call(name, key, live), request, spent)
         except FOREIGN as error:
-            raise translated(error, secret=key or self._settings.api_keys.get(provider, "")) from error
+            raise translated(error, secret=key or self._settings.api_keys.get(name.place, "")) from error
 
     async def _adapted(self, call: _Call, request: ModelRequest, spent: BrokenTryUsage) -> Completion:
         base_url = self._base_url(call)
@@ -89,7 +85,7 @@ class Providers:
         refused_schema: ModelRequest | None = None
         while True:
             is_stream = self._settings.stream and Adaptation.WHOLE_REPLIES not in active
-            model = self._models.model(call.provider, call.name.model, call.key, active, is_stream=is_stream)
+            model = self._models.model(call.name, call.key, active, is_stream=is_stream)
             wire = self._wire(model, call.name, request, active)
             try:
                 completion = await (self._ask_stream if is_stream else self._ask_whole)(model, wire, spent, call.live)
@@ -114,15 +110,13 @@ class Providers:
         return completion
 
     def _base_url(self, call: _Call) -> str:
-        model = self._models.model(
-            call.provider, call.name.model, call.key, frozenset(), is_stream=self._settings.stream
-        )
-        return redacted(model.base_url or call.provider.value)
+        model = self._models.model(call.name, call.key, frozenset(), is_stream=self._settings.stream)
+        return redacted(model.base_url or call.name.place)
 
     def _words_of(self, error: ModelAPIError, call: _Call) -> str:
         """Return what the server said, without the key."""
         body = error.body if isinstance(error, ModelHTTPError) else ""
-        secret = call.key or self._settings.api_keys.get(call.provider, "")
+        secret = call.key or self._settings.api_keys.get(call.name.place, "")
         text = f"{error.message} {body or ''}"
         return redacted(pattern_of([secret]).sub("[API key]", text) if secret else text)
 

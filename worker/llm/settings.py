@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.models.names import OFFLINE, Provider, parse_model_name
+from planq.shared.domain.models.names import OFFLINE, parse_model_name
 
 if TYPE_CHECKING:
     from planq.worker.egress import Egress  # it loads an HTTP client
@@ -24,7 +24,7 @@ OpenAIApi = Literal["auto", "chat", "responses"]
 class ModelSettings:
     """How models are reached.
 
-    `base_urls` and `api_keys` are per provider; an OpenAI-compatible server is `base_urls={Provider.OPENAI: …}` and
+    `base_urls` and `api_keys` are by `PROVIDER` or `PROVIDER@SERVER` (`ModelName.place`). An OpenAI-compatible server
     may need no key. Times are in seconds. `request_timeout` bounds one attempt from its request to the end of its
     reply, `first_token_timeout` the part before the reply begins; where `stream` is off a reply comes whole, and only
     the former counts. `max_attempts` counts the first try; the wait before try n+1 is drawn between 0 and
@@ -38,8 +38,8 @@ class ModelSettings:
     """
 
     default_model: str = OFFLINE
-    base_urls: Mapping[Provider, str] = field(default_factory=dict)
-    api_keys: Mapping[Provider, str] = field(default_factory=dict, repr=False)
+    base_urls: Mapping[str, str] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     openai_api: OpenAIApi = "auto"
     stream: bool = True
     request_timeout: float = 60.0

@@ -2,7 +2,8 @@
 
     offline                      planq's own rules; no language model and no network
     cassette:PATH                recorded exchanges, read from a file
-    PROVIDER:MODEL               openai, anthropic or google; `openai` also means every OpenAI-compatible server
+    PROVIDER:MODEL               as pydantic-ai spells it; `openai` also means every OpenAI-compatible server
+    PROVIDER@SERVER:MODEL        the same protocol at a server that the operator has named in the settings
 
 A cassette names a file, so only the operator may choose one: a name that came in over HTTP is untrusted text and is
 refused there (`allow_cassette=False`).
@@ -23,28 +24,83 @@ MAX_MODEL_NAME_CHARS = 200
 
 # The model's part may end up in a URL path (Google), hence no "..", no "//", no "?", "#" or "%".
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:@+\-]|[./](?![./]))*", re.ASCII)
-
-
-MODEL_PATTERN = r"^(offline|(openai|anthropic|google):[A-Za-z0-9]([A-Za-z0-9_:@+\-]|[./](?![./])){0,180})$"
-"""The names that may come in over HTTP, as JSON Schema has patterns."""
+_SERVER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 
 
 class Provider(StrEnum):
-    """Whose protocol a model speaks."""
+    """Whose protocol and model profiles count, as pydantic-ai spells it."""
 
     OPENAI = "openai"
+    OPENAI_CHAT = "openai-chat"
+    OPENAI_RESPONSES = "openai-responses"
     ANTHROPIC = "anthropic"
     GOOGLE = "google"
+    GOOGLE_CLOUD = "google-cloud"
+    ALIBABA = "alibaba"
+    AZURE = "azure"
+    BEDROCK = "bedrock"
+    CEREBRAS = "cerebras"
+    COHERE = "cohere"
+    CRUSOE = "crusoe"
+    DEEPSEEK = "deepseek"
+    FIREWORKS = "fireworks"
+    GROQ = "groq"
+    HEROKU = "heroku"
+    HUGGINGFACE = "huggingface"
+    LITELLM = "litellm"
+    META = "meta"
+    MISTRAL = "mistral"
+    MOONSHOTAI = "moonshotai"
+    NEBIUS = "nebius"
+    OLLAMA = "ollama"
+    OPENROUTER = "openrouter"
+    OVHCLOUD = "ovhcloud"
+    SAMBANOVA = "sambanova"
+    TOGETHER = "together"
+    VERCEL = "vercel"
+    VLLM = "vllm"
+    XAI = "xai"
+    ZAI = "zai"
+
+
+_PLACES = "|".join(sorted(Provider, key=len, reverse=True))
+MODEL_PATTERN = (
+    rf"^(offline|({_PLACES})(@[a-z0-9][a-z0-9-]{{0,31}})?:[A-Za-z0-9]([A-Za-z0-9_:@+\-]|[./](?![./])){{0,180}})$"
+)
+"""The names that may come in over HTTP, as JSON Schema has patterns."""
+
+
+def parse_place(place: str) -> tuple[Provider, str]:
+    """Return the provider and the server of `PROVIDER` or `PROVIDER@SERVER`; raises `ValueError`."""
+    prefix, at, server = place.partition("@")
+    if at and not _SERVER.fullmatch(server):
+        raise ValueError(f"{capped(place, 80)!r} is no PROVIDER@SERVER")
+    return Provider(prefix), server
+
+
+def key_name(place: str) -> str:
+    """Return the name of a tenant's secret with its own key for a provider, or for one of its servers."""
+    return re.sub(r"[@-]", "_", place) + "_api_key"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A parsed name. Exactly one of `provider` (with `model`) and `cassette` is set; neither is for `offline`."""
+    """A parsed name. Exactly one of `provider` (with `model`) and `cassette` is set; neither is for `offline`.
+
+    `server` is the operator's name of one server among several of the provider, "" for the provider's own.
+    """
 
     full: str
     provider: Provider | None = None
+    server: str = ""
     model: str = ""
     cassette: str = ""
+
+    @property
+    def place(self) -> str:
+        """`PROVIDER` or `PROVIDER@SERVER`, by which the settings have addresses and keys; "" without a provider."""
+        provider = "" if self.provider is None else self.provider.value
+        return f"{provider}@{self.server}" if self.server else provider
 
     @property
     def is_offline(self) -> bool:
@@ -61,11 +117,14 @@ def parse_model_name(name: str) -> ModelName:
         if not path.strip() or "\0" in path:
             raise _refused(name, allow_cassette=True)
         return ModelName(name, cassette=path)
-    prefix, colon, model = name.partition(":")
-    known = len(name) <= MAX_MODEL_NAME_CHARS and colon and prefix in set(Provider) and _MODEL.fullmatch(model)
-    if not known:
+    place, _, model = name.partition(":")
+    try:
+        provider, server = parse_place(place)
+    except ValueError:
+        raise _refused(name, allow_cassette=True) from None
+    if len(name) > MAX_MODEL_NAME_CHARS or not _MODEL.fullmatch(model):
         raise _refused(name, allow_cassette=True)
-    return ModelName(name, provider=Provider(prefix), model=model)
+    return ModelName(name, provider=provider, server=server, model=model)
 
 
 def check_model_name(name: str, *, allow_cassette: bool) -> None:
@@ -78,10 +137,15 @@ def check_model_name(name: str, *, allow_cassette: bool) -> None:
     parse_model_name(name)
 
 
+_COMMON = (Provider.OPENAI, Provider.ANTHROPIC, Provider.GOOGLE)
+
+
 def _refused(name: str, *, allow_cassette: bool) -> InvalidRequest:
-    providers = ", ".join(f"{provider.value}:<model>" for provider in Provider)
+    providers = ", ".join(f"{provider.value}:<model>" for provider in _COMMON)
     cassette = ", cassette:<file>" if allow_cassette else ""
     hint = "" if allow_cassette or not name.startswith(CASSETTE_PREFIX) else "; a cassette is the operator's choice"
     return InvalidRequest(
-        f"unknown model {capped(name, 80)!r}: expected {OFFLINE}, {providers}{cassette}{hint}", field="model"
+        f"unknown model {capped(name, 80)!r}: expected {OFFLINE}, {providers}, another "
+        f"provider of docs/models.md{cassette}{hint}",
+        field="model",
     )

@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.models.names import Provider, key_name
 from planq.shared.domain.redact import LEAST_KEY_CHARS
 from planq.shared.domain.tenants.master_keys import KEY_BYTES, MasterKey, MasterKeyMissing
 
@@ -25,7 +26,7 @@ ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
 
 MAX_SECRET_CHARS = 16_384
 
-PROVIDER_SECRETS = ("openai_api_key", "anthropic_api_key", "google_api_key")
+PROVIDER_SECRETS = tuple(key_name(provider.value) for provider in Provider)
 """A tenant's own keys for the providers of models; what has another name is for tools (`ToolContext.secret`)."""
 
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")

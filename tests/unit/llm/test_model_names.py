@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.models.names import Provider, check_model_name, parse_model_name
+from planq.shared.domain.models.names import Provider, check_model_name, key_name, parse_model_name
 from planq.worker.llm.settings import ModelSettings
 
 
@@ -17,6 +17,8 @@ from planq.worker.llm.settings import ModelSettings
         ("openai:gpt-5", Provider.OPENAI, "gpt-5"),
         ("anthropic:claude-haiku-4-5", Provider.ANTHROPIC, "claude-haiku-4-5"),
         ("google:gemini-2.5-flash", Provider.GOOGLE, "gemini-2.5-flash"),
+        ("mistral:mistral-large-latest", Provider.MISTRAL, "mistral-large-latest"),
+        ("openai-responses:gpt-5", Provider.OPENAI_RESPONSES, "gpt-5"),
         ("openai:meta-llama/Llama-3.3-70B:free", Provider.OPENAI, "meta-llama/Llama-3.3-70B:free"),
     ],
 )
@@ -24,6 +26,14 @@ def test_a_providers_model_is_parsed(name: str, provider: Provider, model: str) 
     parsed = parse_model_name(name)
 
     assert (parsed.full, parsed.provider, parsed.model, parsed.is_offline) == (name, provider, model, False)
+
+
+def test_a_server_of_a_provider_is_parsed() -> None:
+    parsed = parse_model_name("vllm@gpu-1:Qwen/Qwen3-8B")
+
+    assert (parsed.provider, parsed.server, parsed.model) == (Provider.VLLM, "gpu-1", "Qwen/Qwen3-8B")
+    assert (parsed.place, key_name(parsed.place)) == ("vllm@gpu-1", "vllm_gpu_1_api_key")
+    assert parse_model_name("openai:a@b").place == "openai"
 
 
 def test_offline_and_cassette_are_parsed() -> None:
@@ -41,11 +51,15 @@ def test_offline_and_cassette_are_parsed() -> None:
         "offline:x",
         "openai:",
         "openai: gpt",
-        "mistral:large",
+        "unknown:large",
         "google:../../v1/files",
         "google:a//b",
         "google:a?key=x",
         "openai:a\nb",
+        "openai@:a",
+        "openai@A:a",
+        "openai@a@b:c",
+        "@house:a",
         "openai:" + "x" * 200,
         "cassette:",
         "cassette: ",

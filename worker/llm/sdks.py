@@ -1,0 +1,37 @@
+"""Which provider needs an SDK or a key, without importing any."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from planq.shared.domain.models.names import Provider
+
+_SDK = {
+    Provider.ANTHROPIC: ("anthropic", "anthropic"),
+    Provider.GOOGLE: ("google.genai", "google"),
+    Provider.GOOGLE_CLOUD: ("google.genai", "google"),
+    Provider.BEDROCK: ("boto3", "bedrock"),
+}
+"""The module that a provider needs beside `openai`, and the extra of planq that installs it."""
+
+_KEYED = frozenset({Provider.ANTHROPIC, Provider.GOOGLE})
+_KEYLESS = frozenset(
+    {Provider.OLLAMA, Provider.VLLM, Provider.LITELLM, Provider.BEDROCK, Provider.GOOGLE_CLOUD, Provider.OVHCLOUD}
+)
+
+
+def missing_sdk(provider: Provider) -> str | None:
+    """Return what to install where a provider's SDK is missing, None where it is there."""
+    module, extra = _SDK.get(provider, ("openai", "openai"))
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:  # a parent of it
+        found = None
+    if found is not None:
+        return None
+    return f"the provider {provider.value} needs the package {module}; install it by: pip install 'planq[{extra}]'"
+
+
+def needs_key(provider: Provider, *, has_url: bool) -> bool:
+    """Return whether calls need a key; a compatible server at an address of its own may need none."""
+    return provider in _KEYED or (not has_url and provider not in _KEYLESS)
