@@ -11,8 +11,9 @@ from planq.api.http.prefix import below_prefix
 from planq.shared.domain.agents.document import read_agent
 from planq.shared.domain.agents.warnings import DocumentWarning, job_warning
 from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
-from planq.shared.domain.jobs.states import Effect, JobStatus, Respond, StepStatus
+from planq.shared.domain.jobs.states import Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.models.ending import incomplete_of
 from planq.shared.domain.rounds.guard import CALLER_SOURCE
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
@@ -126,9 +127,28 @@ def _warnings(row: Row) -> list[_Document]:
 
 
 _OF_AN_EXECUTION = (
-    *("status", "outcome", "stop_reason", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
+    *(
+        "status",
+        "outcome",
+        "incomplete",
+        "stop_reason",
+        "agent",
+        "user",
+        "error",
+        "model_calls",
+        "usage",
+        "parent",
+        "depth",
+    ),
     *("created_at", "started_at", "finished_at", "open_questions"),
 )
+
+
+def _incomplete(row: Row) -> _Document | None:
+    if row["outcome"] != Outcome.INCOMPLETE:
+        return None
+    error = row["error"]
+    return incomplete_of(decode_stored(error.body) if isinstance(error, JsonText) else error)
 
 
 def job_summary(row: Row) -> _Document:
@@ -138,6 +158,7 @@ def job_summary(row: Row) -> _Document:
         "id": str(row["id"]),
         "status": row["status"],
         "outcome": row["outcome"],
+        "incomplete": _incomplete(row),
         "strategy": row["strategy"],
         "priority": row["priority"],
         "respond": row["respond"],

@@ -37,6 +37,9 @@ T = TypeVar("T")
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_PAGE = 100
+INCOMPLETE = (
+    "Why the answer was cut off: `reason`, the provider's `finish_reason`, and a `message`; null for a whole one."
+)
 
 
 def _inlined(model: type[BaseModel]) -> dict[str, Any]:
@@ -521,9 +524,10 @@ class JobSummary(Answer):
     id: Id
     status: JobStatus
     outcome: Outcome | None = Field(
-        description="What it came to, null before its end. `partial`: it completed, but a step failed or its plan was"
-        " refused, so that it answers from what there was."
+        description="Null before its end. `partial`: it completed, but a step failed or its plan was refused, so that"
+        " it answers from what there was. `incomplete`: it completed, and the model's answer was cut off."
     )
+    incomplete: dict[str, str | None] | None = Field(description=INCOMPLETE)
     strategy: Strategy
     priority: Priority
     respond: Respond

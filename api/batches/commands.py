@@ -204,7 +204,8 @@ def summary(batch: Json) -> str:
     """Return in one line where a batch stands: its status, its lines by how they ended, its cost."""
     counts = batch["counts"]
     named = [*(str(status) for status in (LineStatus.COMPLETED, LineStatus.FAILED, LineStatus.CANCELLED)), "invalid"]
-    partial = {"completed": f" ({counts['partial']} partial)"} if counts["partial"] else {}
+    parts = ", ".join(f"{counts[name]} {name}" for name in ("partial", "incomplete") if counts[name])
+    partial = {"completed": f" ({parts})"} if parts else {}
     counted = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
     cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *counted, *cost])}"
@@ -256,7 +257,7 @@ def _code_of(batch: Json) -> int:
     if _rests(batch):
         return RESTS
     if batch["status"] == BatchStatus.COMPLETED and counts["completed"] == counts["total"]:
-        return PARTIAL if counts["partial"] else OK
+        return PARTIAL if counts["partial"] or counts["incomplete"] else OK
     return NOT_OK
 
 
@@ -305,7 +306,7 @@ def _advance(bar: Progress, task: Any, batch: Json) -> None:
     else:
         ended = counts["completed"] + counts["failed"] + counts["cancelled"]
         bar.update(task, total=counts["total"] - counts["invalid"], completed=ended)
-    poor = "".join(f", {counts[name]} {name}" for name in ("partial", "failed") if counts[name])
+    poor = "".join(f", {counts[name]} {name}" for name in ("partial", "incomplete", "failed") if counts[name])
     eta = f", {batch['eta_seconds']:.0f} s left" if batch["eta_seconds"] is not None else ""
     bar.update(task, description=f"{shown_batch_status(batch)}{poor}{eta}")
 

@@ -35,8 +35,9 @@ class LineCounts(Answer):
     invalid: int
     waiting: int = Field(description="Valid ones that are no jobs yet.")
     running: int = Field(description="Jobs that have not ended.")
-    completed: int = Field(description="The partial ones, too.")
+    completed: int = Field(description="The partial and the incomplete ones, too.")
     partial: int = Field(description="Of the completed, those that answer from what there was.")
+    incomplete: int = Field(description="Of the completed, those whose answer was cut off.")
     failed: int
     cancelled: int
 
@@ -126,7 +127,7 @@ def batch_document(row: Row) -> dict[str, Any]:
             "unvalidated": unvalidated,
             "waiting": row["valid"] - ended - row["running"],
             **{name: row[name] for name in ("total", "invalid", "running")},
-            **{name: row[name] for name in ("completed", "partial", "failed", "cancelled")},
+            **{name: row[name] for name in ("completed", "partial", "incomplete", "failed", "cancelled")},
         },
         "progress": round(ended / (ended + left), 4) if ended else 0.0,
         "eta_seconds": _seconds_left(row, ended, left),

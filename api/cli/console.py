@@ -84,7 +84,8 @@ def as_line(text: Any, longest: int = 100) -> str:
 
 def shown_status(job: Mapping[str, Any]) -> str:
     """Return a job's status, and whether it is paused, or answers only in part."""
-    more = ", paused" if job.get("paused_at") else ", partial" if job.get("outcome") == "partial" else ""
+    outcome = job.get("outcome")
+    more = ", paused" if job.get("paused_at") else f", {outcome}" if outcome in ("partial", "incomplete") else ""
     return f"{job['status']}{more}"
 
 

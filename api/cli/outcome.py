@@ -5,8 +5,9 @@
 2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
 3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was;
      it answers with the output of a plan of agents that did not succeed;
-     every line of the batch completed, and some are partial
-4    the batch is paused, and waits for `planq batch resume`
+     every line of the batch completed, and some are partial or incomplete
+4    the job completed and its answer is incomplete: the model's answer was cut off;
+     the batch is paused, and waits for `planq batch resume`
 130  interrupted (Ctrl-C)
 """
 
@@ -26,6 +27,7 @@ OK = 0
 NOT_OK = 1
 CANNOT = 2
 PARTIAL = 3
+INCOMPLETE = 4
 RESTS = 4
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 

@@ -40,13 +40,18 @@ class JobFacts(Facts):
 
     @property
     def outcome(self) -> str | None:
-        """`succeeded`, `partial`, `failed` or `cancelled`; None while it has not ended."""
+        """`succeeded`, `partial`, `incomplete`, `failed` or `cancelled`; None while it has not ended."""
         return outcome_of(self.document)
 
     @property
     def has_ended(self) -> bool:
         """True when nothing more happens to it by itself."""
         return has_ended(self.document)
+
+    @property
+    def incomplete(self) -> Json | None:
+        """Why the answer was cut off, `{reason, finish_reason, message}`; None where it is whole."""
+        return self.document.get("incomplete")
 
     @property
     def answer(self) -> str | None:

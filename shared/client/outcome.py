@@ -74,7 +74,7 @@ def has_ended(job: Json) -> bool:
 
 
 def outcome_of(job: Json) -> str | None:
-    """Return `succeeded`, `partial`, `failed` or `cancelled`; None while it has not ended."""
+    """Return `succeeded`, `partial`, `incomplete`, `failed` or `cancelled`; None while it has not ended."""
     return job.get("outcome") or _BY_STATUS.get(job["status"])
 
 
@@ -101,10 +101,12 @@ def large_output(job: Json) -> tuple[int, int] | None:
 def result_of(job: Json) -> Any:
     """Return a job's output, or its answer where it has none; raises `JobFailed`, `JobCancelled` or `JobPartial`.
 
+    An answer that was cut off is returned, too: the job's `outcome` is `incomplete`, and `incomplete` says why.
+
     Precondition: it has ended, and a large output was put into it.
     """
     match "partial" if says_no_success(job) else outcome_of(job):
-        case "succeeded":
+        case "succeeded" | "incomplete":
             return _said(job)
         case "partial":
             raise JobPartial(job)

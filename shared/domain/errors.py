@@ -450,6 +450,15 @@ class ContextExceeded(ExecutionFailed):
     code = "context_exceeded"
 
 
+class AnswerIncomplete(ExecutionFailed):
+    """The answer was cut off: by a limit of tokens, a filter, or a refusal. What there is of it is the job's answer.
+
+    To do: read `reason` in `details`: raise `max_tokens`, send less, or set `on_incomplete`.
+    """
+
+    code = "answer_incomplete"
+
+
 class Aborted(ExecutionFailed):
     """The job's planner ended it: its plan held a step of the kind `abort`.
 

@@ -63,9 +63,10 @@ def end_jobs(
     *,
     tokens: int = 0,
 ) -> None:
-    """End jobs as a worker would, one after the other; `partial` ones are completed, with an error."""
-    error = Json({"code": "tool_error", "message": "boom"}) if status in ("failed", "partial") else None
-    status = "completed" if status == "partial" else status
+    """End jobs as a worker would, one after the other; `partial` and `incomplete` ones have an error."""
+    code = "answer_incomplete" if status == "incomplete" else "tool_error"
+    error = Json({"code": code, "message": "boom"}) if status in ("failed", "partial", "incomplete") else None
+    status = "completed" if status in ("partial", "incomplete") else status
     for job_id in jobs:
         connection.execute(
             "UPDATE jobs SET status = %s, error = %s, finished_at = clock_timestamp(), wake_at = NULL, "

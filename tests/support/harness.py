@@ -18,6 +18,7 @@ from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.exchange import (
     Ask,
     ChatMessage,
@@ -93,6 +94,7 @@ class ScriptedModel:
     guided: str | ExecutionFailed = "{}"
     told: list[tuple[Sequence[ChatMessage], TurnForm]] = field(default_factory=list)
     own: InstalledPlanners | None = None
+    cut: Incomplete | None = None  # each reply is cut off for this
 
     @classmethod
     def planning(cls, *calls: tuple[str, Mapping[str, Any]], answered: str | ExecutionFailed = "the answer") -> Any:
@@ -111,8 +113,8 @@ class ScriptedModel:
         if isinstance(self.planned, ExecutionFailed):
             raise ModelFailed(self.planned, _failed(call, self.planned))
         if isinstance(self.planned, str):
-            return ModelReply(self.planned, (), call)
-        return ModelReply("", self.planned, call)
+            return ModelReply(self.planned, (), call, incomplete=self.cut)
+        return ModelReply("", self.planned, call, incomplete=self.cut)
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append((ask, tools))
@@ -138,14 +140,15 @@ class ScriptedModel:
     def _say(self, said: str | Sequence[ToolCallRequest] | ExecutionFailed, call: ModelCall) -> ModelReply:
         if isinstance(said, ExecutionFailed):
             raise ModelFailed(said, _failed(call, said))
-        return ModelReply(said, (), call) if isinstance(said, str) else ModelReply("", said, call)
+        text, calls = (said, ()) if isinstance(said, str) else ("", said)
+        return ModelReply(text, calls, call, incomplete=self.cut)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append((ask, findings))
         call = ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3)
         if isinstance(self.answered, ExecutionFailed):
             raise ModelFailed(self.answered, _failed(call, self.answered))
-        return ModelReply(self.answered, (), call)
+        return ModelReply(self.answered, (), call, incomplete=self.cut)
 
 
 def _kept(planned: Sequence[ToolCallRequest] | ExecutionFailed) -> Any:

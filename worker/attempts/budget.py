@@ -26,6 +26,7 @@ from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_re
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
 from planq.shared.domain.jobs.states import JobStatus, StopReason
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.estimate import cut_to, wanted_for
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
 from planq.shared.domain.plan.errors import plan_refused
@@ -188,13 +189,18 @@ class ModelCallRecorder:
         chained: Any = None,
         messages: Sequence[Message] = (),
         stop_reason: StopReason | None = None,
+        incomplete: Incomplete | None = None,
     ) -> WakeOutcome:
         """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost.
 
-        What answers from the defects of a plan keeps them as its error.
+        What answers from the defects of a plan keeps them as its error, and an `incomplete` answer says so as its.
         """
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        kept = ErrorRecord.of(plan_refused(claim.plan_errors)) if error is None and claim.plan_errors else error
+        kept = error
+        if error is None and incomplete is not None:
+            kept = incomplete.error()
+        elif error is None and claim.plan_errors:
+            kept = ErrorRecord.of(plan_refused(claim.plan_errors))
         end = JobEnd(status, answer, kept, output, chained, messages, stop_reason)
         more = {"output": output, "chained": chained, "messages": messages, "stop_reason": stop_reason}
 

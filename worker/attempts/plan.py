@@ -31,7 +31,7 @@ from planq.shared.domain.models.exchange import Findings, ModelFailed
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.compile import compile_outline, outline
 from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.errors import plan_refused
+from planq.shared.domain.plan.errors import cut_off_plan, plan_refused
 from planq.shared.domain.plan.interpret import Direct, MalformedPlan, interpret
 from planq.shared.domain.plan.validation import outline_errors
 from planq.shared.domain.rounds.compile import compile_single
@@ -169,11 +169,13 @@ class PlanStage:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
         decided = reply.tool_calls if ask.answer_schema is None else with_answers_as_text(reply.tool_calls)
         draft = interpret(reply.text, decided)
+        if reply.incomplete is not None and not isinstance(draft, Direct):
+            return await self._refuse(planning, None, [cut_off_plan(reply.incomplete).to_json()])
         if isinstance(draft, Direct):
             if job is not None:
-                said = AgentReply(draft.content, Findings(is_direct=True))
+                said = AgentReply(draft.content, Findings(is_direct=True), incomplete=reply.incomplete)
                 return await self._answering.finish(claim, job, planning.chain, said)
-            return await self._recorder.end(claim, storable(draft.content), None, calls)
+            return await self._recorder.end(claim, storable(draft.content), None, calls, incomplete=reply.incomplete)
         if isinstance(draft, MalformedPlan):
             return await self._refuse(planning, None, draft.errors)
         planning = replace(planning, ignored=draft.ignored)

@@ -31,6 +31,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.states import StopReason
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
 from planq.shared.domain.results.texts import failure_text
 from planq.shared.domain.rounds.evaluate import AFTER_SOURCE
@@ -97,8 +98,10 @@ class RespondStage:
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
         if job is not None:
-            return await self._answering.finish(claim, job, chain, AgentReply(reply.text, findings))
-        return await self._recorder.end(claim, storable(reply.text), None, chain.calls)
+            return await self._answering.finish(
+                claim, job, chain, AgentReply(reply.text, findings, incomplete=reply.incomplete)
+            )
+        return await self._recorder.end(claim, storable(reply.text), None, chain.calls, incomplete=reply.incomplete)
 
 
 def _with_results(findings: Findings, error: ErrorRecord) -> ErrorRecord:
@@ -117,11 +120,15 @@ CHAINED = "chained"
 
 @dataclass(frozen=True, slots=True)
 class AgentReply:
-    """What an agent said in reply to what was found; `stop_reason` is why its loop of rounds ended, if it had one."""
+    """What an agent said in reply to what was found; `stop_reason` is why its loop of rounds ended, if it had one.
+
+    `incomplete` says why the text was cut off, None where it is whole.
+    """
 
     text: str
     findings: Findings
     stop_reason: StopReason | None = None
+    incomplete: Incomplete | None = None
 
 
 class Answering:
@@ -151,7 +158,7 @@ class Answering:
             return await self._recorder.end_or_retry(claim, failure, chain.calls)
         except BudgetExceeded as refused:
             return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
-        return await self.finish(claim, job, chain, AgentReply(reply.text, findings))
+        return await self.finish(claim, job, chain, AgentReply(reply.text, findings, incomplete=reply.incomplete))
 
     async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply) -> WakeOutcome:
         """End the job with what its agent said, or open the round of its chained tool with it.
@@ -162,7 +169,9 @@ class Answering:
         if isinstance(found, WakeOutcome):
             return found
         if isinstance(found, str):
-            return await self._recorder.end(claim, found, None, chain.calls, stop_reason=said.stop_reason)
+            return await self._recorder.end(
+                claim, found, None, chain.calls, stop_reason=said.stop_reason, incomplete=said.incomplete
+            )
         return await self._conclude(claim, job, chain, found, said.stop_reason)
 
     async def checked(

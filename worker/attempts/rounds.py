@@ -31,6 +31,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.exchange import (
     Ask,
     ChatMessage,
@@ -43,7 +44,7 @@ from planq.shared.domain.models.exchange import (
 )
 from planq.shared.domain.orchestration.request import OrchestrateLimits
 from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.errors import invalid_plan
+from planq.shared.domain.plan.errors import cut_off_plan, invalid_plan
 from planq.shared.domain.plan.interpret import Direct, MalformedPlan
 from planq.shared.domain.results.texts import format_summary
 from planq.shared.domain.rounds.block import LoopBlock, parse_block
@@ -269,7 +270,7 @@ class RoundStage:
             said = await self._decided(work)
         match said.turn:
             case Direct(content):
-                return await self._finish(work, content, StopReason.ANSWERED)
+                return await self._finish(work, content, StopReason.ANSWERED, said.reply.incomplete)
             case NothingLeft():
                 return await self._answer(work, StopReason.NO_STEPS)
             case Abort(reason):
@@ -344,18 +345,20 @@ class RoundStage:
         work = replace(work, form=TurnForm.ANSWER)
         messages = self._messages(work)
         reply = await self._asked(work, messages)
-        return await self._finish(work, reply.text, stop)
+        return await self._finish(work, reply.text, stop, reply.incomplete)
 
-    async def _finish(self, work: _Round, text: str, stop: StopReason) -> WakeOutcome:
+    async def _finish(self, work: _Round, text: str, stop: StopReason, incomplete: Incomplete | None) -> WakeOutcome:
         """End the job with its answer, or open the round of the calls that follow the last one."""
         claim, chain = work.claim, work.chain
         calls = await off_loop(lambda: after_steps(work.block, work.variables)) if work.block.after else ()
         if work.agent is None:
             if calls:
                 return await self._call(work, AFTER_SOURCE, calls, FollowUp(stop_reason=stop, answer=storable(text)))
-            return await self._recorder.end(claim, storable(text), None, chain.calls, stop_reason=stop)
+            return await self._recorder.end(
+                claim, storable(text), None, chain.calls, stop_reason=stop, incomplete=incomplete
+            )
         findings = Findings(results=_results(claim)) if claim.rounds else Findings(is_direct=True)
-        said = AgentReply(text, findings, stop)
+        said = AgentReply(text, findings, stop, incomplete)
         if not calls:
             return await self._answering.finish(claim, work.agent, chain, said)
         found = await self._answering.checked(claim, work.agent, chain, said)
@@ -439,6 +442,8 @@ def _read(work: _Round, reply: ModelReply) -> _TurnReply:
     if work.form is TurnForm.LOOP and work.ask.answer_schema is not None:
         decided = with_answers_as_text(decided)
     turn = interpret_turn(reply.text, decided, work.form)
+    if reply.incomplete is not None and not isinstance(turn, (Direct, NothingLeft)):
+        return _TurnReply(reply, MalformedPlan((cut_off_plan(reply.incomplete).to_json(),)))
     if isinstance(turn, TurnQuestion):
         call = Call(kind="elicitation", tool_name="elicitation", message=turn.message, requested_schema=turn.schema)
         return _TurnReply(reply, turn, _compiled(work, Plan(calls=[call])))

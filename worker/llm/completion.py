@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from planq.shared.domain.models.ending import Incomplete, cut_off_by
 from planq.shared.domain.models.exchange import ToolCallRequest
 
 NO_COST = Decimal(0)
@@ -21,7 +22,8 @@ NO_COST = Decimal(0)
 class Completion:
     """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
-    `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none.
+    `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
+    says why it is not whole, None for one that is.
     """
 
     text: str = ""
@@ -32,6 +34,7 @@ class Completion:
     finish_reason: str | None = None
     state: Any = None
     thoughts: str = ""
+    incomplete: Incomplete | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold."""
@@ -41,9 +44,16 @@ class Completion:
             for call in self.tool_calls
         ]
         usage = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        form = {"text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason, "usage": usage}
+        form: dict[str, Any] = {
+            "text": self.text,
+            "tool_calls": calls,
+            "finish_reason": self.finish_reason,
+            "usage": usage,
+        }
         if self.thoughts:
             form["thoughts"] = self.thoughts
+        if self.incomplete is not None:
+            form["incomplete"] = {"finish_reason": self.incomplete.finish_reason, "said": self.incomplete.said}
         return form if self.state is None else {**form, "state": self.state}
 
     @classmethod
@@ -55,6 +65,7 @@ class Completion:
         ]
         usage = stored["usage"]
         finish_reason = stored["finish_reason"]
+        cut = stored.get("incomplete") or {}
         return cls(
             text=str(stored["text"]),
             tool_calls=calls,
@@ -64,6 +75,7 @@ class Completion:
             finish_reason=None if finish_reason is None else str(finish_reason),
             state=stored.get("state"),
             thoughts=str(stored.get("thoughts", "")),
+            incomplete=cut_off_by(cut.get("finish_reason"), finish_reason, str(cut.get("said", ""))),
         )
 
 

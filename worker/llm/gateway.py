@@ -34,6 +34,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.jobs.retry import RetryPolicy
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.ending import CutOffBy
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.domain.models.failure import error_class
 from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
@@ -217,7 +218,9 @@ class ModelGateway:
             if cut_off is not None:
                 cut_off(record(Cancelled("the call was cut off: its job had ended, or its worker stopped")))
             raise
-        return ModelReply(completion.text, completion.tool_calls, record(None), completion.state)
+        return ModelReply(
+            completion.text, completion.tool_calls, record(None), completion.state, completion.incomplete
+        )
 
     def _record(
         self,
@@ -346,9 +349,11 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
         return
     if question.may_be_silent and completion.finish_reason in _ENDED:
         return
-    if completion.finish_reason == "content_filter":
-        raise ModelRefused("the provider's content filter stopped the model before it said anything")
-    reason = f" (finish reason: {completion.finish_reason})" if completion.finish_reason else ""
+    cut = completion.incomplete
+    if cut is not None and cut.reason in (CutOffBy.CONTENT_FILTER, CutOffBy.REFUSAL):
+        raise ModelRefused(f"the model's reply was stopped before it said anything: {cut.sentence}")
+    ended = completion.finish_reason if cut is None else cut.finish_reason
+    reason = f" (finish reason: {ended})" if ended else ""
     if completion.tool_calls:  # where none is offered: after the last round that a limit allows, or to answer
         names = sentence_list([excerpt(call.name) for call in completion.tool_calls], _MOST_NAMED)
         raise InvalidOutput(
@@ -356,7 +361,8 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
             "Try again, or allow the job more rounds or steps."
         )
     expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
-    advice = "raise the limit of output tokens" if completion.finish_reason == "length" else "try again"
+    is_too_long = cut is not None and cut.reason is CutOffBy.LENGTH
+    advice = "raise the limit of output tokens" if is_too_long else "try again"
     raise InvalidOutput(f"the model answered with nothing{reason}; expected {expected}; {advice}.")
 
 

@@ -36,6 +36,7 @@ from pydantic_ai.models.openai._errors import map_api_errors
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 
 from planq.shared.domain.errors import UnreadableReply
+from planq.shared.domain.models.ending import Incomplete, cut_off_by
 from planq.shared.domain.models.exchange import ToolCallRequest
 from planq.worker.llm.completion import Completion
 from planq.worker.llm.live import LiveCall
@@ -255,8 +256,18 @@ def completion_of(
         output_tokens=_count(response.usage.output_tokens),
         cost_usd=_cost(response),
         finish_reason=response.finish_reason,
+        incomplete=_incomplete(response),
         state=None if names is None else state_of(_with_texts(response, answers)),
         thoughts="\n\n".join([*told, *(one.thoughts for one in read if one.thoughts)]),
+    )
+
+
+def _incomplete(response: ModelResponse) -> Incomplete | None:
+    details = response.provider_details or {}
+    own = details.get("finish_reason") or details.get("block_reason")
+    said = details.get("refusal") or details.get("block_reason_message")
+    return cut_off_by(
+        None if own is None else str(own), response.finish_reason, said if isinstance(said, str) else ""
     )
 
 

@@ -28,6 +28,7 @@ from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.jobs.routes.jobs import ACCEPTED
 from planq.api.schemas import (
+    INCOMPLETE,
     SAYS_SOMETHING,
     AgentReference,
     Answer,
@@ -111,6 +112,7 @@ class ExecutionDocument(Answer):
     exec_id: Id = Field(description="The id of the job that it is.")
     status: JobStatus
     outcome: Outcome | None = Field(description="What it came to, as that of its job; null before its end.")
+    incomplete: dict[str, str | None] | None = Field(description=INCOMPLETE)
     agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
     user: str | None = Field(description="Whose it is, as the caller named them.")
     action: str | None

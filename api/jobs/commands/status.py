@@ -61,7 +61,8 @@ def status(
 ) -> None:
     """Show a job: its steps, answer and cost.
 
-    Exit code 1 when the job failed or was cancelled, 3 when it is partial.
+    Exit code 1 when the job failed or was cancelled, 3 when it is partial, 4 when its
+    answer is incomplete.
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
         job = client.job(str(job_id))

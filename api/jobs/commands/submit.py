@@ -8,11 +8,11 @@ import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import err, out, print_json
-from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
+from planq.api.cli.outcome import INCOMPLETE, INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
 from planq.shared.domain.jobs.states import JobStatus, Outcome, Priority, Respond
 
 LONG_POLL_SECONDS = 20.0
-_CODES = {Outcome.PARTIAL: PARTIAL, Outcome.FAILED: NOT_OK, Outcome.CANCELLED: NOT_OK}
+_CODES = {Outcome.PARTIAL: PARTIAL, Outcome.INCOMPLETE: INCOMPLETE, Outcome.FAILED: NOT_OK, Outcome.CANCELLED: NOT_OK}
 
 _Limits = Annotated[
     list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")

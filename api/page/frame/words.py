@@ -63,6 +63,8 @@ def job_state(job: dict[str, Any]) -> tuple[str, str]:
         return "idle", "Paused"
     if status is JobStatus.COMPLETED and job.get("outcome") == Outcome.PARTIAL:
         return "bad", "Partial"
+    if status is JobStatus.COMPLETED and job.get("outcome") == Outcome.INCOMPLETE:
+        return "bad", "Incomplete"
     return _KINDS[status]
 
 
@@ -71,12 +73,17 @@ def status_state(status: str) -> tuple[str, str]:
     return _KINDS[JobStatus(status)]
 
 
+_POOR = ("failed", "partial", "incomplete", "invalid")
+
+
 def batch_state(batch: dict[str, Any]) -> tuple[str, str]:
     """Return the kind and the word of a batch's state; `bad` is also one of which lines have failed."""
     status = BatchStatus(batch["status"])
     if batch["paused_at"] and not status.is_terminal:
         return "idle", "Paused"
-    if status is BatchStatus.COMPLETED and any(batch["counts"][name] for name in ("failed", "partial", "invalid")):
+    if status is BatchStatus.COMPLETED and any(
+        batch["counts"][name] for name in ("failed", "partial", "incomplete", "invalid")
+    ):
         return "bad", "Completed in part"
     return _BATCH_KINDS[status]
 

@@ -127,6 +127,7 @@ class Outcome(StrEnum):
 
     SUCCEEDED = "succeeded"
     PARTIAL = "partial"  # completed, from what there was: a step failed, or the plan was refused
+    INCOMPLETE = "incomplete"  # completed, and the model's answer was cut off
     FAILED = "failed"
     CANCELLED = "cancelled"
 

@@ -17,6 +17,7 @@ from planq.shared.domain.errors import ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.ending import Incomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,15 @@ class ModelReply:
     """What a model said: text, tool calls, or both; neither only in a turn, where nothing is left to do.
 
     `state` is JSON that the provider needs back when the conversation goes on (thought signatures, say), None where
-    it needs none: opaque, and given back unchanged as `ChatMessage.state`.
+    it needs none: opaque, and given back unchanged as `ChatMessage.state`. `incomplete` says why the reply was cut
+    off, None for a whole one.
     """
 
     text: str
     tool_calls: Sequence[ToolCallRequest]
     call: ModelCall
     state: Any = None
+    incomplete: Incomplete | None = None
 
 
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from planq.shared.domain.errors import PlanInvalid, capped
+from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.tools.names import suggestion
 
 MAX_RENDERED = 50
@@ -81,6 +82,11 @@ def format_plan_errors(errors: Sequence[PlanError | Mapping[str, Any]], limit: i
 def plan_refused(errors: Sequence[Mapping[str, Any]]) -> PlanInvalid:
     """Return the error of a job whose plan was refused with these defects, of which it names the first."""
     return PlanInvalid(format_plan_errors(errors), errors[:MAX_RENDERED])
+
+
+def cut_off_plan(incomplete: Incomplete) -> PlanError:
+    """Return the defect of a plan, or of calls, whose reply was cut off: what came last may be missing."""
+    return invalid_plan(f"the reply was cut off, and calls of it may be missing or damaged: {incomplete.sentence}")
 
 
 def invalid_plan(message: str, path: str = "", tool_index: int | None = None) -> PlanError:

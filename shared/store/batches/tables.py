@@ -35,9 +35,10 @@ class BatchRow(SQLModel, table=True):
     The process `held_by` stores or validates its lines until `held_until`, then any other may go on; one that is
     still `uploading` then is removed. `validated_lines` of `total` have been looked at; of these `invalid` were
     refused, and `valid` become jobs. `admitted` of them are jobs, or were; `completed`, `failed` and `cancelled`
-    count those that have ended, `partial` those of the completed whose job has an error. Of the budget admitted lines
-    hold `reserved_*`, and ended ones have `spent_*`. While `paused_at` is set nothing more is admitted, for
-    `pause_reason`; after `canary` lines it is paused by itself. With `is_strict` one invalid line fails it.
+    count those that have ended, `partial` and `incomplete` those of the completed with that outcome. Of the budget
+    admitted lines hold `reserved_*`, and ended ones have `spent_*`. While `paused_at` is set nothing more is
+    admitted, for `pause_reason`; after `canary` lines it is paused by itself. With `is_strict` one invalid line fails
+    it.
     """
 
     __tablename__ = "batches"
@@ -73,6 +74,7 @@ class BatchRow(SQLModel, table=True):
     admitted: int = int_column()
     completed: int = int_column()
     partial: int = int_column()
+    incomplete: int = int_column()
     failed: int = int_column()
     cancelled: int = int_column()
     budget_usd: Decimal | None = _dollars(nullable=True)

@@ -10,8 +10,8 @@ import pytest
 
 from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply, TurnForm
 from planq.worker.llm.gateway import ModelGateway, TryLimits
-from tests.integration.llm.calls import RESULTS, TOOLS, Waits, settings_for
-from tests.integration.llm.dialects import OPENAI_CHAT
+from tests.integration.llm.calls import RESULTS, TOOLS, Waits, respond, settings_for
+from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, Dialect
 from tests.integration.llm.events import Event
 from tests.integration.llm.wire import Reply, WireServer
 
@@ -171,7 +171,7 @@ def test_a_call_in_the_text_is_made_where_tools_are_offered(server: WireServer, 
 def test_a_call_in_the_place_of_an_answer_is_none(server: WireServer) -> None:
     server.script(Reply(says(WRITTEN)))
 
-    with pytest.raises(ModelFailed, match="only tool calls"):
+    with pytest.raises(ModelFailed, match='called "calculate"'):
         asked(server, TurnForm.ANSWER)
 
 
@@ -240,3 +240,54 @@ def test_an_empty_stream_is_tried_a_few_times(server: WireServer) -> None:
         asked(server, TurnForm.ANSWER)
 
     assert (caught.value.error.code, caught.value.call.attempts) == ("unreadable_reply", 3)
+
+
+def ending(dialect: Dialect, reason: str) -> Any:
+    """Return a reply in the format of a dialect that ends for a reason."""
+    body = dialect.reply("The answer is forty-", None)
+    if dialect.name == "google":
+        body["candidates"][0]["finishReason"] = reason
+    elif dialect.name == "anthropic":
+        body["stop_reason"] = reason
+    else:
+        body["choices"][0]["finish_reason"] = reason
+    return body
+
+
+ENDINGS = [
+    (OPENAI_CHAT, "length", "length"),
+    (OPENAI_CHAT, "content_filter", "content_filter"),
+    (ANTHROPIC, "max_tokens", "length"),
+    (ANTHROPIC, "model_context_window_exceeded", "context_window"),
+    (ANTHROPIC, "refusal", "refusal"),
+    (ANTHROPIC, "pause_turn", "pause"),
+    (GOOGLE, "MAX_TOKENS", "length"),
+    (GOOGLE, "SAFETY", "content_filter"),
+    (GOOGLE, "RECITATION", "content_filter"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "own", "reason"), ENDINGS)
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_reply_that_was_cut_off_says_why(
+    server: WireServer, dialect: Dialect, own: str, reason: str, stream: bool
+) -> None:
+    spoken = dialect if stream else dialect.whole
+    server.script(Reply(ending(dialect, own)))
+
+    reply = respond(settings_for(spoken, server), spoken)
+
+    assert reply.text == "The answer is forty-"
+    assert reply.incomplete is not None
+    assert (reply.incomplete.reason, reply.incomplete.finish_reason) == (reason, own)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_refusal_in_a_field_is_told_in_its_words(server: WireServer, stream: bool) -> None:
+    words = {"refusal": "I cannot help with that."}
+    server.script(Reply([chunk(words), chunk({}, "stop")]) if stream else whole(words))
+
+    with pytest.raises(ModelFailed, match="I cannot help with that") as caught:
+        asked(server, TurnForm.ANSWER, stream=stream)
+
+    assert caught.value.error.code == "model_refused"

@@ -356,6 +356,20 @@ def test_partial_lines_are_counted_beside_and_tried_again_as_failed_ones_are(bat
     assert [line["tries"] for line in batches.lines(batch)] == [2, 1, 2, 1]
 
 
+def test_incomplete_lines_are_counted_beside_and_not_tried_again(batches: Batches) -> None:
+    batch = stored_batch(batches.connection, [item(str(n)) for n in range(2)])
+    jobs = batches.admit()
+    end_jobs(batches.connection, jobs[:1], "incomplete")
+    end_jobs(batches.connection, jobs[1:])
+    batches.settle()
+    assert (*counted(batches, batch), batches.batch(batch)["incomplete"]) == ("completed", 2, 0, 0, 1)
+    assert batches.call("planq_retry_batch", batch, "default")["lines"] == 0
+
+    batches.connection.execute("UPDATE jobs SET is_joined = false, error = NULL WHERE id = %s", (jobs[0],))
+    batches.settle()
+    assert batches.batch(batch)["incomplete"] == 0, "it was resumed, and its answer is whole"
+
+
 def counted(batches: Batches, batch_id: UUID) -> tuple[Any, ...]:
     found = batches.batch(batch_id)
     return tuple(found[name] for name in ("status", "completed", "partial", "failed"))

@@ -17,6 +17,7 @@ SELECT id, 'default', id, 'plan', %s, 'offline', 'x', '{}', %s, %s, now() FROM (
 """
 END = "UPDATE jobs SET status = %s, error = %s, finished_at = clock_timestamp() WHERE id = ANY (%s)"
 BOOM = '{"code": "tool_error"}'
+CUT = '{"code": "answer_incomplete", "message": "\\u0000"}'
 
 
 def ended(connection: psycopg.Connection[Any]) -> Counter[str]:
@@ -32,14 +33,15 @@ def queued(connection: psycopg.Connection[Any], count: int) -> list[Any]:
 
 def test_each_end_counts_once_by_its_outcome(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        jobs = queued(connection, 7)
+        jobs = queued(connection, 8)
         assert ended(connection) == {}
 
         connection.execute(END, ("completed", None, jobs[:3]))
         connection.execute(END, ("completed", BOOM, jobs[3:5]))
         connection.execute(END, ("failed", BOOM, jobs[5:6]))
-        connection.execute(END, ("cancelled", None, jobs[6:]))
-        expected = Counter(succeeded=3, partial=2, failed=1, cancelled=1)
+        connection.execute(END, ("cancelled", None, jobs[6:7]))
+        connection.execute(END, ("completed", CUT, jobs[7:]))
+        expected = Counter(succeeded=3, partial=2, failed=1, cancelled=1, incomplete=1)
         assert ended(connection) == expected
 
         connection.execute("UPDATE jobs SET status = 'failed', is_joined = true WHERE status = 'failed'")

@@ -114,5 +114,5 @@ def test_sums_of_money_are_cents_with_all_of_it_behind_them(amount: float, shown
     ],
 )
 def test_a_batch_of_which_lines_failed_is_not_shown_as_whole(batch: dict[str, Any], shown: tuple[str, str]) -> None:
-    whole = {"paused_at": None, "counts": dict.fromkeys(("failed", "partial", "invalid"), 0)}
+    whole = {"paused_at": None, "counts": dict.fromkeys(("failed", "partial", "incomplete", "invalid"), 0)}
     assert batch_state({**whole, **batch}) == shown

@@ -21,7 +21,7 @@ Planq = Callable[..., Result]
 
 def batch(status: str = "in_progress", *, paused: str | None = None, **counts: int) -> dict[str, Any]:
     known = dict.fromkeys(("total", "unvalidated", "invalid", "waiting", "running"), 0)
-    known |= dict.fromkeys(("completed", "partial", "failed", "cancelled"), 0)
+    known |= dict.fromkeys(("completed", "partial", "incomplete", "failed", "cancelled"), 0)
     return {
         "id": ID,
         "status": status,
@@ -103,6 +103,7 @@ def test_it_is_followed_to_its_end_a_line_for_each_change(planq: Planq, server: 
     [
         (batch("completed", total=2, completed=2), 0),
         (batch("completed", total=2, completed=2, partial=1), 3),
+        (batch("completed", total=2, completed=2, incomplete=1), 3),
         (batch("completed", total=2, completed=1, failed=1), 1),
         rare(batch("completed", total=3, completed=2, partial=1, failed=1), 1),
         rare(batch("completed", total=2, completed=1, invalid=1), 1),
@@ -223,3 +224,5 @@ def test_the_estimate_says_what_it_does_not_know() -> None:
     assert summary(batch("validating", total=2, unvalidated=2)) == "validating: 0/2 lines"
     ended = batch("completed", total=3, completed=2, partial=1, failed=1)
     assert summary(ended) == "completed: 3/3 lines, 2 completed (1 partial), 1 failed"
+    cut = batch("completed", total=3, completed=3, partial=1, incomplete=2)
+    assert summary(cut) == "completed: 3/3 lines, 3 completed (1 partial, 2 incomplete)"

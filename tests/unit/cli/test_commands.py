@@ -103,6 +103,7 @@ def test_submit_tells_progress_beside_and_the_answer_on_standard_output(planq: P
     [
         (job("completed"), 0),
         (job("completed", outcome="partial"), 3),
+        (job("completed", outcome="incomplete"), 4),
         (job("failed"), 1),
         (job("cancelled"), 1),
     ],

@@ -13,7 +13,7 @@ import pytest
 from planq.shared.client import requests
 from planq.shared.client.exchanges import Exchange, Exchanges, PauseRequest
 from planq.shared.client.following import Download, EventFollower, StreamPatience
-from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial, result_of
+from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial, outcome_of, result_of
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
@@ -242,3 +242,8 @@ def test_an_upload_can_be_sent_again(as_file: bool, tmp_path: Path) -> None:
     assert read(sent[0]) == read(sent[1]) == lines
     assert not as_file or int(request.headers["Content-Length"]) == len(b"".join(sent[0]))
     assert request.params == {"strict": "true", "metadata": '{"a": 1}', "name": "x"}
+
+
+def test_an_answer_that_was_cut_off_is_returned_and_its_outcome_says_so() -> None:
+    cut = job("completed", outcome="incomplete", answer="It is forty-")
+    assert (result_of(cut), outcome_of(cut)) == ("It is forty-", "incomplete")

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, InternalFault
+from planq.shared.domain.errors import AnswerIncomplete, ErrorRecord, InternalFault
 from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
 from planq.shared.domain.jobs.elicitations import (
     Elicitation,
@@ -322,7 +322,9 @@ class MemoryStore:
         if not self.status.is_terminal:
             return None
         if self.status is JobStatus.COMPLETED:
-            return Outcome.SUCCEEDED if self.error is None else Outcome.PARTIAL
+            if self.error is None:
+                return Outcome.SUCCEEDED
+            return Outcome.INCOMPLETE if self.error["code"] == AnswerIncomplete.code else Outcome.PARTIAL
         return Outcome(str(self.status))
 
     async def chain_tool(

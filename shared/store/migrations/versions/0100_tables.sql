@@ -54,6 +54,8 @@ CREATE SEQUENCE jobs_ended_succeeded;
 
 CREATE SEQUENCE jobs_ended_partial;
 
+CREATE SEQUENCE jobs_ended_incomplete;
+
 CREATE SEQUENCE jobs_ended_failed;
 
 CREATE SEQUENCE jobs_ended_cancelled;
@@ -479,6 +481,7 @@ CREATE TABLE batches (
     admitted INTEGER DEFAULT 0 NOT NULL,
     completed INTEGER DEFAULT 0 NOT NULL,
     partial INTEGER DEFAULT 0 NOT NULL,
+    incomplete INTEGER DEFAULT 0 NOT NULL,
     failed INTEGER DEFAULT 0 NOT NULL,
     cancelled INTEGER DEFAULT 0 NOT NULL,
     budget_usd NUMERIC,

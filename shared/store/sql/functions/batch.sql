@@ -210,6 +210,7 @@ BEGIN
         SELECT batch_id,
             count(*) FILTER (WHERE status = 'completed') - count(*) FILTER (WHERE earlier = 'completed') AS completed,
             count(*) FILTER (WHERE outcome = 'partial') - count(*) FILTER (WHERE earlier_outcome = 'partial') AS partial,
+            count(*) FILTER (WHERE outcome = 'incomplete') - count(*) FILTER (WHERE earlier_outcome = 'incomplete') AS incomplete,
             count(*) FILTER (WHERE status = 'failed') - count(*) FILTER (WHERE earlier = 'failed') AS failed,
             count(*) FILTER (WHERE status = 'cancelled') - count(*) FILTER (WHERE earlier = 'cancelled') AS cancelled,
             coalesce(sum(held_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
@@ -218,7 +219,7 @@ BEGIN
         FROM unnest(v_ends) GROUP BY batch_id
     ), changed AS (
         UPDATE batches b SET completed = b.completed + c.completed, partial = b.partial + c.partial,
-            failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
+            incomplete = b.incomplete + c.incomplete, failed = b.failed + c.failed, cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
             reserved_tokens = b.reserved_tokens - c.held_tokens, spent_usd = b.spent_usd + c.usd,
             spent_tokens = b.spent_tokens + c.tokens
         FROM counted c WHERE b.id = c.batch_id RETURNING b.id
@@ -418,7 +419,7 @@ BEGIN
         PERFORM planq_add_deliveries(NEW.tenant_id, 'batch.' || NEW.status, NULL, NEW.id, NEW.callback_url, json_build_object(
             'id', NEW.id, 'status', NEW.status, 'name', NEW.name, 'metadata', planq_short(NEW.metadata), 'error', planq_short(NEW.error),
             'request_counts', json_build_object('total', NEW.valid, 'completed', NEW.completed, 'failed', NEW.failed),
-            'counts', json_build_object('completed', NEW.completed, 'partial', NEW.partial, 'failed', NEW.failed,
+            'counts', json_build_object('completed', NEW.completed, 'partial', NEW.partial, 'incomplete', NEW.incomplete, 'failed', NEW.failed,
                 'cancelled', NEW.cancelled),
             'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
     END IF;

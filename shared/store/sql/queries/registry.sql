@@ -135,6 +135,8 @@ SELECT 'succeeded' AS outcome, CASE WHEN is_called THEN last_value ELSE 0 END AS
 UNION ALL
 SELECT 'partial', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_partial
 UNION ALL
+SELECT 'incomplete', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_incomplete
+UNION ALL
 SELECT 'failed', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_failed
 UNION ALL
 SELECT 'cancelled', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_ended_cancelled

@@ -1,0 +1,86 @@
+"""Answers that a model did not finish: the outcomes of their jobs, and plans that were cut off, which do nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from planq.shared.domain.jobs.states import Effect, Strategy
+from planq.shared.domain.models.ending import cut_off_by
+from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.worker.tools.declare import tool
+from tests.integration.engine.test_outages import document
+from tests.support.agents import rows, submit_agent
+from tests.support.harness import Harness, ScriptedModel, make_tool
+
+Play = Callable[..., Any]
+CUT = cut_off_by("length", "length")
+HALF = "The answer is forty-"
+
+
+@tool(effect=Effect.UNSAFE)
+async def pay(to: str) -> dict[str, str]:
+    """Pay."""
+    return {"paid": to}
+
+
+def run(play: Play, model: ScriptedModel, **fields: Any) -> dict[str, Any]:
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        job_id = await harness.submit(callback_url="http://192.0.2.1/", **fields)
+        await harness.drain()
+        assert await harness.worker_registry.broken_invariants() == []
+        (told,) = await rows(
+            harness, "SELECT data FROM events WHERE job_id = %s ORDER BY sequence DESC LIMIT 1", job_id
+        )
+        (sent,) = await rows(harness, "SELECT body FROM deliveries WHERE job_id = %s", job_id)
+        return {**await document(harness, job_id), "told": told["data"], "sent": json.loads(sent["body"])["data"]}
+
+    found: dict[str, Any] = play(scenario, model, [make_tool(pay)])
+    return found
+
+
+@pytest.mark.parametrize("strategy", [Strategy.PLAN, Strategy.REACT])
+def test_a_job_whose_answer_was_cut_off_says_so_wherever_it_is_seen(play: Play, strategy: Strategy) -> None:
+    job = run(play, ScriptedModel(HALF, HALF, turns=[HALF], cut=CUT), strategy=strategy)
+
+    assert (job["status"], job["outcome"], job["answer"]) == ("completed", "incomplete", HALF)
+    assert (job["incomplete"]["reason"], job["incomplete"]["finish_reason"]) == ("length", "length")
+    assert "PLANQ_MODEL_MAX_OUTPUT_TOKENS" in job["incomplete"]["message"]
+    assert (job["told"]["outcome"], job["told"]["code"]) == ("incomplete", "answer_incomplete")
+    assert job["sent"]["outcome"] == "incomplete"
+    assert job["sent"]["incomplete"] == {"reason": "length", "finish_reason": "length"}
+
+
+@pytest.mark.parametrize("strategy", [Strategy.PLAN, Strategy.REACT, Strategy.LOOP])
+def test_no_call_of_a_reply_that_was_cut_off_is_made(play: Play, strategy: Strategy) -> None:
+    call = ToolCallRequest("pay", {"to": "Ada"}, "c1")
+    plan = {"type": "tool_calls", "reasoning": "r", "calls": [{"tool_name": "pay", "arguments": {"to": "Ada"}}]}
+    said = [call] if strategy is Strategy.REACT else [ToolCallRequest("__planning__", plan, "p1")]
+
+    job = run(play, ScriptedModel(said, "Nothing was paid.", turns=[said], cut=CUT), strategy=strategy)
+
+    assert job["steps"] == []
+    seen = json.dumps([job["error"], job["plan_errors"]])
+    assert "the reply was cut off" in seen
+    assert "limit of output tokens" in seen
+
+
+def test_a_whole_answer_is_not_incomplete(play: Play) -> None:
+    job = run(play, ScriptedModel("It is 42."))
+
+    assert (job["outcome"], job["incomplete"], job["error"]) == ("succeeded", None, None)
+    assert job["sent"]["incomplete"] is None
+
+
+def test_an_agents_answer_that_was_cut_off_is_incomplete(play: Play) -> None:
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        job_id = await submit_agent(harness, {"name": "writer", "instructions": "Write."})
+        await harness.drain()
+        return await document(harness, job_id)
+
+    job = play(scenario, ScriptedModel(HALF, HALF, turns=[HALF], cut=CUT), [])
+
+    assert (job["status"], job["outcome"], job["answer"]) == ("completed", "incomplete", HALF)
