@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import encode, is_larger
 from planq.shared.domain.values.pointers import Path, array_index
 
@@ -74,7 +75,7 @@ def excerpts_json(output: Any, wanted: Iterable[Path]) -> bytes:
     """Return the JSON of what is kept of an output: `{"values": {path: value}, "absent": {path: [...]}}`.
 
     Values above `MAX_VALUE_BYTES` are left out, and the largest of the others where they would be more than
-    `MAX_TOTAL_BYTES` together. A path is its segments joined by `.`, which no segment contains.
+    `MAX_TOTAL_BYTES` together. A path stands there as `path_text` writes it.
     """
     texts: list[tuple[bytes, bool, bytes]] = []
     for path in wanted:
@@ -111,12 +112,19 @@ def descend(value: Any, path: Sequence[str]) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """Return the stored form of a path; that of the whole output is empty."""
-    return ".".join(path)
+    """Return the stored form of a path: its segments joined by `.`, or a JSON array where one of them has a dot.
+
+    That of the whole output is empty.
+    """
+    text = ".".join(path)
+    is_plain = not text.startswith("[") and all(path) and text.count(".") == max(len(path) - 1, 0)
+    return text if is_plain else encode(list(path)).decode()
 
 
 def path_of(text: str) -> Path:
     """Undo `path_text`."""
+    if text.startswith("["):
+        return tuple(decode_stored(text.encode()))
     return tuple(text.split(".")) if text else ()
 
 

@@ -6,6 +6,7 @@ where it stands is `validation.py`. docs/decisions.md, D2, decides the grammar:
     whole string   $0.output.artifact.title      alias  $step[0].output.artifact.title
     whole output   $0.output                     inside a text  {{ $0.output }}
     array index    $0.output.items.0.id          also   $0.output.items[0].id
+    any name       $0.output["a.b"].c            a JSON string in brackets, for a name with a dot in it
     inside a text  Read {{ $0.output.title }}.   a literal {{ is written \\{{
     literal        \\$0.output.title stands for the text $0.output.title
 
@@ -16,9 +17,10 @@ alone.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +29,10 @@ from planq.shared.domain.values.pointers import Tokens, to_pointer
 MAX_STEP = 2**64 - 1
 """Cases tr-010: an index beyond 64 bits is a syntax error."""
 
-_WHOLE = re.compile(r"\$(?:([0-9]+)|step\[([0-9]+)\])\.output((?:\[[0-9]+\])*)(?:\.([^\n]+))?")
+_HEAD = re.compile(r"\$(?:([0-9]+)|step\[([0-9]+)\])\.output")
+_PATH = re.compile(r"((?:\[[0-9]+\])*)(?:\.([^\n]+))?")
+_QUOTED = re.compile(r'\[("(?:[^"\\\n]|\\.)*")\]')
+_STRICT = re.compile(r'\[([0-9]+)\]|\[("(?:[^"\\\n]|\\.)*")\]|\.([^.\[\]"\n]+)')
 _INDEXED = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])+)")
 _EMBEDDED = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\}).)*)(\}\})?", re.DOTALL)
 _ESCAPED = re.compile(r"(\s*)(\\*)(?=\$)")
@@ -43,9 +48,13 @@ a field, and not a blank in it. A price (`$5.00`) and a variable (`$HOME`) are n
 _NEARLY_EMBEDDED = re.compile(r"\$\s*[-+]?(?:[0-9]|steps?\b)|\$\S*\.output\b|[0-9]+\.output\b|step\[[0-9]+\]\.")
 """The same between braces, where little else begins so."""
 
-_BARE = re.compile(r"(?<![\w$\\])\$(?:[0-9]+|step\[[0-9]+\])\.output(?:\.\w+(?:-\w+)*|\[[0-9]+\])*(?!\w)")
+_BARE = re.compile(
+    r"(?<![\w$\\])\$(?:[0-9]+|step\[[0-9]+\])\.output"
+    r"(?:\.\w+(?:-\w+)*|\[(?:[0-9]+|\"[^\"\n]*\")\])*(?!\w)"
+)
 """A reference as it stands in the middle of a text, where it is letters like all others."""
 
+_SPECIAL = re.compile(r'[.\[\]"\n\\{}]')
 _ODD = re.compile(r"[\s|'\"(){}\[\],;+*]|\$(?:[0-9]|step\[)")
 
 
@@ -56,13 +65,25 @@ class Reference:
     Without a `path` it is the whole output.
     Each element of `path` is an object key or, where it is decimal and the value is an array, an index. Brackets are
     normalised away, so `str` gives the canonical form: `Reference.path` of `$1.output.a[0].b` is `("a", "0", "b")`.
+    Names with a dot keep theirs. `is_quoted`: the author has put a name in quotation marks.
     """
 
     step: int
     path: tuple[str, ...]
+    is_quoted: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        return ".".join((f"${self.step}.output", *self.path))
+        head = f"${self.step}.output"
+        if not self.is_quoted:
+            return ".".join((head, *self.path))
+        return head + "".join(map(_written, self.path))
+
+
+def _written(segment: str) -> str:
+    if segment and not _SPECIAL.search(segment):
+        return f".{segment}"
+    # Braces would end an insertion.
+    return f"[{json.dumps(segment)}]".replace("{", "\\u007b").replace("}", "\\u007d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +127,40 @@ def parse(text: str) -> Reference | None:
 
 
 def _parse(text: str) -> Reference | None:
-    match = _WHOLE.fullmatch(text)
-    if match is None or "{{" in text or "}}" in text:
+    head = _HEAD.match(text)
+    if head is None or "{{" in text or "}}" in text:
         return None
-    digits = (match[1] or match[2]).lstrip("0") or "0"
+    digits = (head[1] or head[2]).lstrip("0") or "0"
     # The length is looked at first: int() refuses, with an exception, texts of thousands of digits.
     if len(digits) > 20 or int(digits) > MAX_STEP:
         return None
-    indices = match[3][1:-1].split("][") if match[3] else ()
-    return Reference(int(digits), (*indices, *_segments(match[4] or "")))
+    if _QUOTED.search(text, head.end()):
+        quoted = _quoted_path(text, head.end())
+        return None if quoted is None else Reference(int(digits), quoted, is_quoted=True)
+    match = _PATH.fullmatch(text, head.end())
+    if match is None:
+        return None
+    indices = match[1][1:-1].split("][") if match[1] else ()
+    return Reference(int(digits), (*indices, *_segments(match[2] or "")))
+
+
+def _quoted_path(text: str, start: int) -> tuple[str, ...] | None:
+    """Return the segments of a path with names in quotation marks; None where a part of it is no segment."""
+    segments: list[str] = []
+    while start < len(text):
+        match = _STRICT.match(text, start)
+        if match is None:
+            return None
+        try:
+            segment = json.loads(match[2]) if match[2] else match[1] or match[3]
+            segment.encode()
+        except ValueError:
+            return None
+        if "\0" in segment:  # no output that is stored has one in a name, nor half an emoji
+            return None
+        segments.append(segment)
+        start = match.end()
+    return tuple(segments)
 
 
 def is_malformed(text: str) -> bool:
@@ -133,9 +179,9 @@ def is_malformed(text: str) -> bool:
 def odd_segments(reference: Reference) -> list[str]:
     """Return the path segments that look like more than a name: blanks, filters, quotes, a second reference.
 
-    They are names only where an output schema declares a field so called.
+    They are names only where an output schema declares a field so called, or in quotation marks.
     """
-    return [segment for segment in reference.path if _ODD.search(segment)]
+    return [] if reference.is_quoted else [segment for segment in reference.path if _ODD.search(segment)]
 
 
 def escaped(text: str) -> str:
@@ -244,7 +290,7 @@ def redirected(value: Any, steps: Mapping[int, int]) -> Any:
 def _redirected_text(text: str, steps: Mapping[int, int]) -> str:
     reference = parse(text)
     if reference is not None:
-        return str(Reference(steps[reference.step], reference.path)) if reference.step in steps else text
+        return str(replace(reference, step=steps[reference.step])) if reference.step in steps else text
     if is_malformed(text):
         return text
 
@@ -252,7 +298,7 @@ def _redirected_text(text: str, steps: Mapping[int, int]) -> str:
         inner = parse((match[1] or "").strip(" \t")) if match[2] else None
         if inner is None or inner.step not in steps:
             return match[0]
-        return f"{{{{ {Reference(steps[inner.step], inner.path)} }}}}"
+        return f"{{{{ {replace(inner, step=steps[inner.step])} }}}}"
 
     return _EMBEDDED.sub(put, text)
 

@@ -23,7 +23,7 @@ DIGEST = b"h" * 32
 KNOWING = {"properties": {"x y": {}}, "additionalProperties": True}
 TOOLS = {"t": ToolDefinition(name="t", input_schema={}, output_schema=KNOWING, effect=Effect.PURE, lane=Lane.IO)}
 
-segments = st.sampled_from(["a", "b", "c", "items", "0", "1", "01", "x y", "", "é", "null"])
+segments = st.sampled_from(["a", "b", "c", "items", "0", "1", "01", "x y", "", "é", "null", "a.b"])
 outputs_with_fields = st.recursive(
     finite_json_values,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(segments, inner, max_size=4),
@@ -35,6 +35,9 @@ outputs_with_fields = st.recursive(
 def references(draw: st.DrawFn, steps: int) -> str:
     """A reference to one of the first `steps` steps, whole or inside a text, to a path that may lead nowhere."""
     path = draw(st.lists(segments, max_size=4).filter(lambda drawn: drawn != [""]))
+    if "a.b" in path:
+        text = f"${draw(st.integers(0, steps - 1))}.output" + "".join(f"[{json.dumps(name)}]" for name in path)
+        return draw(st.sampled_from([text, f"see {{{{ {text} }}}} and {{{{{text}}}}}"]))
     text = ".".join([f"${draw(st.integers(0, steps - 1))}.output", *path])
     if draw(st.booleans()):
         text = text.replace(".0", "[0]")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from planq.shared.domain.references.excerpts import path_of, path_text
 from planq.shared.domain.references.grammar import (
     Insertion,
     Literal,
@@ -37,6 +40,10 @@ from planq.shared.domain.values.pointers import from_pointer, to_pointer
         ("$0.output", 0, ()),
         ("$step[2].output", 2, ()),
         ("$0.output[1][0].id", 0, ("1", "0", "id")),
+        ('$0.output["unit.price"]', 0, ("unit.price",)),
+        ('$step[1].output.rows[0]["a.b"].c["d]"]', 1, ("rows", "0", "a.b", "c", "d]")),
+        ('$0.output["say \\"x\\""]["é"]', 0, ('say "x"', "é")),
+        ('$0.output["\\u007d\\u007d"]', 0, ("}}",)),
     ],
 )
 def test_a_reference_is_read(text: str, step: int, path: tuple[str, ...]) -> None:
@@ -64,7 +71,7 @@ def test_a_reference_is_read(text: str, step: int, path: tuple[str, ...]) -> Non
         "$0.outputs.x",
         "$0['output'].x",
         "$0.output['value']",
-        '$0.output["value"].x',
+        "$0.output['value'].x",
         "$0.output|upper",
         "$0.output of the first",
         "$0.output, please",
@@ -231,3 +238,33 @@ def test_pointers_and_tokens_undo_each_other(tokens: list[str]) -> None:
     for token in tokens:
         place = (place, token)
     assert list(from_pointer(to_pointer(place))) == tokens
+
+
+@given(
+    st.integers(0, 9),
+    st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1),
+)
+def test_any_names_can_be_referred_to_in_quotation_marks(step: int, path: list[str]) -> None:
+    quoted = "".join(f"[{json.dumps(name)}]".replace("{", "\\u007b").replace("}", "\\u007d") for name in path)
+    reference = parse(f"${step}.output{quoted}")
+    assert reference is not None
+    assert (reference.step, list(reference.path)) == (step, path)
+    assert parse(str(reference)) == reference
+    assert odd_segments(reference) == []
+    assert path_of(path_text(reference.path)) == reference.path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '$0.output["a.b"',
+        '$0.output["a"]b',
+        "$0.output['a.b']",
+        '$0.output["a\\u0000"]',
+        '$0.output["\\ud83d"]',
+        '$0.output["a"].',
+    ],
+)
+def test_a_name_in_quotation_marks_that_cannot_be_read_is_malformed(text: str) -> None:
+    assert parse(text) is None
+    assert is_malformed(text)

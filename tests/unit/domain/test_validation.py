@@ -131,6 +131,23 @@ def test_a_field_with_a_blank_in_its_name_is_one_where_the_schema_declares_it() 
     assert error.type == "invalid_template_syntax"
 
 
+def test_a_field_with_a_dot_in_its_name_is_checked_as_any_other() -> None:
+    priced = ToolDefinition(
+        name="price",
+        output_schema={"properties": {"unit.price": {"type": "number"}}, "additionalProperties": False},
+        effect=Effect.READ,
+    )
+    tools = TOOLS | {"price": priced}
+    price: dict[str, Any] = {"tool_name": "price", "arguments": {}}
+    good = search(ratio='$0.output["unit.price"]', text='{{ $0.output["unit.price"] }} each')
+    assert check(price, good, tools=tools) == []
+    wrong = check(price, search(ratio="$0.output.unit.price", tags='$0.output["unit.price"]'), tools=tools)
+    assert [(error.argument, error.type) for error in wrong] == [
+        ("/ratio", "field_not_found"),
+        ("/tags", "type_mismatch"),
+    ]
+
+
 def test_the_whole_output_is_of_the_type_that_its_schema_declares() -> None:
     tools = TOOLS | {"show": ToolDefinition(name="show", input_schema={"properties": {"data": {"type": "object"}}})}
     show = {"tool_name": "show", "arguments": {"data": "$0.output"}}
@@ -267,7 +284,7 @@ def test_the_readable_part_of_anything_can_be_checked(raw: Any) -> None:
     part = readable_part_of(raw)
 
     if part is not None:
-        found = further_errors(part, TOOLS, max_steps=10)
+        found = further_errors(part, TOOLS, max_steps=10, agents=None)
         assert not {error.tool_index for error in found} & part.unread
 
 
