@@ -106,6 +106,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "fallback_models": background.fallback_models,
         "insights": background.insights,
         "stage": StageAttempt(claim.status, claim.attempt),
+        "on_incomplete": (claim.agent or {}).get("on_incomplete") or background.on_incomplete,
     }
 
 

@@ -41,7 +41,11 @@ class Backgrounds:
     async def of(self, claim: StageClaim) -> Background:
         """Return the background of a claim; waits for the database as long as it is away."""
         config = await config_of(self.tenants, claim.tenant_id)
-        background = Background(planner_model=config.planner_model, fallback_models=config.fallback_models)
+        background = Background(
+            planner_model=config.planner_model,
+            fallback_models=config.fallback_models,
+            on_incomplete=config.on_incomplete,
+        )
         if claim.conversation_id is not None or claim.history is not None:
             background = await self._with_history(background, claim, config.history_tokens)
         if claim.conversation_id is not None:

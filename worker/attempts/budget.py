@@ -193,9 +193,11 @@ class ModelCallRecorder:
     ) -> WakeOutcome:
         """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost.
 
-        What answers from the defects of a plan keeps them as its error, and an `incomplete` answer says so as its.
+        What answers from the defects of a plan keeps them as its error. An `incomplete` answer has an error that says
+        why, and stays also where the job fails for it.
         """
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        has_failed = error is not None or (incomplete is not None and incomplete.is_failure)
+        status = JobStatus.FAILED if has_failed else JobStatus.COMPLETED
         kept = error
         if error is None and incomplete is not None:
             kept = incomplete.error()

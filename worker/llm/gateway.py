@@ -49,7 +49,14 @@ from planq.worker.llm.circuits import CircuitOpen, Circuits
 from planq.worker.llm.completion import BrokenTryUsage, Completion, Usage
 from planq.worker.llm.live import LiveCall, LiveTexts
 from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
-from planq.worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
+from planq.worker.llm.request import (
+    ModelRequest,
+    going_on,
+    guide_request,
+    plan_request,
+    respond_request,
+    turn_request,
+)
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -259,7 +266,32 @@ class ModelGateway:
         except InvalidOutput:
             spent.broke_off(completion, completion)
             raise
+        if completion.incomplete is None or completion.tool_calls:
+            return completion
+        if ask.on_incomplete == "continue" and completion.incomplete.may_go_on:
+            completion = await self._gone_on(ask, name, question, completion, spent, live)
+        if completion.incomplete is not None and ask.on_incomplete == "fail":
+            completion = replace(completion, incomplete=replace(completion.incomplete, is_failure=True))
         return completion
+
+    async def _gone_on(
+        self,
+        ask: Ask,
+        name: str,
+        question: _Question,
+        begun: Completion,
+        spent: BrokenTryUsage,
+        live: LiveCall | None,
+    ) -> Completion:
+        """Return a text with what one more call adds to it; the text alone where that call fails."""
+        more = replace(question, write=lambda: going_on(question.request, begun.text))
+        try:
+            rest = await self._patience.insist(lambda: self._complete(ask, name, more, spent, live))
+        except ExecutionFailed as error:
+            _log.warning("answer_not_continued", extra={"job": ask.job_id, "model": name, "code": error.code})
+            return begun
+        spent.broke_off(begun, begun)  # counts its usage beside that of the rest
+        return replace(rest, text=begun.text + rest.text, tool_calls=(), state=None)
 
     async def _complete(
         self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None

@@ -247,6 +247,12 @@ def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
     return _answer_request(ask, system, messages)
 
 
+def going_on(request: ModelRequest, begun: str) -> ModelRequest:
+    """Return the request for the rest of a text that was cut off."""
+    messages = [ChatMessage("assistant", begun), ChatMessage("user", render_prompt("go_on"))]
+    return replace(request, messages=[*request.messages, *messages])
+
+
 def _as_text(transcript: Sequence[ChatMessage]) -> str:
     parts = []
     for message in transcript:

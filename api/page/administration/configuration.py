@@ -10,7 +10,7 @@ from planq.api.page.frame.fields import FormField, content_of, fields_in, json_i
 from planq.shared.domain.tenants.config import TenantConfig
 
 _GROUPS = {
-    "Models": ("model", "planner_model", "fallback_models", "models"),
+    "Models": ("model", "planner_model", "fallback_models", "models", "on_incomplete"),
     "Budget, limits and retention": ("budget", "limits", "retention", "max_tool_steps", "plan_timeout_seconds"),
     "How much at once": (
         *("rate_limit", "channel_rate_limit", "job_rate_limit", "max_unfinished_jobs", "max_uploads"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planq.shared.domain.conversations.speakers import Speaker
+from planq.shared.domain.models.ending import OnIncomplete
 from planq.shared.domain.models.exchange import ChatMessage
 
 
@@ -17,7 +18,7 @@ class Background:
     apart. `tells_people`: messages of the history say who has written them. `planner_model` writes guides, None: the
     job's own model.
     `fallback_models` are asked in this order where the model of a question fails. In a turn `tools` are those
-    that its tenant lists. `insights` is what a planner is told of earlier jobs.
+    that its tenant lists. `insights` is what a planner is told of earlier jobs. `on_incomplete` is the tenant's.
     """
 
     tenant_prompt: str | None = None
@@ -28,6 +29,7 @@ class Background:
     insights: str = ""
     speaker: Speaker | None = None
     tells_people: bool = False
+    on_incomplete: OnIncomplete = "accept"
 
 
 NO_BACKGROUND = Background()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from planq.shared.domain.errors import AnswerIncomplete, ErrorRecord, capped
 
@@ -61,13 +61,28 @@ _BY_REASON: Final = {reason: cut for cut, reasons in _REASONS.items() for reason
 _MOST_CHARS = 100
 
 
+OnIncomplete = Literal["accept", "continue", "fail"]
+"""An answer that was cut off completes its job, is continued by one more call, or fails its job."""
+
+_GOES_ON = (CutOffBy.LENGTH, CutOffBy.PAUSE)
+
+
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A reply that was cut off; `finish_reason` is the provider's own word, `said` what it told of its refusal."""
+    """A reply that was cut off; `finish_reason` is the provider's own word, `said` what it told of its refusal.
+
+    With `is_failure` its job fails, and keeps the text.
+    """
 
     reason: CutOffBy
     finish_reason: str
     said: str = ""
+    is_failure: bool = False
+
+    @property
+    def may_go_on(self) -> bool:
+        """True where a further call can write the rest."""
+        return self.reason in _GOES_ON
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ from planq.shared.domain.errors import ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.ending import Incomplete
+from planq.shared.domain.models.ending import Incomplete, OnIncomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class Ask:
     shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
     shown the reply while it comes where a `stage` asks; None is a call beside it. In a turn `speaker` is who has
     written `input`, where people are told apart; `tells_people` says that messages of the history are shown so.
+    `on_incomplete` says what becomes of a text that is cut off.
     """
 
     job_id: str
@@ -120,6 +121,7 @@ class Ask:
     stage: StageAttempt | None = None
     speaker: Speaker | None = None
     tells_people: bool = False
+    on_incomplete: OnIncomplete = "accept"
 
 
 @dataclass(frozen=True, slots=True)

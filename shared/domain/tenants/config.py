@@ -16,6 +16,7 @@ from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS
 from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
 from planq.shared.domain.jobs.schedule import MAX_REMINDERS
 from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.ending import OnIncomplete
 from planq.shared.domain.models.names import MODEL_PATTERN, check_model_name
 from planq.shared.domain.plan.document import WHOLE
 from planq.shared.domain.references.grammar import walk_strings
@@ -63,6 +64,11 @@ class TenantConfig(BaseModel):
     )
     fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = Field(
         default=[], description="Asked in this order where the model's provider is away."
+    )
+    on_incomplete: OnIncomplete = Field(
+        default="accept",
+        description="What becomes of an answer that was cut off: `accept` it, let one more call `continue` it, or "
+        "`fail` its job. An agent's own wins.",
     )
     models: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
         default=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,3 +85,32 @@ def test_an_agents_answer_that_was_cut_off_is_incomplete(play: Play) -> None:
     job = play(scenario, ScriptedModel(HALF, HALF, turns=[HALF], cut=CUT), [])
 
     assert (job["status"], job["outcome"], job["answer"]) == ("completed", "incomplete", HALF)
+
+
+def test_an_agent_may_fail_for_it_and_keeps_the_text(play: Play) -> None:
+    assert CUT is not None
+
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        job_id = await submit_agent(harness, {"name": "writer", "instructions": "Write.", "on_incomplete": "fail"})
+        await harness.drain()
+        assert await harness.worker_registry.broken_invariants() == []
+        return await document(harness, job_id)
+
+    model = ScriptedModel(HALF, HALF, turns=[HALF], cut=replace(CUT, is_failure=True))
+    job = play(scenario, model, [])
+
+    assert {ask.on_incomplete for ask, _ in model.asked} == {"fail"}
+    assert (job["status"], job["outcome"], job["answer"]) == ("failed", "failed", HALF)
+    assert (job["error"]["code"], job["error"]["details"]["reason"]) == ("answer_incomplete", "length")
+
+
+def test_a_tenants_choice_counts_where_the_agent_has_none(play: Play) -> None:
+    async def scenario(harness: Harness) -> None:
+        await rows(harness, 'UPDATE tenants SET config = \'{"on_incomplete": "continue"}\' RETURNING id')
+        await harness.submit()
+        await harness.drain()
+
+    model = ScriptedModel("It is 42.")
+    play(scenario, model, [])
+
+    assert {ask.on_incomplete for ask, _ in model.asked} == {"continue"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -34,7 +35,9 @@ def whole(message: Mapping[str, Any], finish: str = "stop", **more: Any) -> Repl
     return Reply({**HEAD, "object": "chat.completion", "choices": [choice], **more}, whole=True)
 
 
-def asked(server: WireServer, form: TurnForm, *, stream: bool = True, waits: Waits | None = None) -> ModelReply:
+def asked(
+    server: WireServer, form: TurnForm, *, stream: bool = True, waits: Waits | None = None, ask: Ask = ASK
+) -> ModelReply:
     dialect = OPENAI_CHAT if stream else OPENAI_CHAT.whole
 
     async def run() -> ModelReply:
@@ -42,10 +45,10 @@ def asked(server: WireServer, form: TurnForm, *, stream: bool = True, waits: Wai
         gateway = ModelGateway(settings, patience=TryLimits(settings, waits or Waits(), lambda: 0.5))
         try:
             if form is TurnForm.ANSWER:
-                return await gateway.respond(ASK, RESULTS)
+                return await gateway.respond(ask, RESULTS)
             if form is TurnForm.LOOP:
-                return await gateway.plan(ASK, TOOLS)
-            return await gateway.turn(ASK, TOOLS, [], form)
+                return await gateway.plan(ask, TOOLS)
+            return await gateway.turn(ask, TOOLS, [], form)
         finally:
             await gateway.aclose()
 
@@ -291,3 +294,47 @@ def test_a_refusal_in_a_field_is_told_in_its_words(server: WireServer, stream: b
         asked(server, TurnForm.ANSWER, stream=stream)
 
     assert caught.value.error.code == "model_refused"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_one_more_call_goes_on_from_a_text_that_was_cut_off(server: WireServer, stream: bool) -> None:
+    parts = [("It is forty-", "length"), ("two.", "stop")]
+    server.script(
+        *(Reply(says(text, finish=end)) if stream else whole({"content": text}, end) for text, end in parts)
+    )
+
+    reply = asked(server, TurnForm.ANSWER, stream=stream, ask=replace(ASK, on_incomplete="continue"))
+
+    assert (reply.text, reply.incomplete, reply.call.attempts) == ("It is forty-two.", None, 2)
+    sent = server.requests[1].body["messages"][-2:]
+    assert [one["role"] for one in sent] == ["assistant", "user"]
+    assert sent[0]["content"] == "It is forty-"
+
+
+def test_a_text_that_is_cut_off_again_is_incomplete(server: WireServer) -> None:
+    server.script(Reply(says("It is ", finish="length")), Reply(says("forty-", finish="length")))
+
+    reply = asked(server, TurnForm.ANSWER, ask=replace(ASK, on_incomplete="continue"))
+
+    assert (reply.text, reply.call.attempts) == ("It is forty-", 2)
+    assert reply.incomplete is not None
+    assert not reply.incomplete.is_failure
+
+
+@pytest.mark.parametrize("choice", ["accept", "fail"])
+def test_a_text_that_was_cut_off_is_not_asked_for_again_unless_that_is_wished(
+    server: WireServer, choice: Literal["accept", "fail"]
+) -> None:
+    server.script(Reply(says("It is forty-", finish="length")))
+
+    reply = asked(server, TurnForm.ANSWER, ask=replace(ASK, on_incomplete=choice))
+
+    assert (reply.text, reply.call.attempts) == ("It is forty-", 1)
+    assert reply.incomplete is not None
+    assert reply.incomplete.is_failure is (choice == "fail")
+
+
+def test_what_a_filter_stopped_is_not_continued(server: WireServer) -> None:
+    server.script(Reply(says("It is forty-", finish="content_filter")))
+
+    assert asked(server, TurnForm.ANSWER, ask=replace(ASK, on_incomplete="continue")).call.attempts == 1
