@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from planq.shared.domain.errors import capped
+from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
 from planq.shared.domain.models.names import Provider, key_name, parse_place
 from planq.shared.learning_settings import LearningSettings
 from planq.shared.setting_kinds import FilePath, ModelKey, WebAddress, model_name
@@ -145,6 +146,12 @@ class ModelServing(LearningSettings):
     model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
     model_temperature: float | None = Field(
         default=None, ge=0, le=2, description="Sent when it is set; some models refuse it."
+    )
+    model_settings: Annotated[Mapping[str, CallSettings], AfterValidator(SettingsOfModels.checked)] = Field(
+        default_factory=dict,
+        repr=False,
+        description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '
+        "docs/models.md lists the fields.",
     )
     model_refusal_days: float = Field(
         default=7.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from planq.shared.domain.errors import AuthFailed, Misconfigured
+from planq.shared.domain.models.call_settings import SettingsOfModels
 from planq.shared.domain.models.names import ModelName, key_name
 from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tenants.offers import may_name_model
@@ -36,6 +37,7 @@ def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSet
         max_output_tokens=settings.model_max_output_tokens,
         max_findings_chars=settings.model_findings_chars,
         temperature=settings.model_temperature,
+        of_models=SettingsOfModels(settings.model_settings),
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
         egress=egress,

@@ -64,7 +64,9 @@ def check_model(
     The calls cost a few hundred tokens, on the server's own key. Exit code 1 unless every reply is as asked.
     """
     import asyncio
+    import logging
 
+    logging.getLogger("planq.llm").setLevel(logging.ERROR)  # what is sent instead is printed with its call
     with reported(as_json=as_json):
         name = parse_model_name(model)
         if name.provider is None:

@@ -61,6 +61,7 @@ class AgentJob:
             answer_schema=document.answer_schema(),
             temperature=document.temperature,
             max_tokens=document.max_tokens,
+            settings=document.model_settings,
             **_fields_of(claim, background),
         )
         return cls(document, ask)

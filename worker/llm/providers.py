@@ -98,7 +98,9 @@ class Providers:
                     if is_about_parameter(words):
                         refusals[Adaptation.SCHEMA_IN_WORDS] = words
                     continue
-                adaptation = adaptation_for(status, words, wire.possible(model, is_stream=is_stream), active)
+                adaptation = adaptation_for(
+                    status, f"{error.message} {words}", wire.possible(model, is_stream=is_stream), active
+                )
                 if adaptation is None or len(refusals) >= _MOST_REFUSALS:
                     raise
                 refusals[adaptation] = words
@@ -114,10 +116,13 @@ class Providers:
         return redacted(model.base_url or call.name.place)
 
     def _words_of(self, error: ModelAPIError, call: _Call) -> str:
-        """Return what the server said, without the key."""
-        body = error.body if isinstance(error, ModelHTTPError) else ""
+        """Return what the server said, without the key: its message where it has one, else its whole answer."""
+        body = error.body if isinstance(error, ModelHTTPError) else None
+        if isinstance(body, dict) and isinstance(body.get("error"), dict):
+            body = body["error"]
+        said = body.get("message") if isinstance(body, dict) else None
+        text = said if isinstance(said, str) and said else f"{error.message} {body or ''}"
         secret = call.key or self._settings.api_keys.get(call.name.place, "")
-        text = f"{error.message} {body or ''}"
         return redacted(pattern_of([secret]).sub("[API key]", text) if secret else text)
 
     async def _ask_stream(self, model: Model, wire: Wire, spent: BrokenTryUsage, live: LiveCall | None) -> Completion:
@@ -163,7 +168,11 @@ class Providers:
 
     def _wire(self, model: Model, name: ModelName, request: ModelRequest, active: frozenset[Adaptation]) -> Wire:
         """Put a request into the provider's terms; an answer schema may have to go into the instructions."""
-        settings = self._wire_settings(request)
+        settings = self._wire_settings(name, request)
+        for (
+            ignored
+        ) in model._unsupported_settings():  # pydantic-ai would leave them out too, with a warning each time
+            settings.pop(ignored, None)  # type: ignore[misc]
         parameters = None
         if request.answer_schema is not None:
             if Adaptation.SCHEMA_IN_WORDS not in active and not self._unconstrained.holds(name, request):
@@ -176,17 +185,33 @@ class Providers:
         """Do what `Models.aclose` promises."""
         await self._models.aclose()
 
-    def _wire_settings(self, request: ModelRequest) -> WireSettings:
-        timeout, most = self._settings.request_timeout, self._settings.max_output_tokens
+    def _wire_settings(self, name: ModelName, request: ModelRequest) -> WireSettings:
+        """Return the settings of a call: the agent's, else the operator's for the model, else those of all models."""
+        of_model = self._settings.of_models.of(name.full)
+        said = of_model if request.settings is None else request.settings.over(of_model)
+        timeout = min(said.timeout_seconds or self._settings.request_timeout, self._settings.request_timeout)
+        # The limit of all models bounds what an agent asks for; an operator may raise it for one model.
+        most = of_model.max_tokens or self._settings.max_output_tokens
         # `timeout` bounds each read, `request_timeout` the whole attempt: a server that drips bytes ends too.
         wire = WireSettings(
-            max_tokens=min(request.max_tokens or most, most),
+            max_tokens=min(request.max_tokens or said.max_tokens or most, most),
             max_retries=0,
             timeout=timeout,
             request_timeout=timeout,
-            first_event_timeout=self._settings.first_token_timeout,
+            first_event_timeout=said.first_token_seconds or self._settings.first_token_timeout,
         )
-        temperature = self._settings.temperature if request.temperature is None else request.temperature
-        if temperature is not None:
-            wire["temperature"] = temperature
+        temperature = said.temperature if request.temperature is None else request.temperature
+        temperature = self._settings.temperature if temperature is None else temperature
+        more = {
+            "temperature": temperature,
+            "top_p": said.top_p,
+            "seed": said.seed,
+            "stop_sequences": said.stop,
+            "thinking": said.thinking,
+            "service_tier": said.service_tier,
+            "parallel_tool_calls": said.parallel_tool_calls,
+            "extra_body": said.extra_body,
+            "extra_headers": said.extra_headers,
+        }
+        wire.update({key: value for key, value in more.items() if value is not None})  # type: ignore[typeddict-item]
         return wire

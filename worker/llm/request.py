@@ -17,6 +17,7 @@ from planq.shared.domain.conversations.speakers import as_said
 from planq.shared.domain.errors import capped
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import Purpose
+from planq.shared.domain.models.call_settings import CallSettings
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, planning_tool
@@ -55,6 +56,7 @@ class ModelRequest:
     answer_schema: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
+    settings: CallSettings | None = None
     known: int = 0
     names: Sequence[str] = ()
 
@@ -73,6 +75,7 @@ class ModelRequest:
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "answer_schema": self.answer_schema,
+            "settings": None if self.settings is None else self.settings.model_dump(exclude_none=True) or None,
         }
         return form | {key: value for key, value in asked.items() if value is not None}
 
@@ -173,6 +176,7 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
         _planning_tool(tools),
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
+        settings=ask.settings,
         names=_names(tools),
     )
 
@@ -187,6 +191,7 @@ def guide_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
         messages,
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
+        settings=ask.settings,
     )
 
 
@@ -217,6 +222,7 @@ def turn_request(
         tools=() if forced else _offered_tools(tools),
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
+        settings=ask.settings,
         known=_known(messages, transcript),
         names=_names(tools),
     )
@@ -292,6 +298,7 @@ def _answer_request(ask: Ask, system: Sequence[str], messages: Sequence[ChatMess
         answer_schema=ask.answer_schema,
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
+        settings=ask.settings,
     )
 
 

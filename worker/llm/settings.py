@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.models.call_settings import SettingsOfModels
 from planq.shared.domain.models.names import OFFLINE, parse_model_name
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ModelSettings:
     max_output_tokens: int = 4096
     max_findings_chars: int = 200_000
     temperature: float | None = None
+    of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
     record_path: Path | None = None
     egress: Egress | None = None
 

@@ -34,6 +34,7 @@ from planq.shared.domain.agents.checks import flat_row, savable_defects
 from planq.shared.domain.agents.prompt import system_prompt
 from planq.shared.domain.agents.source import DocumentSource, read_source
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.models.call_settings import AgentCallSettings
 from planq.shared.domain.models.ending import OnIncomplete
 from planq.shared.domain.models.names import OFFLINE
 from planq.shared.domain.rounds.block import LoopBlock, parse_block
@@ -127,6 +128,7 @@ class AgentDocument(BaseModel):
     model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(gt=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    model_settings: AgentCallSettings | None = None
     on_incomplete: OnIncomplete | None = None
     max_iterations: _Positive | None = None
     limits: AgentLimits | None = None

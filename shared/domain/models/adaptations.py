@@ -64,6 +64,9 @@ MEANING = {
 REFUSING_STATUS = frozenset({400, 404, 405, 415, 422, 500, 501})
 """How servers refuse a part of a request; templates that raise an error give 500 in llama.cpp and SGLang."""
 
+_NOT_OF_FAULTS = frozenset({Adaptation.WHOLE_REPLIES})
+"""Not the answer to a 500 or to a fault inside a stream: such a message may name the stream that broke."""
+
 _MAX_CHARS = 8_000
 """Maximum length of the text that is searched: a refusal may repeat the whole request."""
 
@@ -86,6 +89,7 @@ _REFUSED = (
     "deprecated",
     "not implemented",
     "must be",
+    "may only be",
     "only the default",
     "requires",
     "cannot be specified",
@@ -185,9 +189,10 @@ def adaptation_for(
     """
     if status is not None and status not in REFUSING_STATUS:
         return None
-    shown = text[:_MAX_CHARS].lower()
+    shown = text[:_MAX_CHARS].lower().replace("upstream", "")
+    away = _NOT_OF_FAULTS if status in (None, 500) else frozenset()
     for row in REFUSALS:
-        if row.adaptation in possible and row.adaptation not in active and row.fits(shown):
+        if row.adaptation in possible and row.adaptation not in {*active, *away} and row.fits(shown):
             return row.adaptation
     return None
 

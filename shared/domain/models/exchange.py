@@ -17,6 +17,7 @@ from planq.shared.domain.errors import ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.call_settings import CallSettings
 from planq.shared.domain.models.ending import Incomplete, OnIncomplete
 
 
@@ -95,10 +96,11 @@ class Ask:
     told of the job's guide, "" for none; `insights` what a planner is told of earlier jobs. In jobs of a conversation
     `tenant_prompt` is a text: it stands below the guardrails and above `instructions`. Where `model` fails,
     `fallback_models` are asked in this order; providers get the keys of the tenant `tenant_id` where it has any.
-    `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
-    shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
-    shown the reply while it comes where a `stage` asks; None is a call beside it. In a turn `speaker` is who has
-    written `input`, where people are told apart; `tells_people` says that messages of the history are shown so.
+    `temperature` and `max_tokens` None leave `settings`, and these the worker's settings. `call_id` is the id that
+    the record of the call shall have, where something is reserved for it; None leaves it to the caller of the
+    model. Who follows the job is shown the reply while it comes where a `stage` asks; None is a call beside it. In
+    a turn `speaker` is who has written `input`, where people are told apart; `tells_people` says that messages of
+    the history are shown so.
     `on_incomplete` says what becomes of a text that is cut off.
     """
 
@@ -117,6 +119,7 @@ class Ask:
     fallback_models: Sequence[str] = ()
     temperature: float | None = None
     max_tokens: int | None = None
+    settings: CallSettings | None = None
     call_id: UUID | None = None
     stage: StageAttempt | None = None
     speaker: Speaker | None = None

@@ -113,6 +113,7 @@ REAL = [
         A.NO_TEMPERATURE,
     ),
     (400, "`temperature` is deprecated for this model.", A.NO_TEMPERATURE),
+    (400, "`temperature` may only be set to 1 when thinking is enabled.", A.NO_TEMPERATURE),
     (400, "`temperature` and `top_p` cannot both be specified: unsupported", A.NO_TEMPERATURE),
     (400, "top_p: Extra inputs are not permitted", A.NO_TOP_P),
     (400, "Unrecognized request argument supplied: service_tier", A.NO_SERVICE_TIER),
@@ -123,6 +124,8 @@ REAL = [
     (400, "Unsupported parameter: 'stop' is not supported with this model.", A.NO_STOP),
     (400, "stop_sequences: each stop sequence must contain non-whitespace: invalid", A.NO_STOP),
     # What no other request of planq's would change.
+    (400, "Upstream error: service unavailable", None),
+    (500, "the stream ended unexpectedly", None),
     (400, "This model's maximum context length is 131072 tokens.", None),
     (400, "max_tokens is too large: 20000. This model supports at most 16384 completion tokens.", None),
     (401, "tool_choice is not supported", None),
@@ -158,6 +161,7 @@ def test_only_what_would_change_the_request_counts() -> None:
 
 
 def test_a_refusal_inside_a_stream_has_no_status() -> None:
+    assert adaptation_for(None, "stream error: the model is unavailable", frozenset(Adaptation)) is None
     assert adaptation_for(None, "tool_choice is not supported", frozenset(Adaptation)) is A.UNFORCED_TOOL
 
 

@@ -1,0 +1,162 @@
+"""How a model is called: one record for the operator's settings of a model and for an agent's document."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from planq.shared.domain.models.names import MODEL_PATTERN
+
+_MAX_BODY_CHARS = 16_384
+_MAX_HEADERS = 20
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]{1,64}")
+
+OWN_HEADERS = frozenset(
+    {
+        "api-key",
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "openai-organization",
+        "openai-project",
+        "proxy-authorization",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-goog-user-project",
+    }
+)
+"""Headers that say who asks, or how the request is written: an agent may not set them."""
+
+OWN_FIELDS = frozenset(
+    {
+        "best_of",
+        "contents",
+        "input",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "messages",
+        "model",
+        "models",
+        "n",
+        "previous_response_id",
+        "provider",
+        "service_tier",
+        "stream",
+        "stream_options",
+        "system",
+        "tool_choice",
+        "tools",
+    }
+)
+"""Fields of a request that limits, prices and permissions rest on: nothing may replace them."""
+
+
+def _checked_body(body: dict[str, Any]) -> dict[str, Any]:
+    if own := sorted(OWN_FIELDS & set(body)):
+        raise ValueError(f"expected fields that planq does not write itself, found {', '.join(own)}; leave them out")
+    size = len(json.dumps(body, default=str))
+    if size > _MAX_BODY_CHARS:
+        raise ValueError(f"expected at most {_MAX_BODY_CHARS} characters of JSON, found {size}")
+    return body
+
+
+def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise ValueError(f"expected names and values of HTTP headers, found {name[:80]!r}")
+    return headers
+
+
+def _without_own_headers(headers: dict[str, str]) -> dict[str, str]:
+    if own := sorted(name for name in headers if name.lower() in OWN_HEADERS):
+        raise ValueError(f"only an operator may set the headers {', '.join(own)}; leave them out")
+    return headers
+
+
+_Headers = Annotated[dict[str, str], Field(max_length=_MAX_HEADERS), AfterValidator(_checked_headers)]
+
+
+_Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class CallSettings(BaseModel):
+    """Settings of a call; None leaves a field to what is less specific, and in the end to the provider."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    stop: (
+        Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=200)]], Field(max_length=4)] | None
+    ) = None
+    max_tokens: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    thinking: bool | Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    parallel_tool_calls: bool | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] | None = None
+    first_token_seconds: Annotated[float, Field(gt=0, le=3_600)] | None = None
+    extra_body: Annotated[dict[str, Any], AfterValidator(_checked_body)] | None = None
+    extra_headers: _Headers | None = None
+
+    def over(self, less: CallSettings | None) -> CallSettings:
+        """Return these settings, and where they say nothing those of `less`; both bodies and headers are joined."""
+        if less is None:
+            return self
+        joined: dict[str, Any] = {}
+        for name in ("extra_body", "extra_headers"):
+            both = (getattr(less, name) or {}) | (getattr(self, name) or {})
+            joined[name] = both or None
+        said = {**less.model_dump(exclude_none=True), **self.model_dump(exclude_none=True)}
+        return CallSettings.model_construct(**{**said, **joined})
+
+
+class AgentCallSettings(CallSettings):
+    """What an agent's document may say: as `CallSettings`, without headers that say who asks, and no dearer tier."""
+
+    service_tier: Literal["auto", "default", "flex"] | None = None
+    extra_headers: Annotated[_Headers, AfterValidator(_without_own_headers)] | None = None
+
+
+_NAME = re.compile(MODEL_PATTERN)
+
+
+class SettingsOfModels:
+    """The operator's settings by the full name of a model, or by its beginning and `*`."""
+
+    def __init__(self, given: Mapping[str, CallSettings]) -> None:
+        self._given = given
+
+    def of(self, model: str) -> CallSettings:
+        """Return the settings for a model: longer patterns win over shorter ones, and its own name over all."""
+        found = CallSettings()
+        for pattern in sorted(self._given, key=lambda one: (not one.endswith("*"), len(one))):
+            if pattern == model or (pattern.endswith("*") and model.startswith(pattern[:-1])):
+                found = self._given[pattern].over(found)
+        return found
+
+    @classmethod
+    def checked(cls, given: Mapping[str, CallSettings]) -> Mapping[str, CallSettings]:
+        """Return what was given; raises `ValueError` for a key that names no model."""
+        for pattern in given:
+            name = pattern if not pattern.endswith("*") else f"{pattern[:-1]}x"
+            if pattern != "*" and not _NAME.fullmatch(name):
+                raise ValueError(f"expected names of models, as in openai:gpt-5 or mistral:*, found {pattern[:80]!r}")
+        return given
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the settings of an operator who has given none."""
+        return cls({})
