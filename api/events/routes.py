@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 from time import monotonic
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -49,6 +49,7 @@ MAX_EVENTS = 1_000
 
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
+_DRAW = SystemRandom()
 _RETRY_MILLISECONDS = (500, 3_000)
 """When clients come back that a stopping process sends away: not all of them at once."""
 
@@ -364,7 +365,7 @@ class EventStream(Response):
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         try:
-            yield retry_frame(random.randint(*_RETRY_MILLISECONDS))  # noqa: S311 - so that not all come at once
+            yield retry_frame(_DRAW.randint(*_RETRY_MILLISECONDS))
             async for events in self._past():
                 yield b"".join(map(event_frame, events))
             if not self._is_live:

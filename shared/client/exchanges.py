@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from random import SystemRandom
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -54,7 +54,7 @@ class Exchanges:
     url: str
     patience: float
     clock: Callable[[], float] = monotonic
-    draw: Callable[[], float] = random.random
+    draw: Callable[[], float] = SystemRandom().random
 
     def send(self, request: ApiRequest) -> Exchange[ApiReply]:
         """Return a good reply."""

@@ -229,3 +229,35 @@ def test_all_http_goes_out_through_one_package() -> None:
     ]
     assert found == []
     assert [place for place in CALLS_OUT if not (ROOT / place).exists()] == []
+
+
+OWN_DRAWS = {"Random", "SystemRandom"}
+
+
+def draws_of_all(text: str) -> Iterator[str]:
+    """What a module uses of the random numbers that the whole process shares."""
+    tree = ast.parse(text)
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "random"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "random":
+            yield from (alias.name for alias in node.names if alias.name not in OWN_DRAWS)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            yield from {node.attr} - OWN_DRAWS
+
+
+def test_random_numbers_come_from_a_generator_of_their_own() -> None:
+    """A thread that draws from those of the process disturbs whoever seeds them: Hypothesis, and users' tools."""
+    assert list(draws_of_all("import random\nrandom.seed(1)\nrandom.Random(1).random()")) == ["seed"]
+    assert list(draws_of_all("from random import SystemRandom, choice\ndef f(random):\n  random.random()")) == ["choice"]
+    found = [
+        f"{path.relative_to(ROOT)}: random.{name}"
+        for path in sources("api", "worker", "shared", "deploy", "tests")
+        for name in draws_of_all(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

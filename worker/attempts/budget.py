@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from random import SystemRandom
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -115,6 +115,8 @@ _MOST_ENDS = 20
 
 _LONGEST_PAUSE_SECONDS = 30.0
 
+_RANDOM = SystemRandom()
+
 T = TypeVar("T")
 
 
@@ -125,7 +127,7 @@ class ModelCallRecorder:
         self,
         store: JobStore,
         patience: timedelta = timedelta(0),
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] = _RANDOM.random,
         alarms: Alarms | None = None,
     ) -> None:
         """`patience` is how long a stage is tried again whose model fails; `draw` returns numbers from [0, 1)."""

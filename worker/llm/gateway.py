@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -412,7 +412,7 @@ class TryLimits:
 
     settings: ModelSettings
     sleep: Sleep = asyncio.sleep
-    jitter: Callable[[], float] = field(default=random.random)
+    jitter: Callable[[], float] = field(default=SystemRandom().random)
 
     async def insist(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Return the first success of `attempt`.
