@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from planq.deploy.install import run_pip
 from tests.support import second_chance
 from tests.support.pinned_env import ROOT
 
@@ -56,11 +57,11 @@ def main(arguments: Sequence[str]) -> int:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = str(Path(folder, "bin/python"))
         pip = [python, "-m", "pip", "install", "--quiet"]
-        made = subprocess.run([*pip, *lowest(project), *tools(project, lock)], check=False)
-        if made.returncode == 0:
+        made = run_pip([*pip, *lowest(project), *tools(project, lock)])
+        if made == 0:
             own = [*pip, "--no-build-isolation", "--no-deps", "--no-index", "-e", "."]
-            made = subprocess.run(own, cwd=ROOT, check=False)
-        if made.returncode != 0:
+            made = run_pip(own, cwd=ROOT)
+        if made != 0:
             return 1
         return 0 if second_chance.passes(python, arguments or TESTS) else 1
 

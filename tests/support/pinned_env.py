@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from planq.deploy.install import run_pip
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,4 +58,6 @@ def install(environment: Path, *arguments: str) -> None:
     own = environment / "bin/python"
     has_pip = (environment / "bin/pip").exists()
     pip = [str(own), "-m", "pip"] if has_pip else [sys.executable, "-m", "pip", "--python", str(environment)]
-    subprocess.run([*pip, "install", "--quiet", *arguments], cwd=ROOT, check=True)
+    command = [*pip, "install", "--quiet", *arguments]
+    if code := run_pip(command, cwd=ROOT):
+        raise subprocess.CalledProcessError(code, command)

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from planq.deploy.install import run_pip
 from tests.support.tiers import some
 
 ROOT = Path(__file__).parents[3]
@@ -159,6 +160,18 @@ def test_an_environment_made_for_running_is_completed_for_the_tests(clone: Path)
 def test_an_environment_made_for_the_tests_is_enough_for_running(clone: Path) -> None:
     assert installs(clone, "bench") == ["requirements-dev.lock"]
     assert installs(clone, "up") == installs(clone, "test") == []
+
+
+def test_ignored_locations_are_one_line_and_errors_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gone = [option for name in "ab" for option in ("--find-links", str(tmp_path / name))]
+    command = [sys.executable, "-m", "pip", "download", "--isolated", "--no-index", "--no-deps", "-d", str(tmp_path)]
+    code = run_pip([*command, *gone, "planq-has-no-such-package"])
+
+    said = capfd.readouterr().err
+    assert code == 1
+    assert "No matching distribution found for planq-has-no-such-package" in said
+    assert "' is ignored" not in said
+    assert said.count("pip ignored 2 folders") == 1
 
 
 @pytest.mark.timeout(300)  # pip reads the metadata of every package that is there
