@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from planq.api.http.exchange import json_bytes
+from planq.api.http.exchange import json_bytes, on_one_line
 from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBody, Time
 from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
 from planq.shared.domain.jobs.states import Priority
@@ -186,7 +186,7 @@ async def json_lines(values: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[
     """Yield values as JSON, a line each, in pieces that are worth sending."""
     piece = bytearray()
     async for value in values:
-        piece += json_bytes(value)
+        piece += on_one_line(json_bytes(value))
         piece += b"\n"
         if len(piece) >= _PIECE_BYTES:
             yield bytes(piece)

@@ -221,6 +221,20 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_value_of).encode("ascii")
 
 
+_LINE_BREAKS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\u0085\u2028\u2029")
+
+
+def on_one_line(body: bytes) -> bytes:
+    """Return JSON text without any character at which a reader of lines may split it.
+
+    JSON escapes those of ASCII in strings. Python's `splitlines`, JavaScript's parsers and editors also split at
+    U+0085, U+2028 and U+2029, which JSON allows as they are.
+    """
+    for mark, escape in _LINE_BREAKS:
+        body = body.replace(mark, escape)
+    return body
+
+
 def _as_it_is(value: Any) -> orjson.Fragment:
     if isinstance(value, JsonText):
         return orjson.Fragment(value.body)

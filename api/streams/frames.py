@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import orjson
 
+from planq.api.http.exchange import on_one_line
 from planq.shared.ports.streams import TextPiece
 from planq.shared.store.database import shown_time
 from planq.shared.store.events.log import LoggedEvent
@@ -68,4 +69,4 @@ def job_frame(document: bytes) -> bytes:
 
 def _data(body: bytes) -> bytes:
     # Of JSON that is kept as it came, a line break is white space: in strings it is always an escape.
-    return b"data: %b\n\n" % body.replace(b"\r", b" ").replace(b"\n", b" ")
+    return b"data: %b\n\n" % on_one_line(body.replace(b"\r", b" ").replace(b"\n", b" "))
