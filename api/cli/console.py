@@ -48,6 +48,15 @@ class PlainConsole(Console):
         """Print as rich does; what will not be shown has no part in how lines are laid out."""
         super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Go on in silence without standard error; leave the end to `main` without standard output.
+
+        rich would end the process as a failure.
+        """
+        self.quiet = True
+        if not self.stderr:
+            raise  # rich calls this where it handles the error
+
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(map(_plain_segment, buffer))
 

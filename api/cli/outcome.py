@@ -1,6 +1,6 @@
 """How a command ends: what is printed about an error, and the exit code.
 
-0    done; for a job: it succeeded, or it runs
+0    done; for a job: it succeeded, or it runs; or the reader of the output went away before the end
 1    the request was refused, the plan is invalid, the job failed or was cancelled, `doctor` found something
 2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
 3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was;

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import io
+import os
+import select
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -16,7 +18,7 @@ from planq.api.agents.commands import agents
 from planq.api.batches import commands as batches
 from planq.api.catalogue import commands as catalogue
 from planq.api.cli.console import out
-from planq.api.cli.outcome import exit_code, report
+from planq.api.cli.outcome import NOT_OK, OK, exit_code, report
 from planq.api.conversations.commands import chat, conversations
 from planq.api.costs import commands as costs
 from planq.api.elicitations import commands as elicitations
@@ -111,16 +113,39 @@ def planq(
 
 
 def main() -> None:
-    """Run the command line; a deliberate error becomes one message and the exit code that `outcome` gives it."""
+    """Run the command line; a deliberate error becomes one message and the exit code that `outcome` gives it.
+
+    If the reader of the output goes away first, as `head` does, the command ends at once with exit code 0.
+    """
+    stdout = sys.stdout
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its escape, not a crash in the middle of an answer.
             stream.reconfigure(errors="backslashreplace")
     try:
-        create_app()()
-    except PlanqError as error:
-        report(error, as_json=False)
-        sys.exit(exit_code(error))
+        try:
+            create_app()()
+        except PlanqError as error:
+            report(error, as_json=False)
+            sys.exit(exit_code(error))
+    except BrokenPipeError:
+        _end_without_reader()
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        _end_without_reader()  # typer replaces the streams when it catches a broken pipe
+
+
+def _end_without_reader() -> NoReturn:
+    """End the process with exit code 0, or with 1 if only an error found no reader. Drops what was not written."""
+    code = NOT_OK
+    for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1):
+        closed = select.poll()
+        closed.register(number, 0)
+        if stream is not None and closed.poll(0):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # Python flushes once more at its end
+            code = OK if stream is sys.__stdout__ else code
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -254,7 +254,9 @@ def draws_of_all(text: str) -> Iterator[str]:
 def test_random_numbers_come_from_a_generator_of_their_own() -> None:
     """A thread that draws from those of the process disturbs whoever seeds them: Hypothesis, and users' tools."""
     assert list(draws_of_all("import random\nrandom.seed(1)\nrandom.Random(1).random()")) == ["seed"]
-    assert list(draws_of_all("from random import SystemRandom, choice\ndef f(random):\n  random.random()")) == ["choice"]
+    assert list(draws_of_all("from random import SystemRandom, choice\ndef f(random):\n  random.random()")) == [
+        "choice"
+    ]
     found = [
         f"{path.relative_to(ROOT)}: random.{name}"
         for path in sources("api", "worker", "shared", "deploy", "tests")
