@@ -27,6 +27,7 @@ from planq.shared.domain.jobs.states import (
     StopReason,
     Strategy,
 )
+from planq.shared.domain.models.ending import OnIncomplete
 from planq.shared.domain.models.names import MODEL_PATTERN
 from planq.shared.domain.plan.document import WHOLE, Plan
 from planq.shared.domain.plan.forms import PlanForm
@@ -204,6 +205,9 @@ class JobRequest(RequestBody):
         None,
         description="What it answers with: what a `model` writes about the results, the `output` of the last step, "
         "or `none`. `output` by default where `plan` is given, else `model`, the only one with an agent or rounds.",
+    )
+    on_incomplete: OnIncomplete | None = Field(
+        None, description="An answer that was cut off: `accept` it, `continue` it by one more call, or `fail`."
     )
     model: str | None = Field(
         None,

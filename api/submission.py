@@ -131,6 +131,7 @@ class JobBuilder:
             tenant_id=tenant_id,
             input=text,
             respond=respond,
+            on_incomplete=body.on_incomplete,
             priority=Priority(body.priority or Priority.INTERACTIVE),
             budget=budget,
             plan=plan,

@@ -100,6 +100,7 @@ def carried(job: Row, present: Limits) -> Submission:
         strategy=Strategy(job["strategy"]),
         priority=Priority(job["priority"]),
         respond=Respond(job["respond"]),
+        on_incomplete=job["on_incomplete"],
         model=job["model"],
         limits=replace(kept, **{name: min(own, getattr(present, name)) for name, own in asdict(kept).items()}),
         budget=job["budget"],

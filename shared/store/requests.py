@@ -80,6 +80,7 @@ class Submission:
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
     respond: Respond = Respond.MODEL
+    on_incomplete: str | None = None
     callback_url: str | None = None
     is_task: bool = False
     history_of: UUID | None = None

@@ -107,7 +107,9 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "fallback_models": background.fallback_models,
         "insights": background.insights,
         "stage": StageAttempt(claim.status, claim.attempt),
-        "on_incomplete": (claim.agent or {}).get("on_incomplete") or background.on_incomplete,
+        "on_incomplete": (
+            claim.on_incomplete or (claim.agent or {}).get("on_incomplete") or background.on_incomplete
+        ),
     }
 
 

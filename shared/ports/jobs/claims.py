@@ -100,6 +100,7 @@ class StageClaim:
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
     respond: Respond = Respond.MODEL
+    on_incomplete: str | None = None
     kept: str | None = None
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kombu
+import psycopg
 import pytest
 
 from planq.shared.domain.jobs.limits import Limits
@@ -449,3 +450,13 @@ def test_a_reference_in_a_text_without_braces_is_warned_of(api: Api) -> None:
             assert all(one["details"]["place"] == "/calls/1/arguments/query" for one in warnings)
             assert all(f"{{{{ {one['details']['reference']} }}}}" in one["message"] for one in warnings)
         assert checked["valid"]
+
+
+def test_a_job_may_say_what_becomes_of_an_answer_that_was_cut_off(api: Api) -> None:
+    made = api.submit({"input": "Say hello", "on_incomplete": "fail"})
+    with psycopg.connect(api.settings.database_url) as connection:
+        stored = connection.execute("SELECT on_incomplete FROM jobs WHERE id = %s", (made["id"],)).fetchone()
+    assert stored == ("fail",)
+
+    refused = api.http.post("/jobs", json={"input": "Say hello", "on_incomplete": "perhaps"})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "on_incomplete")

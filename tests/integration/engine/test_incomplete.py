@@ -104,7 +104,19 @@ def test_an_agent_may_fail_for_it_and_keeps_the_text(play: Play) -> None:
     assert (job["error"]["code"], job["error"]["details"]["reason"]) == ("answer_incomplete", "length")
 
 
-def test_a_tenants_choice_counts_where_the_agent_has_none(play: Play) -> None:
+def test_a_jobs_choice_wins(play: Play) -> None:
+    async def scenario(harness: Harness) -> None:
+        await rows(harness, 'UPDATE tenants SET config = \'{"on_incomplete": "continue"}\' RETURNING id')
+        await harness.submit(on_incomplete="fail")
+        await harness.drain()
+
+    model = ScriptedModel("It is 42.")
+    play(scenario, model, [])
+
+    assert {ask.on_incomplete for ask, _ in model.asked} == {"fail"}
+
+
+def test_a_tenants_choice_counts_where_nobody_else_has_one(play: Play) -> None:
     async def scenario(harness: Harness) -> None:
         await rows(harness, 'UPDATE tenants SET config = \'{"on_incomplete": "continue"}\' RETURNING id')
         await harness.submit()

@@ -670,6 +670,7 @@ CREATE TABLE jobs (
     after_steps after_steps DEFAULT 'responding' NOT NULL,
     on_failure on_failure DEFAULT 'answer' NOT NULL,
     respond job_respond DEFAULT 'model' NOT NULL,
+    on_incomplete TEXT,
     rounds_deadline TIMESTAMP WITH TIME ZONE,
     stop_reason TEXT,
     model TEXT NOT NULL,
