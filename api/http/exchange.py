@@ -278,7 +278,15 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     ),
     429: (domain.RateLimited, domain.HostBusy, domain.TooManyQuestions, domain.StorageFull),
     500: (domain.InternalFault, domain.Misconfigured),
-    502: (domain.InvalidOutput, domain.AuthFailed, domain.ToolFailed, domain.ModelRefused, domain.ContextExceeded),
+    502: (
+        domain.InvalidOutput,
+        domain.UnreadableReply,
+        domain.AuthFailed,
+        domain.ToolFailed,
+        domain.ModelRefused,
+        domain.AnswerIncomplete,
+        domain.ContextExceeded,
+    ),
     503: (
         domain.Transient,
         domain.Unreached,

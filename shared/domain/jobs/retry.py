@@ -215,14 +215,15 @@ def after_error(
         retry_after = max(retry_after, RetryPolicy().delay_before(step.attempt + 1, jitter))
     is_wait = retry_after is not None and waited + retry_after <= LONGEST_WAITED
     decided = _after_error(step, error, phase, jitter, retry_after, is_wait=is_wait)
-    if isinstance(decided, RunAgain):
-        waited += decided.delay if decided.is_wait else timedelta(0)
-        if waited:
-            details = {**decided.error.details, WAITED: waited.total_seconds()}
-            decided = replace(decided, error=replace(decided.error, details=details))
-    if isinstance(decided, RunAgain) and time_left is not None and decided.delay >= time_left:
+    if not isinstance(decided, RunAgain):
+        return decided
+    if time_left is not None and decided.delay >= time_left:
         return GiveUp(_too_late(decided, time_left))
-    return decided
+    waited += decided.delay if decided.is_wait else timedelta(0)
+    if not waited:
+        return decided
+    details = {**decided.error.details, WAITED: waited.total_seconds()}
+    return replace(decided, error=replace(decided.error, details=details))
 
 
 MOST_FREEZES = 2

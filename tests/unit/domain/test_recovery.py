@@ -247,7 +247,8 @@ def test_a_wait_that_outlasts_the_plan_is_not_begun() -> None:
             step, error, phase=Phase.CALLING, jitter=0.9, retry_after=timedelta(hours=1), time_left=time_left
         )
 
-    assert decide(None) == decide(timedelta(hours=2)) == RunAgain(error, timedelta(hours=1))
+    noted = replace(error, details={"status": 429, "waited_seconds": 3600.0})
+    assert decide(None) == decide(timedelta(hours=2)) == RunAgain(noted, timedelta(hours=1), is_wait=True)
     assert isinstance(decide(timedelta(hours=1)), GiveUp), "no time would be left for the call itself"
     short = decide(timedelta(minutes=5))
     assert isinstance(short, GiveUp)

@@ -17,6 +17,7 @@ from planq.shared.domain.errors import (
     InvalidRequest,
     Misconfigured,
     PlanInvalid,
+    RateLimited,
     Transient,
 )
 from planq.testing import AskedQuestion, ScriptedModel, run_agent, run_job, run_plan, tool_context
@@ -66,6 +67,21 @@ def test_references_retries_and_waits_without_time() -> None:
     assert kinds[:3] == ["job_submitted", "stage_started", "plan_accepted"]
     assert kinds.count("step_retrying") == 2
     assert kinds[-1] == "job_completed"
+
+
+def test_a_wait_that_the_other_side_asks_for_uses_up_no_retry_until_it_is_an_hour_in_all() -> None:
+    @tool(effect="read", retries=0)
+    def throttled(times: int, context: ToolContext) -> int:
+        """Ask for a wait so often."""
+        if context.attempt <= times:
+            raise RateLimited("slow down", retry_after=timedelta(minutes=20))
+        return context.attempt
+
+    run = run_plan(calls(("throttled", {"times": 3})), tools=[throttled])
+    assert (run.outcome, run.outputs) == ("succeeded", [{"result": 4}])
+    longer = run_plan(calls(("throttled", {"times": 4})), tools=[throttled])
+    assert (longer.outcome, longer.steps[0]["attempt"]) == ("failed", 4)
+    assert longer.steps[0]["error"]["code"] == "rate_limited"
 
 
 def test_what_fails_for_good_ends_what_comes_later_and_its_error_is_told() -> None:

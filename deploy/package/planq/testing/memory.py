@@ -22,7 +22,7 @@ from planq.shared.domain.jobs.elicitations import (
     after_answer,
 )
 from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.retry import WAITED, StageTries
 from planq.shared.domain.jobs.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
@@ -410,6 +410,7 @@ class MemoryStore:
             context_id=first.context_id or str(first.job_id),
             recovery=planned.recovery,
             in_doubt=row.in_doubt,
+            waited=timedelta(seconds=row.error.details.get(WAITED, 0) if row.error else 0),
             wanted=planned.wanted,
             kind=planned.kind,
             verbatim=planned.verbatim,
@@ -463,12 +464,15 @@ class MemoryStore:
         *,
         in_doubt: bool = False,
         anew: bool = False,
+        is_wait: bool = False,
         take: Any = None,
     ) -> TransitionResult:
         index = claim.ref.index
         if not self._apply(StepFailed(claim.attempt, None if retry_in is None else NOW, anew), index):
             return TransitionResult(False)
-        self.rows[index].error, self.rows[index].in_doubt = error, in_doubt
+        row = self.rows[index]
+        row.error, row.in_doubt = error, in_doubt
+        row.tries -= is_wait
         status = self.state.steps[index].status
         kind = "step_retrying" if status is StepStatus.READY else f"step_{status}"
         self._tell(kind, round=claim.ref.round, index=index, attempt=claim.attempt, error=error.to_json())
