@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
-	@exec $(BIN)/planq up --sample $(ARGS)
+	@exec $(BIN)/planq up --sample --flower $(ARGS)
 
 # Compiled once, whatever the caller's environment says: the tests start hundreds of interpreters.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -182,7 +182,7 @@ class Settings(ModelServing):
     )
     flower_url: WebAddress = Field(
         default=None,
-        description="Where people reach Flower: the pages lead operators to its tasks. `planq up` sets it.",
+        description="Where people reach Flower: the pages lead operators to its tasks. `planq up --flower` sets it.",
     )
     remote_control: Annotated[str, AfterValidator(known_commands)] = Field(
         default="",

@@ -78,7 +78,7 @@ def test_each_process_of_planq_up_has_its_own_secrets_and_no_others(tmp_path: Pa
     probe = {"command": sys.executable, "args": [str(PROBE)]}
     env = {"PROBE_FOLDER": str(tmp_path), "TOKEN": "${TOKEN_OF_PROBE}"}
     servers.write_text(json.dumps({"mcpServers": {"probe": {**probe, "env": env}}}))
-    ports = ["--port", str(free_port()), "--flower-port", str(free_port())]
+    ports = ["--port", str(free_port()), "--flower", "--flower-port", str(free_port())]
     with output.open("wb") as out:
         up = psutil.Popen(
             [*PLANQ, "up", *ports],

@@ -54,9 +54,11 @@ def test_the_version_is_told() -> None:
 
 
 def test_a_deliberate_error_is_one_message_and_an_exit_code(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "planq.deploy.cli.main", "up", "--port", "8123", "--flower-port", "8123"]
+    command = [sys.executable, "-m", "planq.deploy.cli.main", "up", "--flower", "--port", "8123", "--flower-port"]
 
-    done = subprocess.run([*command, "--data", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "8123", "--data", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 2
     assert done.stderr.startswith("planq: the API and Flower cannot share port 8123")
