@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,10 +67,8 @@ def check_model(
     The calls cost a few hundred tokens, on the server's own key. Exit code 1 unless every reply is as asked.
     """
     import asyncio
-    import logging
 
-    logging.getLogger("planq.llm").setLevel(logging.ERROR)  # what is sent instead is printed with its call
-    with reported(as_json=as_json):
+    with reported(as_json=as_json), _quiet():
         name = parse_model_name(model)
         if name.provider is None:
             raise InvalidRequest(f"expected a provider's model, as in openai:gpt-5, found {model!r}", field="model")
@@ -75,6 +76,18 @@ def check_model(
     if as_json:
         print_json({"model": model, "probes": [asdict(one) for one in found]})
     end(OK if all(one.is_ok for one in found) else NOT_OK)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log no warnings of model calls within the block: what is sent instead is printed with its call."""
+    logger = logging.getLogger("planq.llm")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 async def _probed(name: ModelName, *, as_json: bool) -> list[ProbeResult]:

@@ -26,8 +26,9 @@ ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
 
 MAX_SECRET_CHARS = 16_384
 
-PROVIDER_SECRETS = tuple(key_name(provider.value) for provider in Provider)
-"""A tenant's own keys for the providers of models; what has another name is for tools (`ToolContext.secret`)."""
+_PROVIDERS = "|".join(key_name(provider.value).removesuffix("_api_key") for provider in Provider)
+_PROVIDER_KEY = re.compile(rf"(?:{_PROVIDERS})(?:_[a-z0-9_]+)?_api_key")
+"""A tenant's own keys for providers and their servers; what has another name is for tools (`ToolContext.secret`)."""
 
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -85,8 +86,8 @@ def checked_secret(name: str, text: str) -> str:
     """Return a secret that may be stored, without white space around it; raises `InvalidRequest`, never with it."""
     if not SECRET_NAME.fullmatch(name):
         raise InvalidRequest(
-            f"secret {name[:80]!r}: expected a name of small letters, digits and _, such as erp_api_key, or one of "
-            f"{', '.join(PROVIDER_SECRETS)}"
+            f"secret {name[:80]!r}: expected a name of small letters, digits and _, such as erp_api_key, or a "
+            "provider's, such as openai_api_key"
         )
     text = text.strip()
     if not text:
@@ -95,7 +96,7 @@ def checked_secret(name: str, text: str) -> str:
         raise InvalidRequest(f"secret {name}: expected at least {LEAST_KEY_CHARS} characters, found {len(text)}")
     if len(text) > MAX_SECRET_CHARS:
         raise InvalidRequest(f"secret {name}: expected at most {MAX_SECRET_CHARS} characters, found {len(text)}")
-    if name in PROVIDER_SECRETS and (not (text.isascii() and text.isprintable()) or " " in text):
+    if _PROVIDER_KEY.fullmatch(name) and (not (text.isascii() and text.isprintable()) or " " in text):
         raise InvalidRequest(f"secret {name}: expected visible ASCII characters alone: no others go into a header")
     if "\0" in text:
         raise InvalidRequest(f"secret {name}: expected a text, found one with NUL")
