@@ -8,7 +8,7 @@ import pytest
 
 from planq.api.http.exchange import HttpRefusal
 from planq.api.page.frame.fields import content_of, fields_in
-from planq.api.page.frame.words import SHOWN_CHARS, batch_state, cost, dollars, inert, markdown, pretty
+from planq.api.page.frame.words import SHOWN_CHARS, batch_state, cost, dollars, inert, job_state, markdown, pretty
 from planq.shared.domain.errors import InvalidRequest
 
 SCHEMA: dict[str, Any] = {
@@ -116,3 +116,7 @@ def test_sums_of_money_are_cents_with_all_of_it_behind_them(amount: float, shown
 def test_a_batch_of_which_lines_failed_is_not_shown_as_whole(batch: dict[str, Any], shown: tuple[str, str]) -> None:
     whole = {"paused_at": None, "counts": dict.fromkeys(("failed", "partial", "incomplete", "invalid"), 0)}
     assert batch_state({**whole, **batch}) == shown
+
+
+def test_a_job_whose_answer_was_cut_off_is_shown_as_incomplete() -> None:
+    assert job_state({"status": "completed", "outcome": "incomplete"}) == ("bad", "Incomplete")
