@@ -330,7 +330,19 @@ def schedule_document(row: Row) -> _Document:
 
 def elicitation_document(row: Row) -> _Document:
     """Return an `ElicitationDocument`."""
-    copied = ("round", "step_index", "attempt", "kind", "status", "message", "schema", "url", "details", "content")
+    copied = (
+        "round",
+        "step_index",
+        "attempt",
+        "kind",
+        "status",
+        "message",
+        "schema",
+        "url",
+        "details",
+        "content",
+        "is_secret",
+    )
     return {
         **{name: row[name] for name in (*copied, "asked_of", "reason", "answered_by", "channel")},
         "asked_ids": row["asked_ids"] or [],

@@ -459,6 +459,7 @@ class ElicitationDocument(Answer):
     schema_: dict[str, Any] | None = Field(alias="schema", description="What an accepted content has to satisfy.")
     url: str | None = Field(description="Where the person has to go.")
     details: dict[str, Any] | None = Field(description="Of an approval or an outcome the call that it is about.")
+    is_secret: bool = Field(description="Asks for a secret: its answer is stored sealed, and shown as `***`.")
     default: Any = Field(description="The content where nobody answers in time; null for none.")
     asked_of: AskedOf = Field(description="Who may answer it beside an operator: `operator` is nobody else.")
     asked_ids: list[str] = Field(description="Of `asker` and `ids` the persons.")

@@ -418,6 +418,7 @@ class LaneRuntime:
             guard=self._settings.guard,
             tool_policy=self._settings.tool_policy,
             has_processes=self._identity.has_processes,
+            can_seal=bool(self._settings.master_keys),
         )
 
     def _dispatcher_settings(self) -> DispatcherSettings:

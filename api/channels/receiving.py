@@ -14,7 +14,10 @@ from planq.api.http.exchange import HttpRefusal
 from planq.api.schemas import AnswerRequest
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.domain.conversations.inbound import CanonicalMessage
-from planq.shared.domain.errors import NotFound
+from planq.shared.domain.errors import NotFound, SecretInChat
+from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.domain.questions.answering import checked_action
+from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.domain.values.defects import body_refused, defects_of_fields
 from planq.shared.ports.tenants import Tenant
@@ -84,8 +87,11 @@ class ChannelReceiver:
     async def answer(self, post: Post, question: Row, request: AnswerRequest) -> None:
         """Answer a question for the person whom the request names (`by`).
 
-        Raises as `ElicitationAnswers.answer` does, and `Conflict` where somebody was quicker.
+        Raises as `ElicitationAnswers.answer` does, and `Conflict` where somebody was quicker or a chat would keep the
+        secret that is asked for.
         """
+        if question["is_secret"] and checked_action(request.action) is ElicitationStatus.ACCEPTED:
+            raise SecretInChat(NOT_IN_A_CHAT)
         asked = await self.answers.answer(question, request, post.caller)
         if not asked.applied:
             raise is_closed(await self.elicitations.get(post.tenant.id, question["id"]))

@@ -33,8 +33,17 @@ from planq.shared.domain.channels.telegram import (
     pressed,
     read_update,
 )
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotAsked, NotFound, PlanqError, Unavailable
+from planq.shared.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotAsked,
+    NotFound,
+    PlanqError,
+    SecretInChat,
+    Unavailable,
+)
 from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
 from planq.shared.store.channels import ChannelStore
 
 telegram_routes = strict_router("channels")
@@ -75,7 +84,8 @@ async def _take(services: Services, tenant: str, request: Request) -> Response:
     except (PlanqError, HttpRefusal) as error:
         _log.warning("telegram_update_refused", extra={"tenant": tenant, "cause": str(error)})
         if isinstance(meant, PersonMessage) and isinstance(error, Conflict):
-            return JsonResponse({"method": "sendMessage", "chat_id": meant.chat_id, "text": _BUSY})
+            text = NOT_IN_A_CHAT if isinstance(error, SecretInChat) else _BUSY
+            return JsonResponse({"method": "sendMessage", "chat_id": meant.chat_id, "text": text})
         return JsonResponse({})
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import typer
 
 from planq.api.cli.console import as_line, err, shown_json
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.questions.secrecy import secret_fields
 from planq.shared.domain.values.pointers import to_pointer
 
 _LONGEST_DEFAULT = 1_000
@@ -21,10 +22,12 @@ def content_asked_for(question: Mapping[str, Any]) -> dict[str, Any]:
         err.print(as_line(question["url"], 2_000))
     for name, value in (question["details"] or {}).items():
         err.print(f"  {as_line(name, 60)}: {as_line(value, 300)}", style="dim")
-    return dict(_properties(question["schema"] or {}))
+    schema = question["schema"] or {}
+    secret = secret_fields(schema) or schema.get("properties", {}).keys() if question.get("is_secret") else ()
+    return dict(_properties(schema, secret))
 
 
-def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _properties(schema: Mapping[str, Any], secret: Collection[str]) -> Iterator[tuple[str, Any]]:
     required = schema.get("required", ())
     for name, described in schema.get("properties", {}).items():
         wanted = described if isinstance(described, Mapping) else {}
@@ -33,16 +36,21 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         label = f"{as_line(wanted.get('title') or name, 80)} ({as_line(shown, 200)})"
         if text := wanted.get("description"):
             err.print(as_line(text, 500), style="dim")
-        default = wanted.get("default", "" if name not in required else None)
+        is_secret = name in secret
+        empty = "" if name not in required else None
+        default = empty if is_secret else wanted.get("default", empty)
         while True:
             # What is taken by Enter is shown to the last character, and never by click, which prints it as it is.
-            typed = typer.prompt(f"{label}{_shown_default(default)}", default=default, show_default=False, err=True)
+            shown = f"{label}{_shown_default(default)}"
+            typed = typer.prompt(shown, default=default, show_default=False, hide_input=is_secret, err=True)
             if typed == "" and name not in required:
                 break
             try:
                 value = _checked(_value(typed, wanted, name), schema, name)
             except InvalidRequest as error:
-                err.print(as_line(error.message, 500), style="red")
+                err.print(
+                    f"{name}: not as its schema says" if is_secret else as_line(error.message, 500), style="red"
+                )
                 continue
             yield name, value
             break

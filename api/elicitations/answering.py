@@ -13,6 +13,7 @@ from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, Ou
 from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
 from planq.shared.domain.questions.answering import checked_action, content_defects
+from planq.shared.domain.questions.secrecy import parted
 from planq.shared.domain.values.encoding import encode
 from planq.shared.settings import Settings
 from planq.shared.store.catalogue import Catalogue
@@ -20,6 +21,7 @@ from planq.shared.store.database import Row
 from planq.shared.store.elicitations import ElicitationStore
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import AnsweredBy, ControlResult, RequestStore, Verdict
+from planq.shared.store.tenants.secrets import sealed_answer
 
 MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""
@@ -49,10 +51,14 @@ class ElicitationAnswers:
             return await self._settle(row, status, request, by)
         content = None
         if status is ElicitationStatus.ACCEPTED:
-            content = await off_loop(_content, row["schema"], request.content)
+            content = await off_loop(_content, row["schema"], request.content, row["is_secret"])
+        secret = None
+        if row["is_secret"] and content is not None:
+            content, fields = parted(row["schema"], content)
+            secret = sealed_answer(row["tenant_id"], row["id"], fields, self.settings.master_keys)
         answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
         after = after_answer(answer, StepKind(row["step_kind"]))
-        return await self.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
+        return await self.elicitations.answer(row["tenant_id"], row["id"], answer, after, by, secret)
 
     async def _settle(
         self, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
@@ -82,8 +88,11 @@ def is_closed(row: Row) -> Conflict:
     )
 
 
-def _content(schema: Any, given: Any) -> Any:
-    """Return the content of an answer; accepting without one is accepting with an empty one."""
+def _content(schema: Any, given: Any, is_secret: bool) -> Any:
+    """Return the content of an answer; accepting without one is accepting with an empty one.
+
+    What is wrong with an answer that `is_secret` is said without its values.
+    """
     content = {} if given is None else given
     size = len(encode(content))
     if size > MAX_CONTENT_BYTES:
@@ -93,6 +102,8 @@ def _content(schema: Any, given: Any) -> Any:
             actual=size,
         )
     if defects := content_defects(schema, content):
+        if is_secret:
+            defects = [{**defect, "message": "expected what the schema says"} for defect in defects]
         message = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
         raise InvalidRequest(f"the content breaks the question's schema: {message}", errors=defects)
     return content

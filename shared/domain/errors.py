@@ -141,6 +141,15 @@ class Conflict(RequestRefused):
     status = 409
 
 
+class SecretInChat(Conflict):
+    """A question asks for a secret, which a chat would keep.
+
+    To do: answer it in planq's inbox (`/ui/elicitations`) or with `planq answer`; a message may decline or cancel it.
+    """
+
+    code = "secret_in_chat"
+
+
 class Erased(RequestRefused):
     """What is asked for was there, and a person had it erased.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from planq.shared.domain.errors import ErrorRecord, HumanWaitTimedOut, NotFound
 from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.domain.tenants.envelope import SealedSecret
 from planq.shared.ports.jobs.follow_ups import after_step
 from planq.shared.ports.jobs.store import TransitionResult
 from planq.shared.ports.jobs.sweep import SweepResult
@@ -65,14 +67,22 @@ class ElicitationStore:
         return row
 
     async def answer(
-        self, tenant_id: str, id: UUID, answer: ElicitationAnswer, after: AfterAnswer, by: AnsweredBy
+        self,
+        tenant_id: str,
+        id: UUID,
+        answer: ElicitationAnswer,
+        after: AfterAnswer,
+        by: AnsweredBy,
+        secret: SealedSecret | None = None,
     ) -> ControlResult:
         """Answer an open question, and do to its step what `after` says; only the first answer applies.
 
-        Raises `NotFound`.
+        `secret` is what the content does not show of an answer to a question that is secret. Raises `NotFound`.
         """
         content = stored_text(answer.content)
         said = {**by.fields(), "status": str(answer.status), "content": content}
+        if secret is not None:
+            said |= {"sealed": b64encode(secret.body).decode(), "sealed_key": secret.key_id}
         again, item = isinstance(after, ContinueStep), after_answer_fields(after)
         return await close_question(self._database, tenant_id, id, said, again=again, item=item)
 

@@ -337,7 +337,9 @@ class ElicitationRow(SQLModel, table=True):
     the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer. Whom it is `asked_of` is
     decided when it is asked; `asked_ids` are persons. `answered_by` is who they say they are, `answered_key` the key
     with which that came over HTTP. The step waits for it from `waiting_since` on, null where it was asked ahead and
-    the step has not come to it. `call_sha256` is the digest of the arguments that an approval is for.
+    the step has not come to it. `call_sha256` is the digest of the arguments that an approval is for. The answer
+    to one that `is_secret` has `***` in its secret fields, which are sealed among the tenant's secrets until the step
+    ends.
     """
 
     __tablename__ = "elicitations"
@@ -376,6 +378,7 @@ class ElicitationRow(SQLModel, table=True):
     answered_key_id: UUID | None = None
     channel: str | None = text_column(nullable=True)
     is_spent: bool = flag_column()
+    is_secret: bool = flag_column()
     call_sha256: str | None = text_column(nullable=True)
     waiting_since: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)

@@ -55,6 +55,8 @@ class AttemptSettings:
 
     With `has_processes` each step has a process for itself, which may be replaced.
 
+    `can_seal` says whether the process has a master key, under which answers that are secret are sealed.
+
     An output above `max_output_bytes` of JSON fails its step; above `inline_output_bytes` it becomes a payload.
     """
 
@@ -65,6 +67,7 @@ class AttemptSettings:
     guard: GuardLimits = field(default_factory=GuardLimits)
     tool_policy: ToolPolicy = field(default_factory=dict)
     has_processes: bool = False
+    can_seal: bool = False
 
 
 class Attempts:
@@ -131,6 +134,7 @@ class Attempts:
             counts=counts,
             has_processes=settings.has_processes,
             secrets=secrets,
+            can_seal=settings.can_seal,
             alarms=alarms,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.domain.errors import InvalidArguments, Misconfigured, PolicyDenied
+from planq.shared.domain.errors import AuthFailed, InvalidArguments, Misconfigured, PolicyDenied
 from planq.shared.domain.jobs.elicitations import (
     APPROVAL_SCHEMA,
     Addressee,
@@ -20,6 +20,7 @@ from planq.shared.domain.jobs.elicitations import (
     declined_error,
 )
 from planq.shared.domain.jobs.states import AskedOf, Effect, ElicitationKind, StepKind
+from planq.shared.domain.questions.secrecy import NEEDS_MASTER_KEY, asks_for_secret, is_marked
 from planq.shared.domain.schema.schemas import check_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
@@ -36,8 +37,16 @@ OWN_KINDS = (ElicitationKind.FORM, ElicitationKind.URL)
 class CallQuestions:
     """What one call of a tool asks, in its order (`planq.shared.ports.tools.AsksPeople`)."""
 
-    def __init__(self, answers: Sequence[ElicitationAnswer]) -> None:
-        """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over."""
+    def __init__(
+        self, answers: Sequence[ElicitationAnswer], *, can_seal: bool = False, is_plan: bool = False
+    ) -> None:
+        """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over.
+
+        `can_seal` says whether this process has a master key for what is secret. The answer to a question that
+        `is_plan`, asked by a plan, is the output of its step, and so never secret.
+        """
+        self._can_seal = can_seal
+        self._is_plan = is_plan
         self._answers = {answer.ordinal: answer for answer in answers if answer.kind in OWN_KINDS}
         self._asked = 0
 
@@ -51,7 +60,12 @@ class CallQuestions:
                 check_schema(question.schema, "the schema of a question", is_trusted=False)
             except Misconfigured as error:
                 raise InvalidArguments(error.message) from error
-        raise AskingPerson(replace(question, ordinal=ordinal))
+        is_secret = not self._is_plan and asks_for_secret(question.schema)
+        if is_secret and not self._can_seal:
+            raise AuthFailed(NEEDS_MASTER_KEY)
+        if is_secret and question.default is not None:
+            raise InvalidArguments("a question that asks for a secret has no default, which would be stored as it is")
+        raise AskingPerson(replace(question, ordinal=ordinal, is_secret=is_secret))
 
     def given(self) -> Sequence[ElicitationAnswer]:
         """Return the answers that this call has not asked for yet; what it asks next is a new question."""
@@ -69,7 +83,13 @@ class PlanQuestion:
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Ask what the plan says; see `planq.shared.ports.Tool.call`."""
-        return await context.ask(str(arguments.get("message", "")), arguments.get("schema"), of="asker")
+        schema = arguments.get("schema")
+        if isinstance(schema, Mapping) and is_marked(schema):
+            raise InvalidArguments(
+                "a plan's question may not ask for a secret, since its answer is the output of the step; let a tool "
+                "ask for it, which gets it by `context.ask`"
+            )
+        return await context.ask(str(arguments.get("message", "")), schema, of="asker")
 
 
 @dataclass(frozen=True, slots=True)

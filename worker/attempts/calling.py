@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -21,10 +21,12 @@ from planq.shared.domain.errors import (
     TimedOut,
     capped,
 )
-from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
 from planq.shared.domain.jobs.retry import Phase
+from planq.shared.domain.questions.secrecy import texts_in
 from planq.shared.domain.redact import without
 from planq.shared.domain.tools.definition import LATENCIES_SECONDS
+from planq.shared.domain.values.decoding import decode
 from planq.shared.ports import BytesArtifact, RichOutput, StepClaim, Suspended
 from planq.worker.engine.fence import Owner
 from planq.worker.engine.persist import persist
@@ -196,13 +198,32 @@ class CallSecrets:
 
     async def get(self, name: str) -> str | None:
         """Return a secret, as soon as the database answers; raises `AuthFailed` for one that cannot be opened."""
-        try:
-            text = await persist(self._secrets, self._tenant_id, name)
-        except Misconfigured as error:
-            raise AuthFailed(error.message) from error
+        text = None if "/" in name else await self._open(name)
         if text is not None:
             self.given.add(text)
         return text
+
+    async def opened(self, answers: Sequence[ElicitationAnswer]) -> Sequence[ElicitationAnswer]:
+        """Return the answers of the step with their secret fields; raises `AuthFailed` where these do not open."""
+        found: list[ElicitationAnswer] = []
+        for answer in answers:
+            if answer.sealed_as is not None:
+                text = await self._open(answer.sealed_as)
+                if text is None:
+                    raise AuthFailed(
+                        "the secret that a person gave for this step is erased; resume the job to ask again"
+                    )
+                secret = decode(text)
+                self.given.update(texts_in(secret))
+                answer = replace(answer, content={**answer.content, **secret})
+            found.append(answer)
+        return found
+
+    async def _open(self, name: str) -> str | None:
+        try:
+            return await persist(self._secrets, self._tenant_id, name)
+        except Misconfigured as error:
+            raise AuthFailed(error.message) from error
 
     def get_from_thread(self, name: str) -> str | None:
         """Do what `get` does, in a thread of the call."""
@@ -244,7 +265,9 @@ class CallSecrets:
         """Return a question without what was given."""
         if not self.given:
             return question
-        shown = {name: without(getattr(question, name), self.given) for name in ("message", "schema", "default")}
+        shown = {
+            name: without(getattr(question, name), self.given) for name in ("message", "schema", "url", "default")
+        }
         return replace(question, **shown)
 
 

@@ -93,9 +93,11 @@ class StepRunner:
         counts: Counter[tuple[str, ...]] | None = None,
         has_processes: bool = False,
         secrets: SecretsOf = no_secrets,
+        can_seal: bool = False,
         alarms: Alarms | None = None,
     ) -> None:
         self._secrets = secrets
+        self._can_seal = can_seal
         self._alarms = alarms
         self._has_processes = has_processes
         self._approvals = Approvals(store, policy or {}, tenants)
@@ -317,6 +319,7 @@ class StepRunner:
 
     async def _call(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Return the tool's answer: what it finds out of an earlier call, what it gathers, or that of a new call."""
+        given = await calling.secrets.opened(claim.answers)
         arguments = await self._values.arguments(claim, tool)
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
             data = {"tool": claim.tool_name, "parameters": dropped}
@@ -367,7 +370,9 @@ class StepRunner:
             began=began,
             hide=calling.secrets.hidden_in,
         )
-        context = _context(claim, calling.owner, CallQuestions(claim.answers), calling.secrets, calling)
+        is_plan = claim.kind is StepKind.ELICITATION
+        people = CallQuestions(given, can_seal=self._can_seal, is_plan=is_plan)
+        context = _context(claim, calling.owner, people, calling.secrets, calling)
         try:
             with calling.owner.calling(calling.seconds), calling:
                 return await tool.call(arguments, context)

@@ -13,6 +13,7 @@ from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
 from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.webhooks.deliveries import PostgresDeliveries
@@ -74,4 +75,6 @@ def outgoing(delivery: Delivery) -> Outgoing:
     question = document["question"]
     is_open = question is not None and question["status"] == ElicitationStatus.OPEN
     text = outbound_text(document["text"] or "", document["metadata"])
+    if is_open and question["is_secret"]:
+        text = f"{text}\n\n{NOT_IN_A_CHAT}."
     return Outgoing(delivery, document, text, document["thread"], question if is_open else None)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from planq.api.http.exchange import HttpRefusal, decode_body
 from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.domain.questions.secrecy import secret_fields
 from planq.shared.domain.values.decoding import finite
 
 _PREFIX = "field."
@@ -16,7 +17,7 @@ _TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean":
 
 
 class FormField(NamedTuple):
-    """One field, by its `name` in the form: `text`, `integer`, `number`, `boolean`, `options` or `json`."""
+    """One field by its `name`: `text`, `password`, `integer`, `number`, `boolean`, `options` or `json`."""
 
     name: str
     label: str
@@ -27,8 +28,11 @@ class FormField(NamedTuple):
     value: str
 
 
-def fields_in(schema: Any, given: Any = None) -> list[FormField]:
-    """Return the fields of a form for the schema of an object, or one of JSON, filled with what is `given`."""
+def fields_in(schema: Any, given: Any = None, *, is_secret: bool = False) -> list[FormField]:
+    """Return the fields of a form for the schema of an object, or one of JSON, filled with what is `given`.
+
+    Of a question that `is_secret` the secret texts are passwords.
+    """
     if schema is None:
         return []
     properties = schema.get("properties") if isinstance(schema, dict) else None
@@ -39,7 +43,12 @@ def fields_in(schema: Any, given: Any = None) -> list[FormField]:
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) and all(isinstance(one, str) for one in required) else set()
     known = given if isinstance(given, dict) else {}
-    return [_field(name, one, name in needed, known.get(name)) for name, one in properties.items()]
+    fields = [_field(name, one, name in needed, known.get(name)) for name, one in properties.items()]
+    secret = {_PREFIX + name for name in (secret_fields(schema) or properties)} if is_secret else ()
+    return [
+        one._replace(kind="password", value="") if one.name in secret and one.kind == "text" else one
+        for one in fields
+    ]
 
 
 def _takes_nothing(schema: Any) -> bool:
@@ -89,7 +98,7 @@ def content_of(schema: Any, fields: Mapping[str, str]) -> Any:
 
 
 def _read(field: FormField, text: str) -> Any:
-    if field.kind == "text":
+    if field.kind in ("text", "password"):
         return text
     if field.kind == "json":
         return json_in(text, field.label)

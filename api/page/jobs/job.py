@@ -177,7 +177,7 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> li
             question = values_of(await get_elicitation(one["id"], services, who))
         except NotFound:
             continue
-        found.append({**question, "fields": fields_in(question["schema"])})
+        found.append({**question, "fields": fields_in(question["schema"], is_secret=question["is_secret"])})
     return found
 
 

@@ -26,5 +26,5 @@ async def show_inbox(request: Request, services: Use, who: Who, cursor: CursorQu
             services, who, status=ElicitationStatus.OPEN, order="oldest", limit=MAX_PAGE, cursor=cursor
         )
     )
-    questions = [{**one, "fields": fields_in(one["schema"])} for one in listed["items"]]
+    questions = [{**one, "fields": fields_in(one["schema"], is_secret=one["is_secret"])} for one in listed["items"]]
     return page(request, "inbox.html", questions=questions, following=listed["next_cursor"], is_first=cursor is None)

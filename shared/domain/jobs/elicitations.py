@@ -50,7 +50,8 @@ class Elicitation:
     An answer that accepts has a content that satisfies `schema` (None: anything). `details` is what belongs to the
     kind: of an `approval` or an `outcome` the call that it is about. `default` is the content where nobody answers in
     time; None: there is none. `ordinal` counts the questions that one call of a tool asks. `state` comes back with
-    the answer to who asked, unchanged, and nobody else sees it. `asked_of` says who may answer.
+    the answer to who asked, unchanged, and nobody else sees it. `asked_of` says who may answer. Where the question
+    `is_secret`, the secret fields of its answer are stored sealed.
     """
 
     kind: ElicitationKind
@@ -62,11 +63,15 @@ class Elicitation:
     ordinal: int = 0
     state: Any = None
     asked_of: Addressee = Addressee()
+    is_secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ElicitationAnswer:
-    """The answer to a question; `content` is there where it was accepted, or where its default counts as accepted."""
+    """The answer to a question; `content` is there where it was accepted, or where its default counts as accepted.
+
+    Its secret fields are stored under the name `sealed_as`, None where it has none.
+    """
 
     kind: ElicitationKind
     status: ElicitationStatus
@@ -76,6 +81,7 @@ class ElicitationAnswer:
     details: Mapping[str, Any] = field(default_factory=dict)
     state: Any = None
     asked_of: AskedOf = AskedOf.ANYONE
+    sealed_as: str | None = None
 
     @property
     def is_accepted(self) -> bool:

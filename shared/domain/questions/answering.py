@@ -123,18 +123,20 @@ def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict
     return [{"pointer": f"/content{one.pointer}", "message": one.message} for one in found]
 
 
-def answer_of_message(kind: ElicitationKind, schema: Mapping[str, Any] | None, text: str) -> ElicitationAnswer | None:
+def answer_of_message(
+    kind: ElicitationKind, schema: Mapping[str, Any] | None, text: str, *, is_secret: bool = False
+) -> ElicitationAnswer | None:
     """Return the answer that a message is to a question, None where it is none.
 
     An approval takes a message that is wholly one of assent or refusal, in one of several languages. A form takes a
     JSON object or, where it asks for one value, that value alone: words for a text, yes or no for a boolean, digits
     for a number; JSON objects and lists are no words. A word for an action that fits nothing of a form may still
-    decline or cancel it.
+    decline or cancel it. No message answers a form that `is_secret`, but it may decline or cancel that, too.
     Whether a call took effect, and what is done under a URL, nobody says in passing.
     """
     if kind in (ElicitationKind.OUTCOME, ElicitationKind.URL):
         return None
-    if kind is ElicitationKind.FORM:
+    if kind is ElicitationKind.FORM and not is_secret:
         for content in _contents(schema, text.strip()):
             if not content_defects(schema, content):
                 return ElicitationAnswer(kind, ElicitationStatus.ACCEPTED, content)

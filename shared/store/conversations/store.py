@@ -14,10 +14,11 @@ from uuid import UUID
 
 from planq.shared.domain.agents.naming import NamedAgent
 from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.errors import Conflict, Erased, NotFound, storable
+from planq.shared.domain.errors import Conflict, Erased, NotFound, SecretInChat, storable
 from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.domain.questions.answering import answer_of_message
+from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
 from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher
@@ -194,10 +195,17 @@ class ConversationStore:
     async def _answer(
         self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
     ) -> InboundResult | None:
-        """Answer the oldest of the questions that the message fits."""
+        """Answer the oldest of the questions that the message fits.
+
+        Raises `Conflict` while one of them asks for a secret, unless the message declines or cancels it: nothing of
+        the message is stored then.
+        """
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
-            answer = answer_of_message(ElicitationKind(row["kind"]), row["schema"], inbound.text)
+            kind, is_secret = ElicitationKind(row["kind"]), row["is_secret"]
+            answer = answer_of_message(kind, row["schema"], inbound.text, is_secret=is_secret)
+            if answer is None and is_secret:
+                raise SecretInChat(f"{NOT_IN_A_CHAT}; this message is not stored")
             if answer is None:
                 continue
             after = after_answer(answer, StepKind(row["step_kind"]))

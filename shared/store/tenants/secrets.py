@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, NotFound
+from planq.shared.domain.errors import Conflict, DatabaseUnavailable, Misconfigured, NotFound
+from planq.shared.domain.questions.secrecy import NEEDS_MASTER_KEY, texts_in
 from planq.shared.domain.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
     SealedSecret,
@@ -20,10 +22,15 @@ from planq.shared.domain.tenants.envelope import (
     unseal,
 )
 from planq.shared.domain.tenants.master_keys import MasterKey, MasterKeyMissing
+from planq.shared.domain.values.decoding import decode
+from planq.shared.domain.values.encoding import encode
 from planq.shared.store.database import Database, query, shown_time
 from planq.shared.store.refreshing_cache import RefreshingCache
 from planq.shared.store.schema import server_connection
 from planq.shared.store.tenants.directory import no_tenant
+
+ANSWERS = "answer/"
+"""Begins the names of what people gave as secrets, until the steps that asked for them have ended (`wait.sql`)."""
 
 _FRESH_SECONDS = 1.0
 
@@ -92,15 +99,23 @@ class SecretStore:
         Raises `MasterKeyMissing` where this process lacks its key, and `Misconfigured` for one that cannot be opened:
         its tenant has said not to use the server's own.
         """
-        sealed = (await self._sealed.of(tenant_id)).get(name)
+        is_answer = name.startswith(ANSWERS)
+        sealed = (
+            await self._sealed_answer(tenant_id, name) if is_answer else (await self._sealed.of(tenant_id)).get(name)
+        )
         if sealed is None:
             return None
         try:
             text = unseal(sealed, tenant_id, name, self._masters)
         except UnsealError as error:
             raise Misconfigured(f"the secret {name} of the tenant {tenant_id!r} cannot be opened: {error}") from None
-        self._learned(text)
+        for secret in texts_in(decode(text)) if is_answer else [text]:
+            self._learned(secret)
         return text
+
+    async def _sealed_answer(self, tenant_id: str, name: str) -> SealedSecret | None:
+        row = await self._database.fetch_one("sealed_answer", tenant_id=tenant_id, name=name)
+        return None if row is None else SealedSecret(row["key_id"], bytes(row["sealed"]))
 
     async def remove(self, tenant_id: str, name: str) -> None:
         """Remove a secret: the server's own is used again; raises `NotFound` where there is none."""
@@ -161,6 +176,14 @@ def lacking_keys(used: Mapping[str, int], lacking: Collection[str]) -> str:
         f"{count} of {sum(used.values())} secrets need; give each process the same keys, or remove these secrets by "
         "`planq secrets remove`"
     )
+
+
+def sealed_answer(tenant_id: str, id: UUID, secret: Mapping[str, Any], masters: Sequence[MasterKey]) -> SealedSecret:
+    """Return the secret fields of an answer as they are stored; raises `Conflict` without a master key."""
+    if not masters:
+        raise Conflict(f"{NEEDS_MASTER_KEY}; the question stays open")
+    text = encode(secret).decode()
+    return seal(text, tenant_id, f"{ANSWERS}{id}", masters[0], os.urandom(ENVELOPE_ENTROPY_BYTES))
 
 
 def newest_master(masters: Sequence[MasterKey]) -> MasterKey:

@@ -23,7 +23,7 @@ SCHEMA = {
     "required": ["city"],
     "additionalProperties": False,
 }
-WHERE = Elicitation(ElicitationKind.FORM, "Where to?", SCHEMA, state={"secret": 1})
+WHERE = Elicitation(ElicitationKind.FORM, "Where to?", SCHEMA, state={"opaque": 1})
 MAY_IT = Elicitation(ElicitationKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
 AT_ONCE = 50
 
@@ -47,7 +47,7 @@ def test_a_question_is_shown_in_the_inbox_and_at_its_job(api: Api) -> None:
     assert (question["kind"], question["status"], question["message"]) == ("form", "open", "Where to?")
     assert (question["schema"], question["job_id"], question["step_index"]) == (SCHEMA, story.id, 0)
     assert question["due_at"] is not None
-    assert "secret" not in str(question), "the state is of who asks alone"
+    assert "opaque" not in str(question), "the state is of who asks alone"
     assert api.http.get(f"/elicitations/{question['id']}").json() == question
     inbox = api.http.get("/elicitations", params={"status": "open", "job": story.id}).json()
     assert inbox == {"items": [question], "next_cursor": None}
@@ -305,3 +305,24 @@ def test_cancelling_closes_the_question(api: Api) -> None:
     closed = api.http.get(f"/elicitations/{question['id']}").json()
     assert (closed["status"], closed["due_at"], closed["channel"]) == ("cancelled", None, None)
     assert api.http.post(f"/elicitations/{question['id']}", json={"action": "decline"}).status_code == 409
+
+
+SECRET = Elicitation(
+    ElicitationKind.FORM,
+    "Who are you?",
+    {"type": "object", "properties": {"api_key": {"type": "string", "maxLength": 12}}},
+    is_secret=True,
+)
+
+
+def test_without_a_master_key_a_secret_is_not_taken_and_the_question_stays_open(api: Api) -> None:
+    _, question = asking(api, SECRET)
+    path, given = f"/elicitations/{question['id']}", {"action": "accept", "content": {"api_key": "sk-4711-abcd"}}
+
+    refused = problem_of(api.http.post(path, json=given), 409, "conflict")
+    wrong = api.http.post(path, json={**given, "content": {"api_key": "sk-4711-abcdefgh"}})
+
+    assert "PLANQ_SECRET_KEYS" in refused["detail"]
+    assert (wrong.status_code, "4711" in wrong.text + str(refused)) == (422, False)
+    assert api.http.get(path).json()["status"] == "open"
+    assert api.http.post(path, json={"action": "decline"}).json()["status"] == "declined"

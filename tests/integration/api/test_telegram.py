@@ -196,6 +196,16 @@ def test_a_button_answers_once_and_only_for_who_was_asked(api: Api) -> None:
     assert (now["content"], now["answered_by"], now["channel"]) == ({"colour": "blue"}, "7", "telegram")
 
 
+def test_a_secret_is_refused_with_a_hint_where_to_give_it(api: Api) -> None:
+    schema = {"type": "object", "properties": {"api_key": {"type": "string"}}}
+    question = asked(api, 125, Elicitation(ElicitationKind.FORM, "Key?", schema, is_secret=True), number=125)
+    answer = post(api, said("sk-4711", update_id=126, chat=125))
+    assert (answer.json()["method"], answer.json()["chat_id"]) == ("sendMessage", 125)
+    assert "/ui/elicitations" in answer.json()["text"]
+    assert [row["text"] for row in inbound(api, "125")] == ["x"]
+    assert api.http.get(f"/elicitations/{question['id']}").json()["status"] == "open"
+
+
 def test_an_approval_is_given_or_refused_by_a_button(api: Api) -> None:
     may_it = Elicitation(ElicitationKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
     question = asked(api, 130, may_it, number=130)

@@ -13,6 +13,8 @@ import pytest
 from standardwebhooks import Webhook
 
 from planq.shared.domain.channels.kinds import ChannelKind
+from planq.shared.domain.jobs.elicitations import Elicitation
+from planq.shared.domain.jobs.states import ElicitationKind
 from planq.shared.settings import Settings
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.webhooks.signing import SigningSecrets
@@ -121,6 +123,25 @@ def test_a_question_is_sent_and_its_answer_is_taken_once(api: Api) -> None:
     problem_of(signed(api, {**given, "content": {"city": "Rome"}}), 409, "conflict")
     now = api.http.get(f"/elicitations/{question['id']}").json()
     assert (now["content"], now["channel"], now["answered_by"]) == ({"city": "Oslo"}, "webhook", "ada")
+
+
+def test_a_secret_is_not_taken_over_a_channel_which_would_keep_it(api: Api) -> None:
+    publish(api, TOOLS)
+    answer = signed(api, {**HELLO, "thread": "t3"}).json()
+    schema = {"type": "object", "properties": {"api_key": {"type": "string"}}}
+    story = asks(api, answer["job_id"], Elicitation(ElicitationKind.FORM, "Key?", schema, is_secret=True))
+    (question,) = api.http.get(f"/jobs/{story.id}/elicitations").json()["items"]
+
+    given = {"question_id": question["id"], "action": "accept", "from": {"external_id": "ada"}}
+    refused = signed(api, {**given, "content": {"api_key": "sk-4711"}})
+    assert "planq answer" in problem_of(refused, 409, "secret_in_chat")["detail"]
+    said = signed(api, {**HELLO, "thread": "t3", "content": {"text": "sk-4711"}})
+    assert "not stored" in problem_of(said, 409, "secret_in_chat")["detail"]
+    rows = api.jobs.execute("SELECT text FROM conversation_messages")
+    assert rows
+    assert not [row for row in rows if "sk-4711" in row["text"]]
+    assert signed(api, {**HELLO, "thread": "t3", "content": {"text": "cancel"}}).status_code == 202
+    assert api.http.get(f"/elicitations/{question['id']}").json()["status"] == "cancelled"
 
 
 def test_channels_are_listed_with_what_keeps_planq_from_sending(api: Api) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import AnswerDeclined, ToolFailed
+from planq.shared.domain.errors import AnswerDeclined, AuthFailed, ToolFailed
 from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
 from planq.shared.ports import Tool, ToolContext
@@ -33,6 +33,7 @@ class Step:
     def __init__(self, context: ToolContext) -> None:
         self._context = context
         self.answers: list[ElicitationAnswer] = []
+        self.can_seal = False
 
     async def asks(self, called: Tool) -> Elicitation:
         """Call the tool, and return what it asks."""
@@ -43,12 +44,15 @@ class Step:
 
     async def call(self, called: Tool) -> Any:
         """Call the tool."""
-        return await called.call({}, dataclasses.replace(self._context, people=CallQuestions(self.answers)))
+        people = CallQuestions(self.answers, can_seal=self.can_seal)
+        return await called.call({}, dataclasses.replace(self._context, people=people))
 
-    def answer(self, question: Elicitation, content: Any = None, status: ElicitationStatus = ACCEPTED) -> None:
+    def answer(
+        self, question: Elicitation, content: Any = None, status: ElicitationStatus = ACCEPTED, **more: Any
+    ) -> None:
         """Answer a question; its state goes through JSON, as in the database."""
         state = json.loads(json.dumps(question.state))
-        said = ElicitationAnswer(question.kind, status, content, ordinal=question.ordinal, state=state)
+        said = ElicitationAnswer(question.kind, status, content, ordinal=question.ordinal, state=state, **more)
         self.answers.append(said)
 
 
@@ -331,3 +335,32 @@ def test_a_call_that_is_refused_until_one_has_signed_in_is_made_again(
 
     asker(scenario, script="elder_asker.py")
     assert len([call for call in calls(tmp_path) if "call" in call]) == (2 if status is ACCEPTED else 1)
+
+
+def test_a_form_asks_for_a_secret_where_the_operator_allows_it_and_a_key_seals_it(
+    asker: Callable[..., None],
+) -> None:
+    async def scenario(toolbox: McpToolbox, step: Step) -> None:
+        with pytest.raises(AuthFailed, match="set it for every process"):
+            await step.call(tool(toolbox, "s_greedy"))
+        with pytest.raises(ToolFailed, match="expected a secret to be a text"):
+            await step.call(tool(toolbox, "s_tokens"))
+        step.can_seal = True
+        question = await step.asks(tool(toolbox, "s_greedy"))
+        assert question.is_secret
+        step.answer(question, {"userPassword": "pw-of-ada-4711"}, sealed_as="answer/1")
+        assert await step.call(tool(toolbox, "s_greedy")) == {"text": '{"a": "accept"}'}
+
+    asker(scenario, secret_forms=True)
+
+
+def test_a_server_may_not_have_a_secret_stored_with_its_next_question(asker: Callable[..., None]) -> None:
+    async def scenario(toolbox: McpToolbox, step: Step) -> None:
+        step.can_seal = True
+        gossip = tool(toolbox, "s_gossip")
+        step.answer(await step.asks(gossip), {"password": 'pw-"of"-ada-4711'}, sealed_as="answer/1")
+        with pytest.raises(ToolFailed, match="holds the secret of an earlier answer") as refused:
+            await step.call(gossip)
+        assert "4711" not in str(refused.value)
+
+    asker(scenario, secret_forms=True)

@@ -148,3 +148,19 @@ def test_a_contradiction_is_refused_before_anything_is_sent(
 ) -> None:
     assert planq("answer", ID, *options).exit_code in (1, 2)
     assert server.asked == []
+
+
+def test_a_secret_is_typed_unseen_and_never_repeated(planq: Planq, server: Recorder) -> None:
+    fields = {
+        "user": {"type": "string"},
+        "api_key": {"type": "string", "minLength": 8, "default": "stands-there"},
+    }
+    schema = {"type": "object", "properties": fields, "required": ["user", "api_key"]}
+    server.answer(200, question(status="accepted", schema=schema, is_secret=True))
+
+    told = planq("answer", ID, given="ada\nsk-47\nsk-4711-abc\n")
+
+    assert told.exit_code == 0, told.output
+    assert sent(server)["content"] == {"user": "ada", "api_key": "sk-4711-abc"}
+    assert "api_key: not as its schema says" in told.stderr
+    assert not [word for word in ("sk-47", "stands-there") if word in told.output]

@@ -7,10 +7,9 @@ that a server says here is untrusted: it is bounded and checked before anybody s
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from planq.shared.domain.jobs.elicitations import (
     declined_error,
 )
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
+from planq.shared.domain.questions.secrecy import is_secret, secret_fields, texts_in
 from planq.shared.domain.schema.schemas import check_schema, is_deeper_than
 from planq.shared.domain.values.encoding import encode
 from planq.shared.ports.tools import AsksPeople
@@ -38,11 +38,6 @@ MAX_NEED_BYTES = 128 * 1024
 MAX_URL_CHARS = 2_000
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_SECRET_WORDS = frozenset(
-    {"password", "passwd", "passphrase", "passcode", "secret", "token", "credential", "credentials", "apikey", "cvv"}
-)
-_SECRET_PAIRS = frozenset({"api key", "access key", "private key", "card number"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +63,36 @@ class Need:
 class Conversation:
     """What one call of a server's tool asks people, over all attempts of its step; made anew in each."""
 
-    def __init__(self, server: str, tool: str, people: AsksPeople | None) -> None:
+    def __init__(self, server: str, tool: str, people: AsksPeople | None, *, secret_forms: bool = False) -> None:
+        """With `secret_forms` the operator lets this server ask for secrets in forms."""
         self._server = server
         self._tool = tool
         self._people = people
+        self._secret_forms = secret_forms
         self._given = list(people.given()) if people is not None else []
         self._asked = len(self._given)
-        self._known: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+        self._answers = {answer.ordinal: answer for answer in self._given}
+        self._secrets = {text for answer in self._given for text in _secrets_in(answer)}
+        self._known: list[tuple[Mapping[str, Any], int]] = []
 
     def resumption(self) -> Resumption | None:
         """Return what the call goes on with, None where it begins; raises `AskingPerson` for what is still open."""
         last = self._given[-1] if self._given else None
         if last is None or not isinstance(last.state, Mapping) or "requests" not in last.state:
             return None
-        need, responses = _need_of(last.state), dict(last.state["responses"])
-        key = last.state["asked"]
+        need, answered = _need_of(last.state), dict(last.state["answered"])
         if need.calls_anew and not last.is_accepted:
             raise declined_error(last)
-        responses[key] = response_of(need.requests[key], last)
-        return self._complete(need, responses)
+        return self._complete(need, {**answered, last.state["asked"]: last.ordinal})
 
     def forget(self) -> None:
         """Take note that the server has forgotten its state. Answers to forms serve the very same questions again."""
-        resumption = self.resumption()
-        if resumption is None:
+        if self.resumption() is None:
             return
-        requests, responses = _need_of(self._given[-1].state).requests, resumption.responses
-        self._known = [(requests[key], said) for key, said in responses.items() if not _is_url(requests[key])]
+        last = self._given[-1]
+        requests = _need_of(last.state).requests
+        answered = {**last.state["answered"], last.state["asked"]: last.ordinal}
+        self._known = [(requests[key], ordinal) for key, ordinal in answered.items() if not _is_url(requests[key])]
 
     def put(self, need: Need) -> Resumption | None:
         """Ask people what a server needs to know; raises `AskingPerson`, or `ToolError` where that may not be asked.
@@ -103,8 +101,8 @@ class Conversation:
         """
         self._check(need)
         known, self._known = self._known, []
-        responses = {key: said for key, request in need.requests.items() for asked, said in known if asked == request}
-        return self._complete(need, responses)
+        answered = {key: one for key, request in need.requests.items() for asked, one in known if asked == request}
+        return self._complete(need, answered)
 
     def said_in_the_middle(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the answer to what a server asks while the call runs, as the protocol did before 2026-07-28.
@@ -118,19 +116,25 @@ class Conversation:
         self._check(Need({"": params}))
         return response_of(params, self._ask(params, {"in_the_middle": dict(params)}))
 
-    def _complete(self, need: Need, responses: Mapping[str, Mapping[str, Any]]) -> Resumption | None:
-        """Return the resumption once all is answered; ask the first question that is not."""
+    def _complete(self, need: Need, answered: Mapping[str, int]) -> Resumption | None:
+        """Return the resumption once all is answered; ask the first question that is not.
+
+        `answered` has the ordinals of answers. A question's state never holds an answer: it may be secret.
+        """
         for key, params in need.requests.items():
-            if key not in responses:
+            if key not in answered:
                 state = {
                     "requests": [[each, dict(asked)] for each, asked in need.requests.items()],
-                    "responses": dict(responses),
+                    "answered": dict(answered),
                     "asked": key,
                     "state": need.state,
                     "calls_anew": need.calls_anew,
                 }
                 self._ask(params, state)
-        return None if need.calls_anew else Resumption(responses, need.state)
+        if need.calls_anew:
+            return None
+        responses = {key: response_of(need.requests[key], self._answers[one]) for key, one in answered.items()}
+        return Resumption(responses, need.state)
 
     def _ask(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> ElicitationAnswer:
         if self._people is None:
@@ -153,10 +157,10 @@ class Conversation:
             raise ToolError(
                 f"{self._what} asks too much: at most {MAX_PER_RESULT} questions at once, and {MAX_QUESTIONS} in all"
             )
-        if fault := _unstorable(need):
+        if fault := _unstorable(need, self._secrets):
             raise ToolError(f"{self._what} asks with {fault}")
         for params in need.requests.values():
-            if fault := next(_faults(params), None):
+            if fault := next(_faults(params, self._secret_forms), None):
                 raise ToolError(f"{self._what} asks what cannot be put to a person: {fault}")
 
     @property
@@ -175,20 +179,6 @@ def response_of(params: Mapping[str, Any], answer: ElicitationAnswer) -> dict[st
     return {"action": "accept", "content": {key: value for key, value in content.items() if key in named}}
 
 
-def is_secret(name: str, described: Mapping[str, Any]) -> bool:
-    """True when a field of a form asks for a secret, which the protocol forbids: by its format, its name or title."""
-    if described.get("format") == "password":
-        return True
-    if described.get("type") == "boolean":
-        return False
-    for text in (name, str(described.get("title", ""))):
-        words = [word.lower() for word in _WORDS.findall(text)]
-        pairs = {" ".join(pair) for pair in pairwise(words)}
-        if not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairs):
-            return True
-    return False
-
-
 def _is_url(params: Mapping[str, Any]) -> bool:
     return params.get("mode") == "url"
 
@@ -197,7 +187,17 @@ def _need_of(state: Mapping[str, Any]) -> Need:
     return Need(dict(state["requests"]), state["state"], state["calls_anew"])
 
 
-def _unstorable(need: Need) -> str | None:
+def _secrets_in(answer: ElicitationAnswer) -> Iterator[str]:
+    """Yield the texts of the secret fields of an answer to a form."""
+    if answer.sealed_as is None or not isinstance(answer.content, Mapping):
+        return
+    state = answer.state
+    params = state.get("in_the_middle") or _need_of(state).requests[state["asked"]]
+    for name in secret_fields(params["requestedSchema"]):
+        yield from texts_in(answer.content.get(name))
+
+
+def _unstorable(need: Need, secrets: Collection[str]) -> str | None:
     """Return what keeps a need from being stored with a question and given back unchanged."""
     try:
         state, whole = encode(need.state), encode([need.state, dict(need.requests)])
@@ -207,16 +207,27 @@ def _unstorable(need: Need) -> str | None:
         return f"a state of more than {MAX_STATE_BYTES} bytes"
     if len(whole) > MAX_NEED_BYTES:
         return f"more than {MAX_NEED_BYTES} bytes"
+    if any(encode(form)[1:-1] in whole for text in secrets for form in _forms_of(text)):
+        return (
+            "a state or a text that holds the secret of an earlier answer; it would be stored, so encrypt the state"
+        )
     return "a null character, which cannot be stored" if b"\\u0000" in whole else None
 
 
-def _faults(params: Mapping[str, Any]) -> Iterator[str]:
+def _forms_of(text: str) -> Iterator[str]:
+    """Yield how a text may be written in a state: as it is, and within JSON, which may escape what is not ASCII."""
+    yield text
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _faults(params: Mapping[str, Any], secret_forms: bool) -> Iterator[str]:
     if len(params["message"]) > MAX_ELICITATION_CHARS:
         yield f"its message has more than {MAX_ELICITATION_CHARS} characters"
     if _is_url(params):
         yield from _faults_of_url(params["url"])
     else:
-        yield from _faults_of_form(params["requestedSchema"])
+        yield from _faults_of_form(params["requestedSchema"], secret_forms)
 
 
 def _faults_of_url(url: str) -> Iterator[str]:
@@ -230,7 +241,7 @@ def _faults_of_url(url: str) -> Iterator[str]:
         yield f"expected an http(s) URL of at most {MAX_URL_CHARS} ASCII characters, without credentials"
 
 
-def _faults_of_form(schema: Mapping[str, Any]) -> Iterator[str]:
+def _faults_of_form(schema: Mapping[str, Any], secret_forms: bool) -> Iterator[str]:
     if is_deeper_than(schema, MAX_SCHEMA_DEPTH):
         yield f"its schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"
     elif len(encode(schema)) > MAX_SCHEMA_BYTES:
@@ -246,8 +257,15 @@ def _faults_of_form(schema: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name[:100]!r}: expected a field of the type {', '.join(sorted(_TYPES))}"
             elif described["type"] == "array" and not _has_text_items(described):
                 yield f"{name[:100]!r}: expected a list of texts"
-            elif is_secret(name, described):
-                yield f"{name[:100]!r}: a form may not ask for a secret; the protocol has the URL mode for that"
+            elif not is_secret(name, described, schema):
+                continue
+            elif not secret_forms:
+                yield (
+                    f"{name[:100]!r}: a form may not ask for a secret; the protocol has the URL mode for that. An "
+                    'operator allows it by "secret_forms": true under "planq" of the server in mcp.json'
+                )
+            elif described["type"] != "string":
+                yield f"{name[:100]!r}: expected a secret to be a text"
 
 
 def _has_text_items(described: Mapping[str, Any]) -> bool:

@@ -44,6 +44,7 @@ class PlanqOptions(BaseModel):
     `max_answer_bytes`: of one answer of the server; a larger one fails its call.
     `asks_in_calls`: its tools ask people while a call runs (`ctx.elicit` of the SDK). planq then speaks the protocol
     of 2025-11-25 with it, because the later one has no way for that.
+    `secret_forms`: its forms may ask for secrets. They are sealed, and erased once the step has ended.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
     `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
     `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
@@ -59,6 +60,7 @@ class PlanqOptions(BaseModel):
     max_answer_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
     away_seconds: float = Field(default=10.0, ge=0, le=MAX_TIMEOUT_SECONDS)
     asks_in_calls: bool = False
+    secret_forms: bool = False
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
     repeatable: list[str] = Field(default_factory=list)
     user_scoped: list[str] = Field(default_factory=list)

@@ -87,7 +87,8 @@ class McpTool:
         from planq.worker.tools.mcp.connection import StateForgotten
 
         server = self._connection.server.name
-        talk = Conversation(server, self._tool, context.people)
+        allowed = self._connection.server.planq.secret_forms
+        talk = Conversation(server, self._tool, context.people, secret_forms=allowed)
         # A call that asks in the middle ends, and is made again with the answer.
         may_repeat = self._definition.repeatable or self._definition.effect is not Effect.UNSAFE
         says = talk.said_in_the_middle if may_repeat and context.people is not None else None

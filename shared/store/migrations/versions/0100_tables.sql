@@ -1039,6 +1039,7 @@ CREATE TABLE elicitations (
     answered_key_id UUID,
     channel TEXT,
     is_spent BOOLEAN DEFAULT false NOT NULL,
+    is_secret BOOLEAN DEFAULT false NOT NULL,
     call_sha256 TEXT,
     waiting_since TIMESTAMP WITH TIME ZONE,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,

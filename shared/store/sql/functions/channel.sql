@@ -52,7 +52,8 @@ BEGIN
             'in_reply_to', CASE WHEN i.sequence IS NOT NULL THEN
                 json_build_object('id', i.id, 'source_message_id', i.source_id, 'metadata', i.metadata) END,
             'question', CASE WHEN q.id IS NOT NULL THEN json_build_object(
-                'id', q.id, 'kind', q.kind, 'status', q.status, 'message', q.message, 'schema', q.schema, 'url', q.url) END)
+                'id', q.id, 'kind', q.kind, 'status', q.status, 'message', q.message, 'schema', q.schema, 'url', q.url,
+                'is_secret', q.is_secret) END)
         FROM conversations c
         LEFT JOIN conversation_messages m ON m.tenant_id = d.tenant_id AND m.id = d.message_id AND m.status <> 'erased'
         LEFT JOIN elicitations q ON q.tenant_id = d.tenant_id AND q.id = d.elicitation_id

@@ -266,7 +266,8 @@ BEGIN
     IF s.releases > 0 OR s.is_asked_ahead THEN
         SELECT coalesce(json_agg(json_build_object(
             'kind', e.kind, 'status', e.status, 'content', e.content, 'reason', e.reason, 'ordinal', e.ordinal,
-            'details', coalesce(e.details, '{}'), 'state', e.state, 'asked_of', e.asked_of) ORDER BY e.id), '[]')
+            'details', coalesce(e.details, '{}'), 'state', e.state, 'asked_of', e.asked_of,
+            'sealed_as', CASE WHEN e.is_secret AND e.status = 'accepted' THEN planq_sealed_as(e.id) END) ORDER BY e.id), '[]')
         INTO v_answers FROM elicitations e
         WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
     END IF;

@@ -50,7 +50,7 @@ END $$;
 
 -- StepAsked: the step waits until a person has answered. The job's limit bounds the wait; while the job is paused it has not
 -- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids, call}, where
--- `schema`, `details`, `default` and `state` are texts that hold JSON; `p_ahead` is what planq_ask_ahead takes. Where an
+-- `schema`, `details`, `default` and `state` are texts that hold JSON, `is_secret` may be left out; `p_ahead` is what planq_ask_ahead takes. Where an
 -- approval of the same `call` was asked ahead, the step waits for that one, or is handed back with its answer; `p_error` says of a call that was cut off why. Returns whether it applied.
 CREATE FUNCTION planq_ask_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean, p_ahead json
@@ -69,7 +69,7 @@ BEGIN
     END IF;
     SELECT * INTO q FROM json_to_record(p_question) AS r (
         id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text,
-        asked_of text, asked_ids text[], call text
+        asked_of text, asked_ids text[], call text, is_secret boolean
     );
     SELECT * INTO v_ahead FROM elicitations
     WHERE job_id = p_job AND step_index = p_index AND waiting_since IS NULL AND NOT is_spent AND call_sha256 = q.call
@@ -92,11 +92,11 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, ordinal, kind, message,
-                              schema, url, details, default_content, state, asked_of, asked_ids, call_sha256, waiting_since,
-                              created_at)
+                              schema, url, details, default_content, state, asked_of, asked_ids, call_sha256, is_secret,
+                              waiting_since, created_at)
     VALUES (coalesce(v_ahead.id, q.id), j.tenant_id, p_job, coalesce(j.root_job_id, p_job), j.in_message_flow, p_round, p_index,
             p_attempt, coalesce(q.ordinal, 0), q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
-            coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, planq_now(), planq_now())
+            coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, coalesce(q.is_secret, false), planq_now(), planq_now())
     ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, details = excluded.details, asked_of = excluded.asked_of,
         asked_ids = excluded.asked_ids, waiting_since = excluded.waiting_since;
     UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1, out_steps = out_steps - 1
@@ -151,8 +151,25 @@ END $$;
 CREATE TRIGGER planq_withdraw_ahead AFTER UPDATE OF finished_at ON steps FOR EACH ROW
     WHEN (NEW.is_asked_ahead AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_withdraw_ahead();
 
+-- The name under which the secret fields of an answer are stored among the secrets of its tenant.
+CREATE FUNCTION planq_sealed_as(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'answer/' || p_id $$;
+
+-- Erases what people gave as secrets for a step that ends.
+CREATE FUNCTION planq_erase_answers() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM tenant_secrets t USING elicitations e
+    WHERE e.job_id = NEW.job_id AND e.step_index = NEW.index AND e.is_secret
+      AND t.tenant_id = e.tenant_id AND t.name = planq_sealed_as(e.id);
+    RETURN NULL;
+END $$;
+
+-- An answer hands its step back, so only steps that were handed back have any.
+CREATE TRIGGER planq_erase_answers AFTER UPDATE OF finished_at ON steps FOR EACH ROW
+    WHEN (NEW.releases > 0 AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_erase_answers();
+
 -- StepSettled: an open question is answered, or, with `p_due`, its time has run out. `p_answer` is {status, content, reason,
--- answered_by, channel, key, key_id, is_operator}, `content` as a text that holds JSON; who is not asked (planq_may_answer)
+-- answered_by, channel, key, key_id, is_operator, sealed, sealed_key}, `content` as a text that holds JSON, `sealed` in base64
+-- what of it is secret, and `sealed_key` the id of the master key; who is not asked (planq_may_answer)
 -- changes nothing, and is told `asked_of` whom it is. With `p_again` the step is tried again, and its next claim
 -- brings the answer, as the first claim does of a step that was asked about ahead; else it ends as `p_item` says, a `planq_outcome` without its place: with the output that it now has, or
 -- with an error.
@@ -187,12 +204,19 @@ BEGIN
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
     END IF;
     SELECT * INTO a FROM json_to_record(p_answer) AS r (
-        status text, content text, reason text, answered_by text, channel text, key text, key_id uuid, is_operator boolean
+        status text, content text, reason text, answered_by text, channel text, key text, key_id uuid, is_operator boolean,
+        sealed text, sealed_key text
     );
     IF NOT (p_due OR coalesce(a.is_operator, false) OR planq_may_answer(q, a.answered_by)) THEN
         RETURN json_build_object('found', true, 'applied', false, 'asked_of', q.asked_of, 'job_id', q.job_id, 'round', q.round,
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
     END IF;
+    IF q.is_secret AND a.status IN ('accepted', 'expired') AND (a.content IS NOT NULL AND a.sealed IS NULL) THEN
+        RAISE EXCEPTION 'the answer to question % is secret and has to come sealed', p_id;
+    END IF;
+    INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
+    SELECT p_tenant, planq_sealed_as(p_id), a.sealed_key, decode(a.sealed, 'base64'), planq_now(), planq_now()
+    WHERE a.sealed IS NOT NULL;
     UPDATE elicitations SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
         channel = a.channel, answered_key = a.key, answered_key_id = a.key_id, answered_at = planq_clock()
     WHERE id = p_id;

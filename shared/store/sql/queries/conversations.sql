@@ -19,7 +19,7 @@ ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 
 -- name: questions_of_turn
 -- What the steps of a turn, and of the jobs below it, ask a person and nobody has answered, oldest first.
-SELECT e.id, e.kind, e.schema, s.kind AS step_kind
+SELECT e.id, e.kind, e.schema, e.is_secret, s.kind AS step_kind
 FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
   AND planq_may_answer(e, %(person)s)

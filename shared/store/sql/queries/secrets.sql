@@ -8,12 +8,17 @@ ON CONFLICT (tenant_id, name) DO UPDATE
 SET key_id = excluded.key_id, sealed = excluded.sealed, updated_at = excluded.updated_at
 
 -- name: list_secrets
--- What a tenant keeps secret, without the secrets.
-SELECT name, key_id, created_at, updated_at FROM tenant_secrets WHERE tenant_id = %(tenant_id)s ORDER BY name
+-- What a tenant keeps secret, without the secrets, and without what people gave as answers.
+SELECT name, key_id, created_at, updated_at FROM tenant_secrets
+WHERE tenant_id = %(tenant_id)s AND NOT starts_with(name, 'answer/') ORDER BY name
 
 -- name: sealed_secrets
--- The sealed secrets of a tenant, those that sign apart.
-SELECT name, key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s AND NOT starts_with(name, 'webhook/')
+-- The sealed secrets of a tenant, without those that sign and those that people gave as answers.
+SELECT name, key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s AND NOT starts_with(name, 'webhook/') AND NOT starts_with(name, 'answer/')
+
+-- name: sealed_answer
+-- What a person gave as a secret, sealed; no row once the step that asked for it has ended.
+SELECT key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s AND name = %(name)s
 
 -- name: remove_secret
 -- Removes a secret of a tenant.
