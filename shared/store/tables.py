@@ -136,6 +136,11 @@ class Job(SQLModel, table=True):
             postgresql_where=text(f"{_OF_CONVERSATION} AND {UNFINISHED_JOB}"),
         ),
         Index("ix_jobs_pins", *_PINS, postgresql_where=text("agent_name IS NOT NULL")),
+        Index(
+            "ix_jobs_awaiting_models",
+            "tenant_id",
+            postgresql_where=text(f"stage_retry IS NOT NULL AND {UNFINISHED_JOB}"),
+        ),
         Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
     )
     id: UUID = Field(primary_key=True)

@@ -439,6 +439,20 @@ def confirmed(scene: Scene, point: str) -> None:
     assert scene.paid()[f"{job_id}/0"] == 1
 
 
+def with_a_model_that_is_back(scene: Scene, point: str) -> None:
+    """A worker dies while the first reply after an outage wakes the stages that wait for their turns."""
+    with wire_server() as model:
+        away, back = Reply({"error": {"message": "busy"}}, 503), Reply(OPENAI_CHAT.reply("Twelve.", None))
+        model.script(*[away] * 8, back)
+        env = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY, "PLANQ_MODEL_ATTEMPTS": "1"}
+        jobs = [scene.submit(text="what is 3 * 4?", model=OPENAI_CHAT.model) for _ in range(8)]
+        scene.died_at(point, **env)
+        scene.worker(**env)
+        ended = [scene.ends(job_id)[0] for job_id in jobs]
+    assert {(job["status"], job["answer"]) for job in ended} == {("completed", "Twelve.")}
+    scene.sound()
+
+
 def without_a_model(scene: Scene, point: str) -> None:
     """A worker dies while it lets a stage wait for a model that is away."""
     with wire_server() as model:
@@ -490,6 +504,7 @@ REACH: dict[str, Recipe] = {
     "store.release_step": stopped_in_a_step,
     "store.release_stage": stopped_in_a_stage,
     "store.retry_stage": without_a_model,
+    "store.wake_awaiting": with_a_model_that_is_back,
     "publisher.publish": wide,
     "planner.plan": asked,
     "planner.guide": guided,

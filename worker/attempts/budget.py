@@ -26,6 +26,7 @@ from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_re
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
 from planq.shared.domain.jobs.states import JobStatus, StopReason
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.circuit import CircuitOpen
 from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.estimate import cut_to, wanted_for
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
@@ -156,20 +157,24 @@ class ModelCallRecorder:
             raise
 
     async def asked(
-        self, job_id: UUID, made: list[ModelCall], ask: Callable[[CutOff], Awaitable[ModelReply]]
+        self, claim: StageClaim, made: list[ModelCall], ask: Callable[[CutOff], Awaitable[ModelReply]]
     ) -> ModelReply:
-        """Return what a model replies to `ask`; raises `ModelFailed`. The call is added to `made` either way.
+        """Return what a model replies to `ask`; raises `ModelFailed`. A call that was sent is added to `made`.
 
-        `made` are the calls of the stage that are not recorded yet; a cancellation stores them, as `kept` does.
+        `made` are the calls of the stage that are not recorded yet; a cancellation stores them, as `kept` does. A
+        reply wakes the other stages that wait for their turn at the same models.
         """
-        async with self.kept(job_id, made) as cut_off:
+        async with self.kept(claim.job_id, made) as cut_off:
             try:
                 reply = await ask(cut_off)
             except ModelFailed as failure:
-                made.append(failure.call)
+                if not isinstance(failure.error, CircuitOpen):
+                    made.append(failure.call)
                 raise
             made.append(reply.call)
-            return reply
+        if claim.tried.awaits:
+            self._begin(persist(self._store.wake_awaiting, claim.tenant_id, claim.tried.awaits))
+        return reply
 
     async def unbroken(self, write: Coroutine[Any, Any, T]) -> T:
         """Return what `write` returns; a cancellation waits for it up to a second, and never breaks it off."""
@@ -261,10 +266,12 @@ class ModelCallRecorder:
         a conversation is tried again no longer than a plan of it may take.
         """
         error = ErrorRecord.of(failure.error)
+        is_sent = not isinstance(failure.error, CircuitOpen)
         tried = StageTries(
-            claim.tried.tries + 1,
+            claim.tried.tries + is_sent,
             claim.tried.requests + sum(call.attempts for call in calls),
             claim.tried.seconds + sum(call.latency_ms for call in calls) / 1000,
+            () if failure.turn is None else failure.turn.models,
         )
         spent = timedelta(seconds=tried.seconds - claim.tried.seconds)
         patience = self._patience
@@ -277,16 +284,20 @@ class ModelCallRecorder:
             patience=patience,
             retry_after=failure.error.retry_after if isinstance(failure.error, RateLimited) else None,
             time_left=None if claim.time_left is None else claim.time_left - spent,
+            turn=None if failure.turn is None else failure.turn.wait,
         )
         if isinstance(decided, GiveUp):
             return await self.end(claim, None, job_error(decided.error), calls)
         delay = decided.delay
         waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
-        applied = await self.unbroken(persist(self._store.retry_stage, claim, error, delay, waited, calls))
-        shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
-        _log.warning(
-            "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}
+        applied = await self.unbroken(
+            persist(self._store.retry_stage, claim, error, delay, waited, calls, is_sent=is_sent)
         )
+        shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
+        if is_sent:
+            _log.warning(
+                "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}
+            )
         if applied and self._alarms is not None:
             self._alarms.after_retry(claim, delay)
         return WakeOutcome.by(claim, TransitionResult(applied), error=error)

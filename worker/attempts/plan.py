@@ -161,7 +161,7 @@ class PlanStage:
                 claim, ask_of(claim, job, planning.background), tools=offered, own=call_limits(job)
             )
             reply = await self._recorder.asked(
-                claim.job_id, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
+                claim, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
             )
         except ModelFailed as failure:
             return await self._recorder.end_or_retry(claim, failure, calls)

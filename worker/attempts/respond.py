@@ -222,7 +222,7 @@ class Answering:
     async def asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
         """Return what the model answers; raises `ModelFailed`. The call is then among those of the `chain`."""
         return await self._recorder.asked(
-            claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
+            claim, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
         )
 
     async def _conclude(

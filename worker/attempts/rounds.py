@@ -255,7 +255,7 @@ class RoundStage:
         ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=call_limits(work.agent))
         try:
             reply = await self._recorder.asked(
-                claim.job_id, calls, lambda cut_off: self._planner.guide(ask, offered, cut_off=cut_off)
+                claim, calls, lambda cut_off: self._planner.guide(ask, offered, cut_off=cut_off)
             )
         except ModelFailed as failure:
             message = f"the planning call failed ({failure.error.code}): {failure.error.message}"
@@ -313,7 +313,7 @@ class RoundStage:
             ask = _worded(work)
             ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=own, transcript=messages)
         return await self._recorder.asked(
-            claim.job_id,
+            claim,
             calls,
             lambda cut_off: self._planner.turn(ask, offered, messages, work.form, cut_off=cut_off),
         )
@@ -337,7 +337,7 @@ class RoundStage:
             errors=errors,
         )
         return await self._recorder.asked(
-            claim.job_id, work.chain.calls, lambda cut_off: own.decide(name, request, cut_off=cut_off)
+            claim, work.chain.calls, lambda cut_off: own.decide(name, request, cut_off=cut_off)
         )
 
     async def _answer(self, work: _Round, stop: StopReason) -> WakeOutcome:

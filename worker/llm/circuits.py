@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import SystemRandom
 
 from planq.shared.domain.errors import (
     ExecutionFailed,
@@ -18,16 +19,14 @@ from planq.shared.domain.errors import (
     Transient,
     UnreadableReply,
 )
-from planq.shared.domain.models.circuit import Circuit
+from planq.shared.domain.models.circuit import Circuit, CircuitOpen
+
+_RANDOM = SystemRandom()
 
 _KEPT = 10_000
 """How many circuits are kept; those that were not used for longest go first."""
 
 _AWAY = (Transient, TimedOut, FirstTokenTimedOut)
-
-
-class CircuitOpen(Transient):
-    """Several jobs have found the model away, and this call was not sent; the message begins with what they found."""
 
 
 @dataclass(slots=True)
@@ -39,9 +38,10 @@ class _CircuitEntry:
 class Circuits:
     """Those of one process; for its event loop alone."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds and never goes back."""
+    def __init__(self, clock: Callable[[], float], draw: Callable[[], float] = _RANDOM.random) -> None:
+        """`clock` returns seconds and never goes back; `draw` returns numbers from [0, 1)."""
         self._clock = clock
+        self._draw = draw
         self._circuits: OrderedDict[tuple[str, str], _CircuitEntry] = OrderedDict()
 
     @contextmanager
@@ -66,6 +66,10 @@ class Circuits:
                 kept.circuit.succeeded()
             raise
         kept.circuit.succeeded()
+
+    def turn(self, model: str, tenant_id: str) -> float | None:
+        """Return the seconds until a job's next turn at an open circuit; None where it is closed."""
+        return self._of(model, tenant_id).circuit.turn(self._clock(), self._draw())
 
     def _of(self, model: str, tenant_id: str) -> _CircuitEntry:
         key = model, tenant_id

@@ -34,6 +34,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.jobs.retry import RetryPolicy
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.models.circuit import CircuitOpen, Turn
 from planq.shared.domain.models.ending import CutOffBy
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.domain.models.failure import error_class
@@ -45,7 +46,7 @@ from planq.shared.ports.models import Adaptations, CutOff, MayName, ProviderKeys
 from planq.shared.prices import price_of
 from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.cassette import Recorder, replay
-from planq.worker.llm.circuits import CircuitOpen, Circuits
+from planq.worker.llm.circuits import Circuits
 from planq.worker.llm.completion import BrokenTryUsage, Completion, Usage
 from planq.worker.llm.live import LiveCall, LiveTexts
 from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
@@ -199,6 +200,7 @@ class ModelGateway:
         spent = BrokenTryUsage()
         completion: Completion | None = None
         failed: ExecutionFailed | None = None
+        asked = ""
 
         def record(error: ExecutionFailed | None) -> ModelCall:
             latency_ms = round((self._clock() - started) * 1000)
@@ -210,17 +212,21 @@ class ModelGateway:
                     try:
                         completion = await self._answered(ask, name, question, spent, live)
                         break
+                    except CircuitOpen as error:
+                        failed = failed or error  # what a model did answer says more
                     except ExecutionFailed as error:
-                        failed = error
+                        failed, asked = error, name
                         fields = {"code": error.code, "category": str(error_class(error.code))}
                         _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **fields})
                         if isinstance(error, _OF_NO_MODEL):
                             break
                 if completion is None:
+                    name = asked or name
                     raise failed or InternalFault("no model was asked")
                 await self._keep(name, question, completion, live)
         except ExecutionFailed as error:
-            raise ModelFailed(error, record(error)) from error
+            turn = self._turn(list(models), ask.tenant_id) if error.retryable else None
+            raise ModelFailed(error, record(error), turn) from error
         except asyncio.CancelledError:
             if cut_off is not None:
                 cut_off(record(Cancelled("the call was cut off: its job had ended, or its worker stopped")))
@@ -228,6 +234,17 @@ class ModelGateway:
         return ModelReply(
             completion.text, completion.tool_calls, record(None), completion.state, completion.incomplete
         )
+
+    def _turn(self, names: Sequence[str], tenant_id: str) -> Turn | None:
+        """Return a job's next turn at its models; None where the circuit of one is closed."""
+        waits: dict[str, float] = {}
+        for name in names:
+            full = parse_model_name(name).full
+            wait = self._circuits.turn(full, tenant_id)
+            if wait is None:
+                return None
+            waits[full] = wait
+        return Turn(tuple(waits), timedelta(seconds=min(waits.values())))
 
     def _record(
         self,

@@ -120,11 +120,13 @@ class StageTries:
     """Tries at one stage of a job that its model's passing failures ended: how many, and how many requests they sent.
 
     `seconds` is how long they took, together with the waits after them; what a job is paused for does not count.
+    `awaits` are the models at whose open circuits the stage waits for its turn.
     """
 
     tries: int = 0
     requests: int = 0
     seconds: float = 0.0
+    awaits: tuple[str, ...] = ()
 
 
 class Phase(StrEnum):
@@ -294,19 +296,22 @@ def after_model_error(
     patience: timedelta,
     retry_after: timedelta | None = None,
     time_left: timedelta | None = None,
+    turn: timedelta | None = None,
 ) -> RunAgain | GiveUp:
     """Decide after a try at a stage that its model has failed; `tried` counts that one, too.
 
     The stage is tried again, later each time, as long as all of it takes no longer than `patience` (0: never): the
-    last try is made when that is over. `retry_after`, the other side's wish, is a floor. No wait is begun that does
-    not fit into what is left of the patience, or into the job's `time_left` (None: no end). The error of a stage that
-    is given up tells of all its tries; one that would only come again is not changed. A reply that cannot be read is
-    no outage: its stage is tried `_UNREADABLE_TRIES` times.
+    last try is made when that is over. `turn`, at an open circuit, takes the place of the back-off. `retry_after`,
+    the other side's wish, is a floor. No wait is begun that does not fit into what is left of the patience, or
+    into the job's `time_left` (None: no end). The error of a stage that is given up tells of all its tries; one
+    that would only come again is not changed. A reply that cannot be read is no outage: its stage is tried
+    `_UNREADABLE_TRIES` times.
     """
     left = patience - timedelta(seconds=tried.seconds)
     if not error.retryable or not patience:
         return GiveUp(error if tried.tries <= 1 else _with_tries(tried, error, ""))
-    delay = min(_MODEL_POLICY.delay_before(tried.tries + 1, jitter), max(left, timedelta(0)))
+    backoff = _MODEL_POLICY.delay_before(tried.tries + 1, jitter) if turn is None else turn
+    delay = min(backoff, max(left, timedelta(0)))
     if time_left is not None:
         delay = min(delay, time_left / 2)  # time must be left for the try itself
     if retry_after is not None:

@@ -7,7 +7,28 @@ measures no time itself; `now` are seconds of one clock that never goes back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
+
+from planq.shared.domain.errors import Transient
+
+LONGEST_TURN_SECONDS = 300.0
+"""Maximum time that a job sleeps before its next turn at an open circuit."""
+
+_TURN_INTERVALS = 1.25
+"""Probe intervals between two turns: with the jitter of both, at least one."""
+
+
+class CircuitOpen(Transient):
+    """Several jobs have found the model away, and this call was not sent; the message begins with what they found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A job's next turn at open circuits: after `wait`, or as soon as one of the `models` answers."""
+
+    models: tuple[str, ...]
+    wait: timedelta
 
 
 class CircuitState(StrEnum):
@@ -30,6 +51,7 @@ class Circuit:
     _failed_jobs: set[str] = field(default_factory=set)
     _last_failed: str = ""
     _probed_at: float = 0.0
+    _last_turn: float = 0.0
 
     @property
     def state(self) -> CircuitState:
@@ -46,6 +68,21 @@ class Circuit:
         self._probed_at = now
         return True
 
+    def turn(self, now: float, jitter: float) -> float | None:
+        """Return the seconds until a job's next turn; None while the circuit is closed.
+
+        Each job gets a turn of its own, `probe_seconds` after the one before, so that the jobs that wait make one
+        claim per probe interval however many they are. `jitter` is a uniform draw from [0, 1).
+        """
+        if self.state is CircuitState.CLOSED:
+            return None
+        latest = now + LONGEST_TURN_SECONDS
+        self._last_turn = min(max(self._last_turn, now) + _TURN_INTERVALS * self.probe_seconds, latest)
+        wait = self._last_turn - now
+        if self._last_turn == latest:
+            return wait * (1 - jitter / 2)  # many share this turn
+        return wait + jitter * (_TURN_INTERVALS - 1) * self.probe_seconds
+
     def failed(self, job_id: str, now: float) -> None:
         """Take note of a call that found the model away."""
         self._last_failed = job_id
@@ -56,3 +93,4 @@ class Circuit:
     def succeeded(self) -> None:
         """Take note of a call that was answered, be it by a refusal: the model is there."""
         self._failed_jobs.clear()
+        self._last_turn = 0.0

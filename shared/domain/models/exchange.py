@@ -18,6 +18,7 @@ from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.call_settings import CallSettings
+from planq.shared.domain.models.circuit import Turn
 from planq.shared.domain.models.ending import Incomplete, OnIncomplete
 
 
@@ -166,12 +167,16 @@ def reply_of_json(stored: Mapping[str, Any]) -> ChatMessage:
 
 
 class ModelFailed(Exception):
-    """A model call that ended without a usable reply; `error` says why, `call` is the record of what was spent."""
+    """A model call that ended without a usable reply; `error` says why, `call` is the record of what was spent.
 
-    def __init__(self, error: ExecutionFailed, call: ModelCall) -> None:
+    `turn` is there where the circuits of all models that were asked are open.
+    """
+
+    def __init__(self, error: ExecutionFailed, call: ModelCall, turn: Turn | None = None) -> None:
         super().__init__(error.message)
         self.error = error
         self.call = call
+        self.turn = turn
 
 
 @dataclass(frozen=True, slots=True)

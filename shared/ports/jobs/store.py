@@ -392,11 +392,21 @@ class JobStore(Protocol):
         delay: timedelta,
         tried: StageTries,
         calls: Sequence[ModelCall],
+        *,
+        is_sent: bool = True,
     ) -> bool:
         """Let the stage be claimed again after `delay`, by anybody; True when it applied.
 
         `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
         goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
+        No event is stored unless the call `is_sent`.
+        """
+        ...
+
+    async def wake_awaiting(self, tenant_id: str, models: Sequence[str]) -> int:
+        """Make the stages due that wait for their turn at one of these models; return how many.
+
+        At most a thousand at once: each of them that is answered wakes more.
         """
         ...
 

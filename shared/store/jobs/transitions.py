@@ -61,6 +61,9 @@ from planq.shared.store.jobs.codec import (
 )
 from planq.shared.store.jobs.ends import serve_ends
 
+_MOST_WOKEN = 1_000
+"""Maximum number of stages that one reply of a model wakes."""
+
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
 
@@ -292,6 +295,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         kept: str | None = None,
+        is_sent: bool = True,
     ) -> bool:
         applied: bool = await self._database.call(
             "planq_retry_stage",
@@ -302,8 +306,13 @@ class PostgresJobStore:
             as_json(asdict(tried)),
             as_json(list(map(sql_fields, calls))),
             kept,
+            is_sent,
         )
         return applied
+
+    async def wake_awaiting(self, tenant_id: str, models: Sequence[str]) -> int:
+        count: int = await self._database.call("planq_wake_awaiting", tenant_id, list(models), _MOST_WOKEN)
+        return count
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         return next(iter(await self.claim_steps([ref])), None)

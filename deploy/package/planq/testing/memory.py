@@ -365,11 +365,17 @@ class MemoryStore:
         delay: timedelta,
         tried: StageTries,
         calls: Sequence[ModelCall],
+        *,
+        is_sent: bool = True,
     ) -> bool:
         self.calls += calls
         self.first = replace(self.first, tried=tried)
-        self._tell("stage_retrying", stage=str(claim.status), attempt=claim.attempt, error=error.to_json())
+        if is_sent:
+            self._tell("stage_retrying", stage=str(claim.status), attempt=claim.attempt, error=error.to_json())
         return self._apply(StageRetried(claim.attempt, NOW))
+
+    async def wake_awaiting(self, tenant_id: str, models: Sequence[str]) -> int:
+        return 0  # the only job there is
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
         self.calls += calls

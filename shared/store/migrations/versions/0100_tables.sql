@@ -721,6 +721,8 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
+CREATE INDEX ix_jobs_awaiting_models ON jobs (tenant_id) WHERE stage_retry IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
 CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL;
 
 CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND paused_at IS NULL;

@@ -2,6 +2,7 @@
 --
 -- planq_end_jobs        the answer, or a failure: the job ends
 -- planq_retry_stage     the model failed, or the end was refused: the stage waits, and is tried again
+-- planq_wake_awaiting   a model answers again: stages that wait for their turn at its circuit are due
 -- planq_release_stage   the stage is given back, or taken from a lost worker
 -- planq_warn            appends a warning about the stage
 -- planq_record_calls    stores the model calls of a stage, once each, and adds them up
@@ -71,9 +72,9 @@ END $$;
 -- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner. What it
 -- had come to is `p_kept`, where the end itself was refused: an item of planq_end_jobs as a text that holds JSON.
 -- Those of `p_calls` that failed count as one with the call that ends the stage: they are kept, and what they used is
--- added up, but they are no further calls.
+-- added up, but they are no further calls. A call that was not sent (`p_is_sent`) leaves no event.
 CREATE FUNCTION planq_retry_stage(
-    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json, p_kept text
+    p_job uuid, p_attempt int, p_error json, p_delay interval, p_tried json, p_calls json, p_kept text, p_is_sent boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j record;
@@ -95,9 +96,31 @@ BEGIN
         SELECT c.id FROM json_to_recordset(p_calls) AS c (id uuid, error text) WHERE c.error IS NOT NULL);
     GET DIAGNOSTICS v_retried = ROW_COUNT;
     UPDATE jobs SET model_calls = model_calls - v_retried WHERE id = p_job;
-    PERFORM planq_append_event(j.tenant_id, p_job, 'stage_retrying', json_build_object(
-        'stage', j.status, 'attempt', p_attempt, 'error', p_error, 'next_attempt_at', j.run_at));
+    IF p_is_sent THEN
+        PERFORM planq_append_event(j.tenant_id, p_job, 'stage_retrying', json_build_object(
+            'stage', j.status, 'attempt', p_attempt, 'error', p_error, 'next_attempt_at', j.run_at));
+    END IF;
     RETURN true;
+END $$;
+
+-- StagesWoken: up to `p_limit` stages of a tenant that wait for their turn at one of `p_models` may be claimed within a second.
+-- Returns how many.
+CREATE FUNCTION planq_wake_awaiting(p_tenant text, p_models text[], p_limit int) RETURNS int LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT j.id, planq_now() + random() * interval '1 second' AS at FROM jobs j
+        WHERE j.tenant_id = p_tenant AND j.stage_retry IS NOT NULL AND planq_is_unfinished(j.status)
+          AND j.status IN ('planning', 'responding') AND j.stage_worker IS NULL
+          AND j.run_at > planq_now() + interval '1 second' AND j.wake_at = j.run_at
+          AND EXISTS (SELECT FROM json_array_elements_text(j.stage_retry->'tried'->'awaits') a WHERE a = ANY (p_models))
+        ORDER BY j.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE jobs SET run_at = due.at, wake_at = due.at FROM due WHERE jobs.id = due.id;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
 END $$;
 
 -- StageReleased: another worker may take the stage. With `p_lost` the loss is counted and the stage is due at once, for the
