@@ -19,6 +19,10 @@ MADE_LATER: Mapping[tuple[str, str], str] = {
     ("shared/domain/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
     ("shared/domain/tenants/offers.py", "'|'.join(['', *meant])"): "|one.*|two.",
     ("shared/domain/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",
+    (
+        "worker/llm/reading/texts.py",
+        "re.escape(mark) if mark else '\\\\Z(?!)'",
+    ): r"<\|END_THINKING\|>",
     ("worker/llm/offline/grammar.py", "pattern"): "|".join(one.pattern for one, _ in grammar._VERBS),
     (
         "worker/llm/offline/responder.py",

@@ -162,6 +162,15 @@ def test_a_written_call_that_is_cut_off_or_damaged_is_no_call_that_a_tool_takes(
     assert isinstance(call.arguments, str)
 
 
+def test_damaged_calls_hold_the_text_once() -> None:
+    text = "<function=add>{" * 1_000
+
+    calls = written_calls([text])
+
+    assert len(calls) == 1_000
+    assert sum(len(call.arguments) for call in calls) <= len(text)
+
+
 def test_marks_around_words_are_no_call() -> None:
     assert written_calls(read_text("Use <tool_call> to call a tool.").calls) == []
 
@@ -174,6 +183,9 @@ def test_marks_around_words_are_no_call() -> None:
         ('I add:\n```json\n{"name": "add", "arguments": {"of": 1}}\n```\n', ["add"]),
         ('```tool_call\n{"name": "now", "arguments": {}}\n```', ["now"]),
         ('[{"name": "add", "arguments": {}}, {"name": "now", "arguments": {}}]', ["add", "now"]),
+        ('{"name": "add", "arguments": {}}, {"name": "now", "arguments": {}}', ["add", "now"]),
+        ('```json\n{"name": "add", "arguments": {"of":\n"```py\\n1```"}}\n```', ["add"]),
+        ('```json\n{"name": "add", "arguments": {}}\n```\nis how, in Python:\n```py\nadd(1)\n```', []),
         ('I called\n```json\n{"name": "add", "arguments": {"of": 1}}\n```\nand it is 2.', []),
         ('{"name": "Ada", "arguments": "for and against"}', []),
         ('{"name": "add", "age": 3}', []),

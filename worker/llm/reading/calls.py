@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
@@ -153,12 +153,12 @@ def with_own_ids(calls: Sequence[ToolCallRequest]) -> list[ToolCallRequest]:
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "kwargs", "tool_args")
 _NAMES: Final = ("name", "tool_name", "tool", "function", "function_name", "recipient_name")
 
-_JSON_PREFIX = re.compile(r"^\s*(?:<\|?/?[\w:]+\|?>|\[/?TOOL_CALLS\]|<｜[^｜]+｜>)?\s*", re.ASCII)
+_JSON_PREFIX = re.compile(r"\s*(?:<\|?/?[\w:]+\|?>|\[/?TOOL_CALLS\]|<｜[^｜]+｜>)?[\s,;]*", re.ASCII)
 
 _NAMED = (
     # [TOOL_CALLS]name{…}, [TOOL_CALLS]name[ARGS]{…}, and name with its provider's id between them
     re.compile(r"\[TOOL_CALLS\]\s*(?P<name>[\w.:-]+)(?:\[CALL_ID\][\w-]+)?(?:\[ARGS\])?\s*(?=\{)"),
-    re.compile(r"<function=(?P<name>[^>\s]+)>\s*(?=\{)"),
+    re.compile(r"<function=(?P<name>[^<>\s]+)>\s*(?=\{)"),
     re.compile(r"<\|channel\|>[^<]*?to=(?:functions\.)?(?P<name>[\w.:-]+)[\s\S]{0,200}?<\|message\|>\s*(?=\{)"),
     re.compile(
         r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)"
@@ -169,25 +169,51 @@ _NAMED = (
 )
 """Calls of a name that is followed by its arguments as JSON."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """A name or key, the first group of `opening`, and what follows it up to `closing`.
+
+    Searched for one after the other, as one pattern of both reads on to the end of a text from each opening.
+    """
+
+    opening: re.Pattern[str]
+    closing: re.Pattern[str]
+
+    def all_in(self, text: str) -> Iterator[tuple[str, str]]:
+        at = 0
+        while (begun := self.opening.search(text, at)) and (ended := self.closing.search(text, begun.end())):
+            yield begun[1], text[begun.end() : ended.start()]
+            at = ended.end()
+
+
 _ELEMENTS = (
     (
-        re.compile(r"<function=(?P<name>[^>\s]+)>(?P<body>[\s\S]*?)</function>"),
-        re.compile(r"<parameter=(?P<key>[^>\s]+)>(?P<value>[\s\S]*?)</parameter>"),
+        _Element(re.compile(r"<function=([^<>\s]+)>"), re.compile("</function>")),
+        _Element(re.compile(r"<parameter=([^<>\s]+)>"), re.compile("</parameter>")),
     ),
     (
-        re.compile(r'<(?:｜DSML｜)?invoke\s+name="(?P<name>[^"]+)"\s*>(?P<body>[\s\S]*?)</(?:｜DSML｜)?invoke>'),
-        re.compile(
-            r'<(?:｜DSML｜)?parameter\s+name="(?P<key>[^"]+)"[^>]*>(?P<value>[\s\S]*?)</(?:｜DSML｜)?parameter>'
+        _Element(
+            re.compile(r'<(?:｜DSML｜)?invoke\s+name="([^"]+)"\s*>'),
+            re.compile("</(?:｜DSML｜)?invoke>"),
+        ),
+        _Element(
+            re.compile(r'<(?:｜DSML｜)?parameter\s+name="([^"]+)"[^<>]*>'),
+            re.compile("</(?:｜DSML｜)?parameter>"),
         ),
     ),
     (
-        re.compile(r"<tool_call>\s*(?P<name>[\w.:-]+)\s*(?P<body>(?:<arg_key>[\s\S]*?)?)</tool_call>"),
-        re.compile(r"<arg_key>(?P<key>[\s\S]*?)</arg_key>\s*<arg_value>(?P<value>[\s\S]*?)</arg_value>"),
+        _Element(
+            re.compile(r"<tool_call>\s*([\w.:-]+)\s*(?=<arg_key>|</tool_call>)"),
+            re.compile("</tool_call>"),
+        ),
+        _Element(re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>"), re.compile("</arg_value>")),
     ),
 )
-"""Calls whose arguments are elements: the pattern of a call, and that of one argument."""
+"""Calls whose arguments are elements: that of a call, and that of one argument."""
 
-_FENCED = re.compile(r"```[ \t]*[\w-]*[ \t]*\n(?P<body>[\s\S]*?)\n?[ \t]*```\s*\Z")
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w-]*")
 _MEANT = re.compile(
     r"\{|<parameter|<arg_key>|<(?:｜DSML｜)?invoke|<function=|<｜tool▁call▁begin｜>|<\|tool_call_begin\|>"
 )
@@ -225,24 +251,23 @@ def _read(text: str) -> list[ToolCallRequest]:
 
 def _named(text: str) -> list[ToolCallRequest]:
     for pattern in _NAMED:
-        calls = []
-        for match in pattern.finditer(text):
-            arguments = _object_at(text, match.end())
-            calls.append(
-                ToolCallRequest(match["name"], text[match.end() :].strip() if arguments is None else arguments)
-            )
-        if calls:
-            return calls
+        found = list(pattern.finditer(text))
+        if found:
+            ends = [*(match.start() for match in found[1:]), len(text)]
+            return [_named_call(text, match, end) for match, end in zip(found, ends, strict=True)]
     return []
+
+
+def _named_call(text: str, match: re.Match[str], end: int) -> ToolCallRequest:
+    arguments = _object_at(text, match.end())
+    return ToolCallRequest(match["name"], text[match.end() : end].strip() if arguments is None else arguments)
 
 
 def _elements(text: str) -> list[ToolCallRequest]:
     for element, argument in _ELEMENTS:
         calls = [
-            ToolCallRequest(
-                match["name"], {one["key"].strip(): _value(one["value"]) for one in argument.finditer(match["body"])}
-            )
-            for match in element.finditer(text)
+            ToolCallRequest(name, {key.strip(): _value(value) for key, value in argument.all_in(body)})
+            for name, body in element.all_in(text)
         ]
         if calls:
             return calls
@@ -257,22 +282,20 @@ def _value(text: str) -> Any:
 
 def _objects(text: str) -> list[ToolCallRequest]:
     """Return the calls that a text holds as JSON objects, one after another or in a list."""
-    rest = text
+    at = 0
     calls: list[ToolCallRequest] = []
     while True:
-        rest = rest[_JSON_PREFIX.match(rest).end() :]  # type: ignore[union-attr]
-        rest = rest.lstrip(" \t\r\n,;")
-        if not rest.startswith(("{", "[")):
+        at = _JSON_PREFIX.match(text, at).end()  # type: ignore[union-attr]
+        if not text.startswith(("{", "["), at):
             return calls
         try:
-            value, end = _DECODER.raw_decode(rest)
+            value, at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             return calls
         found = [_call_of(one) for one in (value if isinstance(value, list) else [value])]
         if None in found:
             return []
         calls += [one for one in found if one is not None]
-        rest = rest[end:]
 
 
 def _object_at(text: str, start: int) -> Mapping[str, Any] | None:
@@ -308,7 +331,19 @@ def unmarked_calls(text: str, known: Callable[[str], bool]) -> list[ToolCallRequ
     """
     if len(text) > MAX_CALL_CHARS or "{" not in text:
         return []
-    fenced = _FENCED.search(text)
-    body = text.strip() if fenced is None else fenced["body"].strip()
-    calls = _objects(body)
+    calls = _objects(_last_fenced(text) or text)
     return calls if all(known(call.name) for call in calls) else []
+
+
+def _last_fenced(text: str) -> str | None:
+    """Return what the fence holds that a text ends with, None where it ends with none."""
+    text = text.rstrip()
+    if not text.endswith(_FENCE):
+        return None
+    *lines, last = text.removesuffix(_FENCE).split("\n")
+    for at in range(len(lines) - 1, -1, -1):
+        _, fence, language = lines[at].rpartition(_FENCE)
+        # In a line of JSON, a fence is in a string: what follows it is no language.
+        if fence and _LANGUAGE.fullmatch(language.strip()):
+            return "\n".join([*lines[at + 1 :], last])
+    return None
