@@ -172,6 +172,8 @@ def job_summary(row: Row) -> _Document:
         "usage": {
             "input_tokens": row["input_tokens"],
             "output_tokens": row["output_tokens"],
+            "cache_read_tokens": row["cache_read_tokens"],
+            "cache_write_tokens": row["cache_write_tokens"],
             "cost_usd": None if cost is None else float(cost),
         },
         "created_at": shown_time(row["created_at"]),
@@ -254,6 +256,7 @@ _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("plan_errors", "output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
     **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id", "stop_reason")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
+    **dict.fromkeys(("cache_read_tokens", "cache_write_tokens"), 0),
     "later_plans": (),
 }
 

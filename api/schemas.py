@@ -392,6 +392,8 @@ class UsageDocument(Answer):
 
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int = Field(description="The part of the input that the provider read from its prompt cache.")
+    cache_write_tokens: int = Field(description="The part of the input that the provider stored in its prompt cache.")
     cost_usd: float | None
 
 

@@ -153,6 +153,11 @@ class ModelServing(LearningSettings):
         description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '
         "docs/models.md lists the fields.",
     )
+    model_prompt_cache: bool = Field(
+        default=True,
+        description="Mark tools, instructions and the rounds of a loop for the provider's prompt cache (Anthropic, "
+        "Bedrock, OpenRouter, OpenAI); a cached token costs about a tenth.",
+    )
     model_refusal_days: float = Field(
         default=7.0,
         gt=0,

@@ -38,6 +38,7 @@ def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSet
         max_findings_chars=settings.model_findings_chars,
         temperature=settings.model_temperature,
         of_models=SettingsOfModels(settings.model_settings),
+        prompt_cache=settings.model_prompt_cache,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
         egress=egress,

@@ -11,6 +11,7 @@ from planq.api.cli.console import as_line, err, print_columns, print_json
 from planq.api.cli.outcome import reported
 
 _NOBODY = {"agent": "(no agent)"}
+_SHOWN = ("calls", "input_tokens", "cache_read_tokens", "output_tokens")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,11 +48,13 @@ def show_costs(
         err.print(f"no model was called from {found['from']} to {found['to']}")
         return
     rows = [_row(as_line(one["name"] or _NOBODY.get(by, "–"), 80), one) for one in found["items"]]
-    print_columns([[by, "USD", "calls", "tokens in", "tokens out"], *rows, _row("in all", found["total"])])
+    print_columns(
+        [[by, "USD", "calls", "tokens in", "from cache", "tokens out"], *rows, _row("in all", found["total"])]
+    )
     if unpriced := found["total"]["unpriced_calls"]:
         err.print(f"{unpriced} of the calls went to models whose price is not known: they are not in the sum")
 
 
 def _row(name: str, sums: dict[str, Any]) -> list[str]:
     cost = "–" if sums["cost_usd"] is None else f"{sums['cost_usd']:.6f}".rstrip("0").ljust(4, "0")
-    return [name, cost, *(str(sums[key]) for key in ("calls", "input_tokens", "output_tokens"))]
+    return [name, cost, *(str(sums[key]) for key in _SHOWN)]

@@ -40,6 +40,8 @@ class CostSums(Answer):
     unpriced_calls: int = Field(description="Calls that used tokens whose price is not known: the cost lacks them.")
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int = Field(description="The part of the input that providers read from their prompt caches.")
+    cache_write_tokens: int = Field(description="The part of the input that providers stored in their prompt caches.")
     cost_usd: float | None = Field(description="Null where no price was known.")
 
 

@@ -68,6 +68,11 @@ COUNTERS: Mapping[str, CountedName] = {
         ("model", "purpose", "outcome"),
     ),
     "llm_tokens": CountedName("planq_llm_tokens", "Tokens of calls of models.", ("model", "direction")),
+    "llm_cache_tokens": CountedName(
+        "planq_llm_cache_tokens",
+        "Input tokens that providers read from their prompt caches, or stored in them.",
+        ("model", "access"),
+    ),
     "llm_cost": CountedName("planq_llm_cost_usd", "What calls of models cost, where it is known.", ("model",)),
     "tool_cost": CountedName(
         "planq_tool_cost_usd",

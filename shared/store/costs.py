@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from planq.shared.domain.overview.costs import CostQuery
 from planq.shared.store.database import Database, Row
 
-SUMS = ("calls", "unpriced_calls", "input_tokens", "output_tokens", "cost_usd")
+SUMS = (
+    "calls",
+    "unpriced_calls",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cost_usd",
+)
 """What is added up of model calls."""
 
 

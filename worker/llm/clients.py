@@ -25,6 +25,7 @@ from pydantic_ai.models.openai import (
     OpenAIResponsesModel,
     OpenAIStreamedResponse,
 )
+from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider as Connection
 from pydantic_ai.providers import infer_provider_class
@@ -198,6 +199,10 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
             return _lenient(type(model))(
                 name, provider=connection, profile=_openai_profile(adaptations), adaptations=adaptations
             )
+        if provider is Provider.ANTHROPIC:
+            # Marks on blocks, which every gateway of this format takes, and not the field of the whole request.
+            profile = ModelProfile(supports_auto_cache=False)
+            return type(model)(name, provider=connection, profile=profile)  # type: ignore[call-arg, arg-type]
         if isinstance(model, OpenAIResponsesModel):
             return type(model)(name, provider=connection, profile=_openai_profile(adaptations))
         return model

@@ -23,7 +23,8 @@ class Completion:
     """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
     `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
-    says why it is not whole, None for one that is.
+    says why it is not whole, None for one that is. `cache_read_tokens` and
+    `cache_write_tokens` are the parts of `input_tokens` that the provider read from its prompt cache or stored in it.
     """
 
     text: str = ""
@@ -35,6 +36,8 @@ class Completion:
     state: Any = None
     thoughts: str = ""
     incomplete: Incomplete | None = None
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold."""
@@ -44,6 +47,8 @@ class Completion:
             for call in self.tool_calls
         ]
         usage = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        cached = {"cache_read_tokens": self.cache_read_tokens, "cache_write_tokens": self.cache_write_tokens}
+        usage |= {name: tokens for name, tokens in cached.items() if tokens}
         form: dict[str, Any] = {
             "text": self.text,
             "tool_calls": calls,
@@ -76,6 +81,8 @@ class Completion:
             state=stored.get("state"),
             thoughts=str(stored.get("thoughts", "")),
             incomplete=cut_off_by(cut.get("finish_reason"), finish_reason, str(cut.get("said", ""))),
+            cache_read_tokens=int(usage.get("cache_read_tokens", 0)),
+            cache_write_tokens=int(usage.get("cache_write_tokens", 0)),
         )
 
 
@@ -92,11 +99,19 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: Decimal | None = None
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @classmethod
     def of(cls, completion: Completion) -> Usage:
         """Return the usage of one reply."""
-        return cls(completion.input_tokens, completion.output_tokens, completion.cost_usd)
+        return cls(
+            completion.input_tokens,
+            completion.output_tokens,
+            completion.cost_usd,
+            completion.cache_read_tokens,
+            completion.cache_write_tokens,
+        )
 
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
@@ -104,6 +119,8 @@ class Usage:
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             sum(costs, Decimal(0)) if costs else None,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 

@@ -268,6 +268,8 @@ class ModelGateway:
             input_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
+            cache_read_tokens=used.cache_read_tokens,
+            cache_write_tokens=used.cache_write_tokens,
             attempts=spent.attempts,
             error=shown,
             exchange=self._exchange(name, question, completion or spent.partial),

@@ -173,6 +173,9 @@ class Providers:
             ignored
         ) in model._unsupported_settings():  # pydantic-ai would leave them out too, with a warning each time
             settings.pop(ignored, None)  # type: ignore[misc]
+        if self._settings.prompt_cache and request.offered:
+            # Without tools a prompt is too short, or is sent once. A cache entry costs more than plain input.
+            settings["cache"] = True if request.continues else {"messages": False}
         parameters = None
         if request.answer_schema is not None:
             if Adaptation.SCHEMA_IN_WORDS not in active and not self._unconstrained.holds(name, request):

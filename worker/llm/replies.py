@@ -259,6 +259,8 @@ def completion_of(
         incomplete=_incomplete(response),
         state=None if names is None else state_of(_with_texts(response, answers)),
         thoughts="\n\n".join([*told, *(one.thoughts for one in read if one.thoughts)]),
+        cache_read_tokens=_count(response.usage.cache_read_tokens),
+        cache_write_tokens=_count(response.usage.cache_write_tokens),
     )
 
 

@@ -44,6 +44,7 @@ class ModelRequest:
     `tool` is an `OfferedForm` and must be called when present. `tools` are offered in the same form,
     and the model may call several of them or none. There are never both; without either no tool is offered.
     The first `known` messages were in an earlier request of the same job.
+    With `continues` a later request of the job probably begins with this one, so that a prompt cache pays.
     `names` are those of the tools that a reply may call, also where they are part of the forced `tool`.
     `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
     """
@@ -58,6 +59,7 @@ class ModelRequest:
     max_tokens: int | None = None
     settings: CallSettings | None = None
     known: int = 0
+    continues: bool = False
     names: Sequence[str] = ()
 
     @property
@@ -208,12 +210,13 @@ def turn_request(
     system, messages = _conversation(ask)
     forced = form is TurnForm.LOOP
     rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
-    if ask.guide:
-        rules.append(render_prompt("guided", guide=fenced_data(ask.guide)))
-    rules += _insights(ask)
     if ask.answer_schema is not None:
         # Only an answer must satisfy it, and no provider can be told that while it may call tools.
         rules.append(_answer_form(ask.answer_schema))
+    # What differs from job to job comes last: prompt caches compare from the beginning.
+    if ask.guide:
+        rules.append(render_prompt("guided", guide=fenced_data(ask.guide)))
+    rules += _insights(ask)
     return ModelRequest(
         Purpose.PLAN,
         [*system, *rules],
@@ -224,6 +227,7 @@ def turn_request(
         max_tokens=ask.max_tokens,
         settings=ask.settings,
         known=_known(messages, transcript),
+        continues=True,
         names=_names(tools),
     )
 

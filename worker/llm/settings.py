@@ -33,7 +33,8 @@ class ModelSettings:
     `Retry-After` is obeyed up to `retry_after_cap`; one that asks for longer ends the call at once instead of holding
     a worker.
     `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
-    provider's default, since some models refuse the setting. `max_findings_chars` bounds the results that the
+    provider's default, since some models refuse the setting. With `prompt_cache` the repeated beginning of prompts is
+    marked for the provider's prompt cache. `max_findings_chars` bounds the results that the
     responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette;
     `egress` makes the HTTP clients.
     """
@@ -54,6 +55,7 @@ class ModelSettings:
     max_findings_chars: int = 200_000
     temperature: float | None = None
     of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
+    prompt_cache: bool = True
     record_path: Path | None = None
     egress: Egress | None = None
 

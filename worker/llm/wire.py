@@ -27,6 +27,7 @@ _SETTING = {
     Adaptation.NO_SERVICE_TIER: "service_tier",
     Adaptation.NO_THINKING: "thinking",
     Adaptation.NO_PARALLEL_TOOL_CALLS: "parallel_tool_calls",
+    Adaptation.NO_CACHE: "cache",
 }
 """The setting that an adaptation leaves out."""
 

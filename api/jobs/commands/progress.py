@@ -182,6 +182,8 @@ def print_outcome(job: Json, console: Console) -> None:
         console.print(plain(f"warning: {warning.get('message')}"), style="yellow")
     usage = job.get("usage") or {}
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
+    if cached := usage.get("cache_read_tokens"):
+        tokens += f" ({cached} from the prompt cache)"
     cost = usage.get("cost_usd")
     price = f", {float(cost):.4f} USD" if cost else ""
     calls = job.get("model_calls", 0)

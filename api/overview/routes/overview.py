@@ -43,6 +43,8 @@ class ModelCallDocument(Answer):
     latency_ms: int
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int = Field(description="The part of the input that the provider read from its prompt cache.")
+    cache_write_tokens: int = Field(description="The part of the input that the provider stored in its prompt cache.")
     cost_usd: float | None = Field(description="Null where nobody knows the model's price.")
     error: Any = Field(description="Null where the call succeeded.")
     exchange: Any = Field(description="`request` and `reply`; null where they are not kept, or are over 64 KiB.")
@@ -139,7 +141,8 @@ async def get_model_calls(job_id: JobPath, services: Use, who: Who) -> Response:
 
 def _model_call(row: Row) -> dict[str, Any]:
     counts = ("round", "purpose", "model", "attempts", "latency_ms", "input_tokens", "output_tokens")
-    kept = {name: row[name] for name in (*counts, "error", "exchange", "exchange_bytes")}
+    cached = ("cache_read_tokens", "cache_write_tokens")
+    kept = {name: row[name] for name in (*counts, *cached, "error", "exchange", "exchange_bytes")}
     cost = None if row["cost_usd"] is None else float(row["cost_usd"])
     return {**kept, "cost_usd": cost, "created_at": shown_time(row["created_at"])}
 

@@ -23,10 +23,11 @@ class Purpose(StrEnum):
 class ModelCall:
     """One logical call to a model, whatever number of HTTP attempts it took.
 
-    `cost_usd` is None when the price of the model is not known. `exchange` is `{"request": …, "reply": …}`, or None
-    where the settings say that prompts and replies are not kept; of the request of a further turn it has what is new.
-    `error` is None exactly when the call succeeded. The caller of a model gives the call an `id`, by which it is
-    recorded once, however often it is passed on; one without is recorded each time.
+    `cost_usd` is None when the price of the model is not known. `cache_read_tokens` and `cache_write_tokens` are the
+    parts of `input_tokens` that the provider read from its prompt cache or stored in it. `exchange` is
+    `{"request": …, "reply": …}`, or None where the settings say that prompts and replies are not kept; of the request
+    of a further turn it has what is new. `error` is None exactly when the call succeeded. The caller of a model gives
+    the call an `id`, by which it is recorded once, however often it is passed on; one without is recorded each time.
     """
 
     purpose: Purpose
@@ -35,6 +36,8 @@ class ModelCall:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: Decimal | None = None
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
     attempts: int = 1
     error: ErrorRecord | None = None
     exchange: Mapping[str, Any] | None = None

@@ -35,6 +35,7 @@ class Adaptation(StrEnum):
     NO_STOP = "no_stop"
     NO_SERVICE_TIER = "no_service_tier"
     NO_THINKING = "no_thinking"
+    NO_CACHE = "no_cache"
 
 
 MEANING = {
@@ -58,6 +59,7 @@ MEANING = {
     Adaptation.NO_STOP: "`stop` is left out",
     Adaptation.NO_SERVICE_TIER: "`service_tier` is left out",
     Adaptation.NO_THINKING: "the wish for thinking is left out",
+    Adaptation.NO_CACHE: "prompts are sent without marks for the prompt cache",
 }
 """What planq does instead, for people."""
 
@@ -166,6 +168,9 @@ REFUSALS: tuple[RefusalRow, ...] = (
     RefusalRow(_A.SYSTEM_AS_USER, ("developer instruction is not enabled",), suffice=True),  # Google's Gemma
     RefusalRow(_A.SYSTEM_AS_USER, ("role", "'system'")),
     # Parameters.
+    RefusalRow(_A.NO_CACHE, ("cache_control",)),  # Anthropic's and OpenRouter's gateways
+    RefusalRow(_A.NO_CACHE, ("cachepoint",)),  # Bedrock
+    RefusalRow(_A.NO_CACHE, ("prompt_cache",)),  # OpenAI-compatible gateways
     RefusalRow(_A.NO_TEMPERATURE, ("temperature",)),  # OpenAI's and Anthropic's thinking models
     RefusalRow(_A.NO_TOP_P, ("top_p",)),
     RefusalRow(_A.NO_SERVICE_TIER, ("service_tier",)),

@@ -99,6 +99,8 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
             "spent_calls": len(calls),
             "spent_input": sum(call.input_tokens for call in calls),
             "spent_output": sum(call.output_tokens for call in calls),
+            "spent_read": sum(call.cache_read_tokens for call in calls),
+            "spent_write": sum(call.cache_write_tokens for call in calls),
             "spent_usd": str(sum(costs)) if costs else None,
         }
     return fence

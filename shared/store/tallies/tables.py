@@ -41,6 +41,8 @@ class DailyCost(SQLModel, table=True):
     unpriced_calls: int = bigint_column()
     input_tokens: int = bigint_column()
     output_tokens: int = bigint_column()
+    cache_read_tokens: int = bigint_column()
+    cache_write_tokens: int = bigint_column()
     cost_usd: Decimal = Field(sa_column=Column(Numeric, nullable=False, server_default=text("0")))
 
 

@@ -12,8 +12,9 @@ from tests.integration.api.test_pages import visit
 from tests.integration.api.test_tenants import WHOLE, bearer, made_key
 
 CALL = """
-    INSERT INTO model_calls (tenant_id, job_id, purpose, model, input_tokens, output_tokens, cost_usd, created_at)
-    SELECT tenant_id, id, 'plan', %s, 100, 10, %s, %s FROM jobs WHERE id = %s"""
+    INSERT INTO model_calls (tenant_id, job_id, purpose, model, input_tokens, output_tokens, cache_read_tokens,
+                             cache_write_tokens, cost_usd, created_at)
+    SELECT tenant_id, id, 'plan', %s, 100, 10, 60, 5, %s, %s FROM jobs WHERE id = %s"""
 GPT, OWN = "openai:gpt-5", "local:own"
 
 
@@ -58,6 +59,7 @@ def test_costs_are_told_by_day_agent_and_model_when_the_jobs_are_gone(spent: Api
     assert rows(spent, **{"from": "2026-11-12"}) == [days[2]]
     whole = spent.http.get("/costs", params={"from": "2026-11-10", "to": "2026-11-12"}).json()
     sums = {"calls": 4, "unpriced_calls": 1, "input_tokens": 400, "output_tokens": 40, "cost_usd": 0.300001}
+    sums |= {"cache_read_tokens": 240, "cache_write_tokens": 20}
     assert (whole["total"], whole["by"], whole["tenant"]) == (sums, "day", "default")
     assert (whole["from"], whole["to"]) == ("2026-11-10", "2026-11-12")
     nothing = spent.http.get("/costs", params={"to": "2020-01-30"}).json()

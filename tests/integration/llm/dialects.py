@@ -118,7 +118,9 @@ def _anthropic_reply(text: str, call: Json | str | None) -> Json:
 def _anthropic_read(body: Json) -> Seen:
     messages = [(message["role"], block["text"]) for message in body["messages"] for block in message["content"]]
     tools = [tool["name"] for tool in body.get("tools", [])]
-    return Seen([body["system"]], messages, tools, body.get("tool_choice", {}).get("type"))
+    system = body["system"]
+    texts = [system] if isinstance(system, str) else [block["text"] for block in system]
+    return Seen(texts, messages, tools, body.get("tool_choice", {}).get("type"))
 
 
 def _google_reply(text: str, call: Json | str | None) -> Json:

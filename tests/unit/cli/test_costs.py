@@ -11,7 +11,7 @@ from tests.support.recorder import Recorder
 
 Planq = Callable[..., Result]
 
-SUMS = {"calls": 3, "unpriced_calls": 1, "input_tokens": 1_200, "output_tokens": 34}
+SUMS = {"calls": 3, "unpriced_calls": 1, "input_tokens": 1_200, "output_tokens": 34, "cache_read_tokens": 800}
 
 
 def report(*items: dict[str, Any]) -> dict[str, Any]:
@@ -26,9 +26,9 @@ def test_costs_are_a_table_with_their_sum(planq: Planq, server: Recorder) -> Non
     method, path, _, _ = server.asked[-1]
     assert (method, path) == ("GET", "/costs?by=agent&from=2026-11-01")
     lines = [line.split() for line in shown.stdout.splitlines()]
-    assert lines[0] == ["agent", "USD", "calls", "tokens", "in", "tokens", "out"]
-    assert lines[2] == ["(no", "agent)", "–", "3", "1200", "34"]
-    assert lines[3] == ["in", "all", "1.25", "3", "1200", "34"]
+    assert lines[0] == ["agent", "USD", "calls", "tokens", "in", "from", "cache", "tokens", "out"]
+    assert lines[2] == ["(no", "agent)", "–", "3", "1200", "800", "34"]
+    assert lines[3] == ["in", "all", "1.25", "3", "1200", "800", "34"]
     assert "\x1b" not in shown.stdout
     assert "1 of the calls went to models whose price is not known" in shown.stderr
 

@@ -283,6 +283,8 @@ CREATE TABLE daily_costs (
     unpriced_calls BIGINT DEFAULT 0 NOT NULL,
     input_tokens BIGINT DEFAULT 0 NOT NULL,
     output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
     cost_usd NUMERIC DEFAULT 0 NOT NULL,
     CONSTRAINT pk_daily_costs PRIMARY KEY (tenant_id, day, agent, model)
 );
@@ -713,6 +715,8 @@ CREATE TABLE jobs (
     model_calls INTEGER DEFAULT 0 NOT NULL,
     input_tokens BIGINT DEFAULT 0 NOT NULL,
     output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_read_tokens BIGINT DEFAULT 0 NOT NULL,
+    cache_write_tokens BIGINT DEFAULT 0 NOT NULL,
     cost_usd NUMERIC,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
@@ -1098,6 +1102,8 @@ CREATE TABLE model_calls (
     latency_ms INTEGER DEFAULT 0 NOT NULL,
     input_tokens INTEGER DEFAULT 0 NOT NULL,
     output_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_read_tokens INTEGER DEFAULT 0 NOT NULL,
+    cache_write_tokens INTEGER DEFAULT 0 NOT NULL,
     cost_usd NUMERIC,
     error JSON,
     exchange JSON,

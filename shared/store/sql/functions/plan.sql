@@ -13,7 +13,7 @@
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
 -- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
--- spent_input, spent_output, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
+-- spent_input, spent_output, spent_read, spent_write, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
 -- takes over as far as it can run them, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
@@ -48,7 +48,8 @@ DECLARE
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
         n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
-        seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
+        seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
+        spent_read bigint, spent_write bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
         answer text, output text, stop_reason text, errors text, ignored text, ready int
     ) LOOP
@@ -88,6 +89,8 @@ BEGIN
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
+            cache_read_tokens = cache_read_tokens + coalesce(i.spent_read, 0),
+            cache_write_tokens = cache_write_tokens + coalesce(i.spent_write, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
         WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
         RETURNING tenant_id, round - CASE status WHEN v_planning THEN 1 ELSE 0 END AS round, status, stage_attempt,

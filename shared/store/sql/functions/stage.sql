@@ -28,7 +28,8 @@ DECLARE
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
         n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
-        spent_input bigint, spent_output bigint, spent_usd numeric, output text, chained text, messages json,
+        spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
+        chained text, messages json,
         stop_reason text
     ) LOOP
         UPDATE jobs SET
@@ -43,6 +44,8 @@ BEGIN
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
+            cache_read_tokens = cache_read_tokens + coalesce(i.spent_read, 0),
+            cache_write_tokens = cache_write_tokens + coalesce(i.spent_write, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
         WHERE id = i.job AND status = ANY (v_stages) AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
         RETURNING tenant_id, round, error INTO j;
@@ -175,10 +178,12 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT count(*)::int AS n, sum(c.input_tokens) AS input, sum(c.output_tokens) AS output, sum(c.cost_usd) AS usd
+    SELECT count(*)::int AS n, sum(c.input_tokens) AS input, sum(c.output_tokens) AS output,
+        sum(c.cache_read_tokens) AS cache_read, sum(c.cache_write_tokens) AS cache_write, sum(c.cost_usd) AS usd
     INTO t FROM planq_insert_calls(j.tenant_id, p_job, j.round, p_calls) c;
     UPDATE jobs SET model_calls = model_calls + t.n, input_tokens = input_tokens + t.input,
-        output_tokens = output_tokens + t.output,
+        output_tokens = output_tokens + t.output, cache_read_tokens = cache_read_tokens + t.cache_read,
+        cache_write_tokens = cache_write_tokens + t.cache_write,
         cost_usd = CASE WHEN t.usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + t.usd END
     WHERE id = p_job AND t.n > 0;
 END $$;
@@ -190,12 +195,14 @@ CREATE FUNCTION planq_insert_calls(p_tenant text, p_job uuid, p_round int, p_cal
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
-                                          output_tokens, cost_usd, error, exchange, call_id)
+                                          output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, error,
+                                          exchange, call_id)
     SELECT p_tenant, p_job, p_round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens,
-           c.cost_usd, c.error::json, c.exchange::json, c.id
+           coalesce(c.cache_read_tokens, 0), coalesce(c.cache_write_tokens, 0), c.cost_usd, c.error::json,
+           c.exchange::json, c.id
     FROM json_to_recordset(p_calls) AS c (
         id uuid, purpose text, model text, attempts int, latency_ms int, input_tokens int, output_tokens int,
-        cost_usd numeric, error text, exchange text
+        cache_read_tokens int, cache_write_tokens int, cost_usd numeric, error text, exchange text
     ) WHERE NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = p_job AND m.call_id = c.id)
     RETURNING *;
 END $$;

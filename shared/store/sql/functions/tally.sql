@@ -192,7 +192,7 @@ BEGIN
         SELECT CASE WHEN c.model = ANY (v_known) THEN c.model ELSE 'other' END AS model, c.purpose, c.input_tokens,
             c.tenant_id, (c.created_at AT TIME ZONE 'UTC')::date AS day,
             coalesce((SELECT j.agent_name FROM jobs j WHERE j.id = c.job_id), '') AS agent,
-            c.output_tokens, c.cost_usd, c.latency_ms / 1000.0 AS seconds,
+            c.output_tokens, c.cache_read_tokens, c.cache_write_tokens, c.cost_usd, c.latency_ms / 1000.0 AS seconds,
             CASE WHEN c.error IS NULL THEN 'succeeded'
                  ELSE coalesce(substring(c.error::text FROM '^\{"code": ?"([a-z_]{1,40})"'), 'failed') END AS outcome
         FROM model_calls c WHERE c.id > p_after AND c.id <= p_until
@@ -205,21 +205,32 @@ BEGIN
         UNION ALL
         SELECT 'llm_tokens', ARRAY[c.model, 'output'], sum(c.output_tokens) FROM calls c GROUP BY 2
         UNION ALL
+        SELECT 'llm_cache_tokens', ARRAY[c.model, 'read'], sum(c.cache_read_tokens) FROM calls c GROUP BY 2
+        HAVING sum(c.cache_read_tokens) > 0
+        UNION ALL
+        SELECT 'llm_cache_tokens', ARRAY[c.model, 'write'], sum(c.cache_write_tokens) FROM calls c GROUP BY 2
+        HAVING sum(c.cache_write_tokens) > 0
+        UNION ALL
         SELECT 'llm_cost', ARRAY[c.model], sum(c.cost_usd) FROM calls c WHERE c.cost_usd IS NOT NULL GROUP BY 2
         UNION ALL
         SELECT 'llm_seconds', ARRAY[c.model, planq_bucket(c.seconds::float8)], count(*) FROM calls c GROUP BY 2
         UNION ALL
         SELECT 'llm_seconds_sum', ARRAY[c.model], sum(c.seconds) FROM calls c GROUP BY 2
     ), costs AS (
-        INSERT INTO daily_costs AS d (tenant_id, day, agent, model, calls, unpriced_calls, input_tokens, output_tokens, cost_usd)
+        INSERT INTO daily_costs AS d (tenant_id, day, agent, model, calls, unpriced_calls, input_tokens, output_tokens,
+                                      cache_read_tokens, cache_write_tokens, cost_usd)
         SELECT c.tenant_id, c.day, c.agent, c.model, count(*),
             count(*) FILTER (WHERE c.cost_usd IS NULL AND c.input_tokens + c.output_tokens > 0),
-            sum(c.input_tokens), sum(c.output_tokens), coalesce(sum(c.cost_usd), 0)
+            sum(c.input_tokens), sum(c.output_tokens), sum(c.cache_read_tokens), sum(c.cache_write_tokens),
+            coalesce(sum(c.cost_usd), 0)
         FROM calls c GROUP BY c.tenant_id, c.day, c.agent, c.model ORDER BY c.tenant_id, c.day, c.agent, c.model
         ON CONFLICT (tenant_id, day, agent, model) DO UPDATE SET
             calls = d.calls + excluded.calls, unpriced_calls = d.unpriced_calls + excluded.unpriced_calls,
             input_tokens = d.input_tokens + excluded.input_tokens,
-            output_tokens = d.output_tokens + excluded.output_tokens, cost_usd = d.cost_usd + excluded.cost_usd
+            output_tokens = d.output_tokens + excluded.output_tokens,
+            cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+            cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
+            cost_usd = d.cost_usd + excluded.cost_usd
     )
     INSERT INTO tallies AS a (name, labels, number)
     SELECT c.name, c.labels, sum(c.number) FROM counted c GROUP BY c.name, c.labels ORDER BY c.name, c.labels
@@ -229,11 +240,12 @@ END $$;
 -- What a tenant's days from `p_from` to `p_to` cost, both of them among these, by `day`, `agent`, `model` or `tenant`; of one agent
 -- or model where these are given. As many rows are read as there are agents and models a day, however many jobs there were.
 CREATE FUNCTION planq_costs(p_tenant text, p_by text, p_from date, p_to date, p_agent text, p_model text)
-RETURNS TABLE (name text, calls bigint, unpriced_calls bigint, input_tokens bigint, output_tokens bigint, cost_usd numeric)
+RETURNS TABLE (name text, calls bigint, unpriced_calls bigint, input_tokens bigint, output_tokens bigint,
+               cache_read_tokens bigint, cache_write_tokens bigint, cost_usd numeric)
 LANGUAGE sql STABLE AS $$
     SELECT CASE p_by WHEN 'day' THEN d.day::text WHEN 'agent' THEN d.agent WHEN 'model' THEN d.model ELSE d.tenant_id END,
         sum(d.calls)::bigint, sum(d.unpriced_calls)::bigint, sum(d.input_tokens)::bigint, sum(d.output_tokens)::bigint,
-        sum(d.cost_usd)
+        sum(d.cache_read_tokens)::bigint, sum(d.cache_write_tokens)::bigint, sum(d.cost_usd)
     FROM daily_costs d
     WHERE d.tenant_id = p_tenant AND d.day BETWEEN p_from AND p_to
       AND (p_agent IS NULL OR d.agent = p_agent) AND (p_model IS NULL OR d.model = p_model)

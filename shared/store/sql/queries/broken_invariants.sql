@@ -157,8 +157,9 @@ SELECT 'model_calls_differ', j.id, NULL FROM jobs j
 WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id AND NOT c.is_retried)
 UNION ALL
 SELECT 'usage_differs', j.id, NULL FROM jobs j
-WHERE (j.input_tokens, j.output_tokens, coalesce(j.cost_usd, 0)) <> (
-    SELECT coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0), coalesce(sum(c.cost_usd), 0)
+WHERE (j.input_tokens, j.output_tokens, j.cache_read_tokens, j.cache_write_tokens, coalesce(j.cost_usd, 0)) <> (
+    SELECT coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0),
+        coalesce(sum(c.cache_read_tokens), 0), coalesce(sum(c.cache_write_tokens), 0), coalesce(sum(c.cost_usd), 0)
         + (SELECT coalesce(sum(s.cost_usd), 0) FROM steps s WHERE s.job_id = j.id)
     FROM model_calls c WHERE c.job_id = j.id)
 UNION ALL

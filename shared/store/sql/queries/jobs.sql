@@ -139,7 +139,8 @@ ORDER BY t.attempt DESC
 -- name: job_model_calls
 -- The first calls of a job to its models, the first one first; what was said is null where it was not kept, or is longer than
 -- `most_bytes`. One row without a call where there are none.
-SELECT c.id, c.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens, c.cost_usd, c.error, c.created_at,
+SELECT c.id, c.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens,
+       c.cache_read_tokens, c.cache_write_tokens, c.cost_usd, c.error, c.created_at,
        octet_length(c.exchange::text) AS exchange_bytes,
        CASE WHEN octet_length(c.exchange::text) <= %(most_bytes)s THEN c.exchange END AS exchange
 FROM jobs j LEFT JOIN LATERAL (

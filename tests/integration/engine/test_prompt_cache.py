@@ -1,0 +1,171 @@
+"""Prompt caches: what a loop of ten rounds reads from the provider's cache, and what is stored and priced of it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.domain.models.names import Provider
+from planq.shared.store.tallies.store import TallyStore
+from planq.worker.llm.gateway import ModelGateway
+from planq.worker.llm.settings import ModelSettings
+from planq.worker.tools.declare import tool
+from tests.integration.llm.calls import plan, settings_for
+from tests.integration.llm.dialects import ANTHROPIC, DIALECTS, KEY, Dialect
+from tests.integration.llm.turns import calling
+from tests.integration.llm.wire import Reply, WireServer
+from tests.support.harness import Harness, make_tool
+from tests.support.prompt_cache import LEAST_TOKENS, PromptCache, Refused
+
+ROUNDS = 10
+TASK = "Look up the order of each customer, and say which are late. " * 80
+USED = """
+    SELECT sum(input_tokens)::int AS input_tokens, sum(cache_read_tokens)::int AS cache_read_tokens,
+           sum(cache_write_tokens)::int AS cache_write_tokens, sum(output_tokens)::int AS output_tokens,
+           sum(cost_usd)::float8 AS cost_usd FROM """
+
+
+class CachingServer(WireServer):
+    """Answers `ROUNDS` times with a call and then with a text, and counts as a provider with a prompt cache does."""
+
+    def __init__(self, cache: PromptCache, refuses: str = "") -> None:
+        super().__init__()
+        self.cache = cache
+        self.refuses = refuses
+
+    def next_reply(self, asked: Any) -> Reply:
+        if self.refuses and self.refuses in str(asked):
+            return Reply({"error": {"message": f"{self.refuses}: Extra inputs are not permitted"}}, 400)
+        try:
+            usage = self.cache.usage(asked)
+        except Refused as error:
+            return Reply({"error": {"message": str(error)}}, 400)
+        done = sum(message["role"] == "assistant" for message in asked["messages"])
+        body = deepcopy(ANTHROPIC.reply("All are late.", None))
+        if done < ROUNDS:
+            body = deepcopy(calling(ANTHROPIC, "Next.", ("look_up", {"number": done})))
+            body["content"][-1]["id"] = f"call_{done}"
+        body["usage"] |= usage
+        return Reply(body)
+
+
+@tool(name="look_up", effect="read")
+async def look_up(number: int) -> dict[str, Any]:
+    """Look up the orders of a customer by its number."""
+    return {"customer": number, "orders": [f"order {number}-{one}: due on 3 May, not sent" for one in range(30)]}
+
+
+def loop(play: Any, server: CachingServer, **settings: Any) -> dict[str, Any]:
+    """Run a job of ten rounds; return what its row, its calls and the day's costs say of tokens and money."""
+    gateway = ModelGateway(
+        ModelSettings(ANTHROPIC.model, {Provider.ANTHROPIC: server.url}, {Provider.ANTHROPIC: KEY}, **settings)
+    )
+
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        # The model ends by itself: at the limit a call without tools would answer, and read nothing from the cache.
+        limits = Limits(max_tool_steps=ROUNDS + 2)
+        job_id = await harness.submit(TASK, strategy=Strategy.REACT, model=ANTHROPIC.model, limits=limits)
+        await harness.drain()
+        await gateway.aclose()
+        await TallyStore(harness.database).add_up()
+        job, _ = await harness.requests.job("default", job_id)
+        assert (job["status"], job["answer"], job["model_calls"]) == ("completed", "All are late.", ROUNDS + 1)
+        names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd")
+        async with harness.database.connection() as connection:
+            rows = {}
+            for table in (f"model_calls WHERE job_id = '{job_id}'", "daily_costs"):
+                found = await (await connection.execute(USED + table)).fetchone()
+                rows[table.partition(" ")[0]] = dict(found or {})
+        of_job = {name: job[name] for name in names[:-1]} | {"cost_usd": float(job["cost_usd"])}
+        return {"job": of_job, **rows}
+
+    used: dict[str, Any] = play(scenario, gateway, [make_tool(look_up)])
+    return used
+
+
+def test_a_loop_of_ten_rounds_reads_its_prompt_from_the_cache(play: Any, database_url: str) -> None:
+    server = CachingServer(PromptCache())
+    try:
+        used = loop(play, server)
+    finally:
+        server.close()
+
+    job = used["job"]
+    assert used["model_calls"] == pytest.approx(job)
+    assert used["daily_costs"] == pytest.approx(job)
+    assert job["cache_read_tokens"] >= 0.8 * job["input_tokens"]
+    # 1 USD for a million tokens of Claude Haiku 4.5, 1.25 where they are stored, 0.10 where they are read; 5 USD out.
+    plain = job["input_tokens"] - job["cache_read_tokens"] - job["cache_write_tokens"]
+    price = plain + 1.25 * job["cache_write_tokens"] + 0.1 * job["cache_read_tokens"] + 5 * job["output_tokens"]
+    assert job["cost_usd"] == pytest.approx(price / 1e6)
+
+
+def test_without_the_setting_nothing_is_marked_and_everything_is_paid(play: Any) -> None:
+    server = CachingServer(PromptCache())
+    try:
+        job = loop(play, server, prompt_cache=False)["job"]
+    finally:
+        server.close()
+
+    assert "cache_control" not in str([request.body for request in server.requests])
+    assert job["cache_read_tokens"] == job["cache_write_tokens"] == 0
+    assert job["cost_usd"] == pytest.approx((job["input_tokens"] + 5 * job["output_tokens"]) / 1e6)
+
+
+def test_a_gateway_that_refuses_marks_is_sent_none(play: Any) -> None:
+    server = CachingServer(PromptCache(), refuses="cache_control")
+    try:
+        loop(play, server)
+    finally:
+        server.close()
+
+    marked = ["cache_control" in str(request.body) for request in server.requests]
+    assert marked == [True, *[False] * (ROUNDS + 1)], "it is refused once, and that is remembered"
+
+
+CACHED = {
+    "openai-chat": {"prompt_tokens_details": {"cached_tokens": 64}},
+    "openai-responses": {"input_tokens_details": {"cached_tokens": 64}},
+    "anthropic": {"cache_read_input_tokens": 64, "cache_creation_input_tokens": 0, "input_tokens": 36},
+    "google": {"cachedContentTokenCount": 64},
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+def test_cached_tokens_of_every_format_are_counted_and_cheaper(dialect: Dialect) -> None:
+    costs: dict[int, float] = {}
+    for cached in ({}, CACHED[dialect.name]):
+        reply = deepcopy(dialect.reply("Fine.", None))
+        reply["usageMetadata" if dialect.name == "google" else "usage"] |= cached
+        server = WireServer()
+        server.script(Reply(reply))
+        try:
+            call = plan(settings_for(dialect, server), dialect).call
+        finally:
+            server.close()
+        assert (call.input_tokens, call.output_tokens) == (100, 20)
+        costs[call.cache_read_tokens] = float(call.cost_usd or 0)
+    assert set(costs) == {0, 64}
+    assert 0 < costs[64] < costs[0]
+
+
+def test_the_cache_of_the_tests_reads_only_what_was_marked_before() -> None:
+    def body(*texts: str, marked: int = -1) -> dict[str, Any]:
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": text} for text in texts]
+        if marked >= 0:
+            blocks[marked]["cache_control"] = {"type": "ephemeral"}
+        return {"model": "m", "messages": [{"role": "user", "content": blocks}]}
+
+    long, cache = "x" * LEAST_TOKENS * 4, PromptCache()
+    assert cache.usage(body(long))["cache_creation_input_tokens"] == 0
+    assert cache.usage(body("short", marked=0))["cache_creation_input_tokens"] == 0
+    written = cache.usage(body(long, "a", marked=1))["cache_creation_input_tokens"]
+    assert written > LEAST_TOKENS
+    assert cache.usage(body(long, "a", "b", marked=2))["cache_read_input_tokens"] == written
+    assert cache.usage(body("y", long, "a", marked=2))["cache_read_input_tokens"] == 0
+    with pytest.raises(Refused):
+        cache.usage(body("", marked=0))
