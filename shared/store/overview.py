@@ -42,9 +42,15 @@ class JobOverview:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def readings(self, tenant_id: str, job_ids: Sequence[UUID]) -> Mapping[UUID, Mapping[str, Any]]:
-        """Return what `wait_of` decides by of each of these jobs that there is, read in one statement."""
-        rows = await self._database.fetch_all("job_waits", tenant_id=tenant_id, job_ids=list(job_ids))
+    async def readings(
+        self, tenant_id: str, job_ids: Sequence[UUID], *, names_workers: bool
+    ) -> Mapping[UUID, Mapping[str, Any]]:
+        """Return what `wait_of` decides by of each of these jobs that there is, read in one statement.
+
+        Unless it `names_workers`, they get names that say nothing about hosts and processes.
+        """
+        given = {"tenant_id": tenant_id, "job_ids": list(job_ids), "names_workers": names_workers}
+        rows = await self._database.fetch_all("job_waits", **given)
         return {row["id"]: _reading(row) for row in rows}
 
     async def model_calls(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:

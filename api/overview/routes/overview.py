@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi.responses import Response
 from pydantic import Field
 
-from planq.api.access.callers import Who
+from planq.api.access.callers import Caller, Who
 from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
@@ -112,16 +112,17 @@ class WorkersDocument(Answer):
 async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
     """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
     found = job_id_of(job_id)
-    whys = await whys_of(services.overview, who.tenant_id, [found])
+    whys = await whys_of(services.overview, who, [found])
     if found not in whys:
         raise NotFound(f"there is no job {found}")
     return JsonResponse(whys[found])
 
 
-async def whys_of(overview: JobOverview, tenant_id: str, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+async def whys_of(overview: JobOverview, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
     whys = {}
-    for id, job in (await overview.readings(tenant_id, job_ids)).items():
+    is_operator = KeyScope.ADMIN in who.scopes
+    for id, job in (await overview.readings(who.tenant_id, job_ids, names_workers=is_operator)).items():
         wait = wait_of(job)
         whys[id] = {
             "job_id": str(id),
@@ -170,6 +171,11 @@ async def get_workers(services: Use, who: Who) -> Response:
     return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
 
 
+def neutral_name(worker_id: str) -> str:
+    """Return the name of a worker for tenants, which says nothing about its host and process."""
+    return f"worker {worker_id[-6:]}"
+
+
 def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> dict[str, Any]:
     """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
     copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
@@ -177,7 +183,7 @@ def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> di
     lists = {name: row[name] or [] for name in ("missing", "left_out")}
     shown = {name: row[name] for name in copied} | lists
     if not is_operator:
-        shown["name"] = f"worker {str(row['id'])[-6:]}"
+        shown["name"] = neutral_name(str(row["id"]))
         shown["in_flight"] = len(running)
         shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
         shown["left_out"] = []

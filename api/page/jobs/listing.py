@@ -117,7 +117,7 @@ async def submitted(request: Request, services: Services, sent: dict[str, Any]) 
 async def _with_whys(services: Services, who: Caller, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return jobs with the sentence that stands below each in the list: why it waits, or its error."""
     whys = await whys_of(
-        services.overview, who.tenant_id, [UUID(job["id"]) for job in jobs if job["status"] not in TERMINAL_JOB]
+        services.overview, who, [UUID(job["id"]) for job in jobs if job["status"] not in TERMINAL_JOB]
     )
     return [{**job, "why": _error_of(job) or whys.get(UUID(job["id"]), {}).get("sentence")} for job in jobs]
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from planq.api.access.callers import Caller
 from planq.api.deps import Services
 from planq.api.events.routes import MAX_EVENTS, get_job_events
+from planq.api.overview.routes.overview import neutral_name
 from planq.api.page.frame.rendering import is_open, page_url
 from planq.api.page.frame.route import values_of
 from planq.api.page.frame.words import step_state
@@ -112,8 +113,9 @@ async def attempts_of(
         str(row["id"]): row for row in await services.overview.workers_named(ids, services.settings.lease_seconds)
     }
     place = page_url("/workers") if is_open(who, "/workers") else None
-    workers = {id: _shown_worker(id, known.get(id), place) for id in ids}
-    flower = services.settings.flower_url if KeyScope.ADMIN in who.scopes else None
+    is_operator = KeyScope.ADMIN in who.scopes
+    workers = {id: _shown_worker(id, known.get(id), place, is_operator=is_operator) for id in ids}
+    flower = services.settings.flower_url if is_operator else None
     refs = {step["index"]: StepRef(UUID(job["id"]), step["round"], step["index"]) for step in job["steps"]}
     return {
         index: [
@@ -129,11 +131,14 @@ def _task(flower: str | None, ref: StepRef, attempt: AttemptSpan) -> str | None:
     return None if flower is None else f"{flower.rstrip('/')}/task/{step_attempt_id(ref, attempt.number)}"
 
 
-def _shown_worker(id: str, row: Row | None, place: str | None) -> dict[str, Any]:
-    """Return a worker as an attempt names it; one that is alive leads to its row on the page of workers."""
+def _shown_worker(id: str, row: Row | None, place: str | None, *, is_operator: bool) -> dict[str, Any]:
+    """Return a worker as an attempt names it; one that is alive leads to its row on the page of workers.
+
+    Only operators see the name that its host gave it.
+    """
     is_alive = row is not None and row["is_alive"]
     return {
-        "name": id if row is None else row["name"],
+        "name": id if row is None else row["name"] if is_operator else neutral_name(id),
         "is_alive": is_alive,
         "href": f"{place}#worker-{id}" if is_alive and place else None,
     }

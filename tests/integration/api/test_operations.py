@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import urljoin
+from uuid import UUID
 
 import httpx
 import psycopg
@@ -20,9 +21,10 @@ from planq.api.access.limits import RateLimits
 from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import JobStatus, Lane
 from planq.shared.domain.tenants.keys import KeyScope
 from planq.shared.store.database import Database
+from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.shared.store.tenants.rates import PostgresWindows
@@ -167,7 +169,13 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
             worker, timedelta(0), missing=["the MCP server at inner.example"]
         )
     )
-    shown = {(path, who): asked(path, who) for path in ("/statusz", "/readyz", "/workers") for who in keys}
+    headers = {"Authorization": f"Bearer {tenants}"}
+    job_id = api.http.post("/jobs", json={"input": "2 + 2"}, headers=headers).json()["id"]
+    assert api.jobs.run(
+        lambda database: PostgresJobStore(database, worker).claim_stage(UUID(job_id), [JobStatus.QUEUED])
+    )
+    why = f"/jobs/{job_id}/why"
+    shown = {(path, who): asked(path, who) for path in ("/statusz", "/readyz", "/workers", why) for who in keys}
 
     assert {who: shown["/statusz", who].json().get("checks") is None for who in keys} == {
         "stranger": True,
@@ -178,9 +186,10 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
     (seen,) = shown["/workers", "tenant"].json()["workers"]
     assert seen["name"] == f"worker {str(worker)[-6:]}"
     assert seen["missing"] == ["something that its operator has to provide"]
+    assert shown[why, "tenant"].json()["sentence"] == f"It is being planned on {seen['name']}."
     for (path, who), answer in shown.items():
         is_told = who == "operator" and path != "/readyz"
-        assert ("inner.example" in answer.text) == is_told, (path, who)
+        assert ("inner.example" in answer.text) == (is_told and path != why), (path, who)
         assert (f"test-{worker}" in answer.text) == is_told, (path, who)
 
 

@@ -195,7 +195,10 @@ GROUP BY c.parent_job_id
 -- One reading of all that says why jobs wait (shared/domain/overview/waiting.py): where each stands, the oldest question of it or of
 -- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
 SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
-    j.stage_worker IS NOT NULL AS is_claimed, (SELECT w.name FROM workers w WHERE w.id = j.stage_worker) AS stage_worker_name,
+    j.stage_worker IS NOT NULL AS is_claimed, (
+        SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
+        FROM workers w WHERE w.id = j.stage_worker
+    ) AS stage_worker_name,
     CASE WHEN j.stage_retry IS NOT NULL
         THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->>'error' END AS stage_error,
     CASE WHEN j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL THEN (
@@ -220,7 +223,9 @@ CROSS JOIN LATERAL (
     SELECT coalesce(json_agg(to_json(f)), '[]')::text AS steps FROM (
         SELECT s.index, s.tool_name, s.status, s.lane, s.run_at, s.wake_at, s.started_at, s.tool_away_since, s.error,
                CASE WHEN s.status = 'waiting' THEN s.open_children END AS open_children,
-               CASE WHEN s.status = 'running' THEN (SELECT w.name FROM workers w WHERE w.id = s.worker_id) END AS worker,
+               CASE WHEN s.status = 'running' THEN (
+                   SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
+                   FROM workers w WHERE w.id = s.worker_id) END AS worker,
                CASE WHEN s.open_children > 0 THEN (
                    SELECT json_build_object('id', c.id, 'status', c.status) FROM jobs c
                    WHERE c.id = ANY (s.children) AND c.tenant_id = %(tenant_id)s AND planq_is_unfinished(c.status)
