@@ -218,7 +218,8 @@ def _compose(settings: Settings, database: Database) -> Services:
     publisher = failpoints.around("publisher", CeleryPublisher(celery, from_loop=True))
     timers, ended, cancelled = NearTimers(), Notifier(database, ENDED), Notifier(database, CANCELLED)
     places = Places(PlaceStore(database, new_id(), LEASE_SECONDS))
-    ongoing = OngoingRequests(known_keys.look)
+    ended_sessions, sessions = EndedSessions(database), Sessions(_secrets(settings), settings.page_session_seconds)
+    ongoing = OngoingRequests(known_keys.look, ended_sessions.among, sessions.last_end)
     agents = failpoints.around("agents", DocumentStore(database, "agent"))
     skills = failpoints.around("skills", DocumentStore(database, "skill"))
     elicitations = failpoints.around("elicitations", ElicitationStore(database))
@@ -226,7 +227,6 @@ def _compose(settings: Settings, database: Database) -> Services:
     batches = failpoints.around("batches", BatchStore(database, new_id()))
     batch_arrived = asyncio.Event()
     channels = ChannelStore(database)
-    ended_sessions = EndedSessions(database)
     waits = JobWaits(settings, tenants, requests, waiters, ongoing, places)
     endings = EndAnnouncer(cancelled, ended, waiters)
     assignments = Assignments(agents, skills, worker_registry)
@@ -256,7 +256,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         known_keys=known_keys,
         access=Access(settings.keys, known_keys, ended_sessions, is_required=settings.needs_keys),
         ended_sessions=ended_sessions,
-        sessions=Sessions(_secrets(settings), settings.page_session_seconds),
+        sessions=sessions,
         ongoing=ongoing,
         requests=requests,
         overview=JobOverview(database),

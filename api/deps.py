@@ -213,13 +213,13 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request that this route matches."""
         handle = super().get_route_handler()
-        known = _query_names(self.dependant)
+        known = query_names(self.dependant)
         annotation: Any = None if self.body_field is None else self.body_field.field_info.annotation
         model = None if annotation is None else TypeAdapter[Any](annotation)
 
         async def strict(request: Request) -> Response:
             if request.scope["query_string"]:
-                _check_query(request, known)
+                check_query(request, known)
             read = StrictRequest(request.scope, request.receive)
             if model is not None and not read.is_short:
                 with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
@@ -257,7 +257,7 @@ class DirectRoute(StrictRoute):
         needs, scope = self.dependant, request.scope
         found: dict[str, Any] = {}
         if scope["query_string"]:
-            _check_query(request, [field.alias for field in needs.query_params])
+            check_query(request, [field.alias for field in needs.query_params])
         given = request.query_params if scope["query_string"] else {}
         fields = request.headers
         if needs.body_params and fields.get("content-type") != "application/json":
@@ -306,13 +306,13 @@ def _again(request: Request, receive: Receive) -> Receive:
     return replay
 
 
-def _query_names(dependant: Dependant) -> list[str]:
+def query_names(dependant: Dependant) -> list[str]:
     """Return the parameters that a route takes from the query, those of what it depends on too."""
-    below = [name for one in dependant.dependencies for name in _query_names(one)]
+    below = [name for one in dependant.dependencies for name in query_names(one)]
     return [*(field.alias for field in dependant.query_params), *below]
 
 
-def _check_query(request: Request, known: Sequence[str]) -> None:
+def check_query(request: Request, known: Sequence[str]) -> None:
     """Raise `InvalidRequest` with every parameter of the query that nothing reads, or that stands there twice."""
     given = Counter(name for name, _ in request.query_params.multi_items())
     hint = f"known parameters are {', '.join(known)}" if known else "this takes none"

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from planq.api.access.callers import caller_of
 from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
-from planq.api.access.scopes import digest_behind
 from planq.api.http.exchange import HttpRefusal
 from planq.api.streams.waiting import WAITED, Waiters
 from planq.shared.settings import Settings
@@ -79,7 +78,7 @@ class JobWaits:
             begun = monotonic()
             with (
                 self.waiters.watch(job_id) as waiter,
-                self.ongoing.under(digest_behind(request.scope), waiter.wake) as ongoing,
+                self.ongoing.under(request.scope, waiter.wake) as ongoing,
             ):
                 # Registered first, looked at afterwards: an ending between the two is not missed.
                 if not self.waiters.has_surely_not_ended(job_id, tenant_id):

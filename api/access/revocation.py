@@ -1,34 +1,39 @@
-"""Requests that go on for long, waits and streams, end within a second of their key's end.
+"""Requests that go on for long, waits and streams, end within a second of the end of their key or session.
 
-A key is looked at when a request comes. What goes on after that is looked at here: all keys under which something
-goes on, in one statement every `_LOOK_SECONDS`, as long as there are any.
+Both are checked when a request comes. What goes on after that is checked here: all keys under which something goes on
+in one statement every `_LOOK_SECONDS`, and all sessions of pages in another.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from time import time
+from typing import Any, TypeVar
 
-from planq.api.access.scopes import caller_by
+from planq.api.access.scopes import caller_by, digest_behind
+from planq.api.access.sessions import SESSION, PageSession
 from planq.shared.store.tenants.api_keys import KnownKey
 from planq.shared.timers import every
 
 _LOOK_SECONDS = 0.4
 
+_K = TypeVar("_K")
+
 
 class Ongoing:
-    """Something that goes on under a key; `is_stopped` once the key has ended or its tenant is disabled."""
+    """Something that goes on under a key or a session; `is_stopped` once that has ended or the tenant is disabled."""
 
     __slots__ = ("_key", "_stop", "is_stopped")
 
     def __init__(self, stop: Callable[[], None]) -> None:
-        """`stop` is called once, when the key has ended."""
+        """`stop` is called once, when the key or the session has ended."""
         self._stop = stop
         self._key: KnownKey | None = None
         self.is_stopped = False
 
     def stop(self, key: KnownKey | None) -> None:
-        """End it, because of how its key stands now; once."""
+        """End it, because of how its key is now, None for a session that has ended; once."""
         if not self.is_stopped:
             self._key, self.is_stopped = key, True
             self._stop()
@@ -40,40 +45,68 @@ class Ongoing:
 
 
 class OngoingRequests:
-    """What goes on under each key in this process; lives on one event loop."""
+    """What goes on under each key and session in this process; lives on one event loop."""
 
-    def __init__(self, look: Callable[[Sequence[bytes]], Awaitable[Sequence[KnownKey | None]]]) -> None:
-        """`look` says of digests of keys how they stand now; raises `DatabaseUnavailable`."""
+    def __init__(
+        self,
+        look: Callable[[Sequence[bytes]], Awaitable[Sequence[KnownKey | None]]],
+        ended: Callable[[Collection[bytes]], Awaitable[Collection[bytes]]],
+        last_end: Callable[[PageSession], int],
+    ) -> None:
+        """`look` returns the present state of keys by digest, `ended` which sessions were logged out, by nonce.
+
+        Both raise `DatabaseUnavailable`. `last_end` returns when a session ends although it is renewed.
+        """
         self._look = look
-        self._under: dict[bytes, set[Ongoing]] = {}
+        self._ended = ended
+        self._last_end = last_end
+        self._under_keys: dict[bytes, set[Ongoing]] = {}
+        self._under_sessions: dict[PageSession, set[Ongoing]] = {}
 
     @contextlib.contextmanager
-    def under(self, digest: bytes | None, stop: Callable[[], None]) -> Iterator[Ongoing]:
-        """Call `stop` if a key ends meanwhile; None stands for what no key of the database has let in."""
+    def under(self, scope: Mapping[str, Any], stop: Callable[[], None]) -> Iterator[Ongoing]:
+        """Call `stop` if the key or the session that has let a request in ends meanwhile."""
+        session: PageSession | None = scope.get(SESSION)
         ongoing = Ongoing(stop)
-        if digest is None:
+        with (
+            _listed(self._under_keys, digest_behind(scope), ongoing),
+            _listed(self._under_sessions, session if session and session.digest else None, ongoing),
+        ):
             yield ongoing
-            return
-        self._under.setdefault(digest, set()).add(ongoing)
-        try:
-            yield ongoing
-        finally:
-            mine = self._under[digest]
-            mine.discard(ongoing)
-            if not mine:
-                del self._under[digest]
 
     async def look(self) -> None:
-        """Look at the keys under which something goes on, again and again; cancel to stop.
+        """Look at the keys and sessions under which something goes on, again and again; cancel to stop.
 
         While the database is away everything goes on: each key was good a moment ago.
         """
         await every(_LOOK_SECONDS, self._stop_ended, name="keys", waits_first=True)
 
     async def _stop_ended(self) -> None:
-        digests = list(self._under)
+        digests, now = list(self._under_keys), time()
         found = await self._look(digests) if digests else ()
         for digest, key in zip(digests, found, strict=True):
             if key is None or key.ended is not None or key.is_disabled:
-                for ongoing in tuple(self._under.get(digest, ())):
+                for ongoing in tuple(self._under_keys.get(digest, ())):
                     ongoing.stop(key)
+        nonces = {session.nonce for session in self._under_sessions}
+        ended = await self._ended(nonces) if nonces else ()
+        for session, under in tuple(self._under_sessions.items()):
+            if session.nonce in ended or self._last_end(session) <= now:
+                for ongoing in tuple(under):
+                    ongoing.stop(None)
+
+
+@contextlib.contextmanager
+def _listed(under: dict[_K, set[Ongoing]], what: _K | None, ongoing: Ongoing) -> Iterator[None]:
+    """List something under what has let it in; None stands for nothing that ends."""
+    if what is None:
+        yield
+        return
+    under.setdefault(what, set()).add(ongoing)
+    try:
+        yield
+    finally:
+        mine = under[what]
+        mine.discard(ongoing)
+        if not mine:
+            del under[what]

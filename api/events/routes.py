@@ -26,7 +26,6 @@ from planq.api.access.callers import Caller, Who
 from planq.api.access.guard import IS_HEAD
 from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
-from planq.api.access.scopes import digest_behind
 from planq.api.conversations.routes.conversations import ConversationPath
 from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
@@ -350,7 +349,7 @@ class EventStream(Response):
         gone.add_done_callback(lambda _: self._stream.cut())
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            with self._opener.ongoing.under(digest_behind(scope), self._stream.cut):
+            with self._opener.ongoing.under(scope, self._stream.cut):
                 async for chunk in self._chunks():
                     if self._stream.is_cut:
                         break

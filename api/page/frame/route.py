@@ -26,6 +26,7 @@ from starlette.types import Scope
 
 from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
+from planq.api.deps import check_query, query_names
 from planq.api.http.exchange import HttpRefusal, check_fields, error_response, json_bytes
 from planq.api.page.frame.rendering import page, session_of, sessions_of
 from planq.shared.computing import INLINE_CHARS, off_loop
@@ -38,6 +39,7 @@ _MAX_PART_BYTES = 64 * 1024
 """Maximum size of a field beside a file: the address of `POST /batches`, which takes the same, holds no more."""
 
 Body = TypeVar("Body", bound=BaseModel)
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def page_router() -> APIRouter:
@@ -45,12 +47,28 @@ def page_router() -> APIRouter:
     return APIRouter(route_class=_PageRoute, include_in_schema=False)
 
 
+_READS = "planq_reads"
+
+
+def reads(*names: str) -> Callable[[Handler], Handler]:
+    """Declare parameters of the query that a handler of a page reads itself; all others are refused."""
+
+    def declared(handler: Handler) -> Handler:
+        setattr(handler, _READS, names)
+        return handler
+
+    return declared
+
+
 class _PageRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = [*query_names(self.dependant), *getattr(self.endpoint, _READS, ())]
 
         async def shown(request: Request) -> Response:
             try:
+                if request.scope["query_string"]:
+                    check_query(request, known)
                 if request.method == "POST":
                     form = request.scope[_FORM] = await _form_in(request)
                     _check_token(request, form)

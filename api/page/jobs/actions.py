@@ -13,8 +13,8 @@ from planq.api.actions.routes import JobActionRequest, cancel_action, get_action
 from planq.api.deps import Services, Use
 from planq.api.page.frame.fields import json_in
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
-from planq.api.page.jobs.filters import fields_given, filter_given
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
+from planq.api.page.jobs.filters import FILTER_FIELDS, fields_given, filter_given
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
 from planq.shared.domain.overview.selection import JobAct
@@ -26,6 +26,7 @@ _SCALE = 1_000
 
 
 @action_page_routes.get("/ui/job-actions")
+@reads(*FILTER_FIELDS, "act", "repeat_unsafe")
 async def show_actions(request: Request, services: Use, who: Who) -> Response:
     """Show the form of a filter, how many jobs it selects, and the newest actions."""
     given = fields_given(request.query_params, "act", "repeat_unsafe")

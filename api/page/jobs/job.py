@@ -19,7 +19,7 @@ from planq.api.jobs.routes.outputs import get_artifacts, get_output
 from planq.api.overview.routes.overview import get_model_calls, get_why
 from planq.api.page.frame.fields import fields_in
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, values_of
+from planq.api.page.frame.route import page_router, reads, values_of
 from planq.api.page.frame.trees import SHOWN_NODES
 from planq.api.page.jobs.artifacts import shown_artifacts
 from planq.api.page.jobs.below import children_by_step
@@ -46,6 +46,7 @@ _EVENTS = 100
 
 
 @job_page_routes.get("/ui/jobs/{job_id}")
+@reads("finished")
 async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Response:
     """Show a job."""
     job = values_of(await get_job(request, job_id, services))
@@ -85,6 +86,7 @@ async def job_page(request: Request, job_id: str, services: Use, who: Who) -> Re
 
 
 @job_page_routes.get("/ui/jobs/{job_id}/events")
+@reads("after")
 async def stream_job(request: Request, job_id: str, services: Use, who: Who) -> Response:
     """Stream the events of a job, and of the jobs below it."""
     last = request.headers.get("last-event-id")

@@ -16,7 +16,7 @@ from planq.api.jobs.routes.jobs import get_jobs, post_job
 from planq.api.overview.routes.overview import get_job_counts, whys_of
 from planq.api.overview.routes.search import get_search
 from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
+from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
 from planq.api.page.frame.words import status_state
 from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.api.sample import SAMPLE_INPUT
@@ -33,6 +33,7 @@ _PAGE = 20
 
 
 @list_routes.get("/ui/jobs")
+@reads(*FILTER_FIELDS, "children", "tenant")
 async def show_jobs(
     request: Request,
     services: Use,

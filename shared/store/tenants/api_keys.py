@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -111,6 +111,11 @@ class EndedSessions:
     async def has(self, nonce: bytes) -> bool:
         """Return whether a session was ended; raises `DatabaseUnavailable`."""
         return await self._database.fetch_one("look_up_ended_session", nonce=nonce) is not None
+
+    async def among(self, nonces: Collection[bytes]) -> set[bytes]:
+        """Return which of these sessions were ended; raises `DatabaseUnavailable`."""
+        rows = await self._database.fetch_all("ended_sessions_among", nonces=list(nonces))
+        return {bytes(row["nonce"]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import time
 from typing import Any
@@ -391,6 +391,48 @@ def test_a_copied_cookie_is_worth_nothing_after_the_logout(locked_api: Api) -> N
         browser.post("/ui/login", data={"token": token, "key": KEY}, headers={"Origin": locked_api.url})
         assert browser.get("/ui/jobs").url.path == "/ui/jobs"
         assert thief.get("/ui/jobs").url.path == "/ui/login", "a new login ends what was before it"
+
+
+def streamed(browser: httpx.Client, path: str, meanwhile: Callable[[], object]) -> str:
+    """Return what an open stream of events sends until it is ended by what happens meanwhile."""
+    headers = {"Accept": "text/event-stream"}
+    with browser.stream("GET", path, headers=headers, timeout=30) as stream:
+        assert stream.status_code == 200
+        pieces = stream.iter_text()
+        first = next(pieces)
+        meanwhile()
+        return first + "".join(pieces)
+
+
+def test_a_stream_ends_with_the_session_that_opened_it(locked_api: Api, make_api: MakeApi) -> None:
+    with log_in(locked_api, KEY) as browser, visit(locked_api) as tab:
+        tab.cookies.update(browser.cookies)
+        assert streamed(tab, "/ui/events", lambda: post(browser, "/ui/logout", {})).startswith("retry:")
+    short = make_api(api_keys=KEY, page_session_seconds=60)
+    sessions = short.app.state.services.sessions
+    with log_in(short, KEY) as browser:
+        (cookie,) = browser.cookies.jar
+        near = sessions.read(cookie.value, time())._replace(begun_at=int(time()) - 58)
+        browser.cookies.clear()
+        browser.cookies.set(cookie.name, sessions.text(near))
+        assert streamed(browser, "/ui/events", lambda: None).startswith("retry:")
+        assert sessions.last_end(near) <= time()
+
+
+def test_unknown_parameters_of_pages_are_refused(api: Api) -> None:
+    job = api.submit()
+    with visit(api) as browser:
+        for path in ("/", "/ui/jobs", "/ui/costs", f"/ui/jobs/{job['id']}", "/ui/job-actions", "/ui/events"):
+            answer = browser.get(f"{path}?sttaus=failed")
+            assert answer.status_code == 422, path
+            assert "sttaus: unknown parameter" in answer.text, path
+        for path in (
+            "/ui/jobs?status=failed&children=yes",
+            f"/ui/jobs/{job['id']}?finished=fold",
+            "/ui/job-actions?act=",
+        ):
+            assert browser.get(path).status_code == 200, path
+        assert browser.get("/ui/jobs?status=failed&status=failed").status_code == 422
 
 
 def test_a_session_ends_hours_after_its_login_although_it_is_renewed(locked_api: Api) -> None:

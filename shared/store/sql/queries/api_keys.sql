@@ -39,3 +39,7 @@ INSERT INTO ended_sessions (nonce, until) VALUES (%(nonce)s, to_timestamp(%(unti
 -- name: look_up_ended_session
 -- Whether a session of the pages was ended.
 SELECT 1 FROM ended_sessions WHERE nonce = %(nonce)s
+
+-- name: ended_sessions_among
+-- Which of these sessions of the pages were ended.
+SELECT nonce FROM ended_sessions WHERE nonce = ANY(%(nonces)s)
