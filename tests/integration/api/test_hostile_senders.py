@@ -21,6 +21,7 @@ from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import SECRET_KEY, Api
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents
+from tests.support.tiers import some
 from tests.support.wrong_values import WRONG, spoilt, text_of
 
 SECRET = "s3cret-token_of-the-webhook"
@@ -129,7 +130,7 @@ def faults(answers: Iterator[tuple[str, httpx.Response]]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", some(WRONG, "NUL", "list of lists", "5000 levels"))
 def test_updates_of_telegram_with_a_wrong_value_are_no_fault(api: Api, kind: str) -> None:
     headers = {"X-Telegram-Bot-Api-Secret-Token": SECRET, "content-type": "application/json"}
 
@@ -142,7 +143,7 @@ def test_updates_of_telegram_with_a_wrong_value_are_no_fault(api: Api, kind: str
     assert faults(posted()) == []
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", some(WRONG, "NUL", "list of lists", "5000 levels"))
 def test_posts_to_a_channel_with_a_wrong_value_are_no_fault(api: Api, kind: str) -> None:
     secret = Webhook(api.http.get("/webhook-secret/inbound").json()["secret"])
 
@@ -161,7 +162,7 @@ def test_posts_to_a_channel_with_a_wrong_value_are_no_fault(api: Api, kind: str)
     assert faults(posted()) == []
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", some(WRONG, "NUL", "list of lists", "5000 levels"))
 def test_messages_of_mcp_with_a_wrong_value_are_no_fault(api: Api, kind: str) -> None:
     def posted() -> Iterator[tuple[str, httpx.Response]]:
         for place, changed in spoilt(CALL, WRONG[kind]):
@@ -172,7 +173,10 @@ def test_messages_of_mcp_with_a_wrong_value_are_no_fault(api: Api, kind: str) ->
     assert faults(posted()) == []
 
 
-@pytest.mark.parametrize("user", ["a%00b", "%00", "%ed%a0%80", "%ff", "x" * 5_000, "%0a", "%F0%9F%98%80"])
+USERS = ("a%00b", "%00", "%ed%a0%80", "%ff", "x" * 5_000, "%0a", "%F0%9F%98%80")
+
+
+@pytest.mark.parametrize("user", some(USERS, "a%00b", "%ed%a0%80"))
 def test_any_user_in_the_header_of_mcp_is_no_fault(api: Api, user: str) -> None:
     answer = api.http.post("/mcp", content=text_of(CALL), headers={**MCP, "X-User-External-Id": user})
     assert not answer.is_server_error, answer.text
@@ -192,7 +196,10 @@ def _operations(api: Api) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-@pytest.mark.parametrize("text", ["%00", "a%00b", "%ed%a0%80", "%ff", "%F0%9F%98%80", "9" * 400, "%2e%2e%2f"])
+TEXTS = ("%00", "a%00b", "%ed%a0%80", "%ff", "%F0%9F%98%80", "9" * 400, "%2e%2e%2f")
+
+
+@pytest.mark.parametrize("text", some(TEXTS, "a%00b"))
 def test_any_text_in_an_address_is_no_fault(api: Api, text: str) -> None:
     def asked() -> Iterator[tuple[str, httpx.Response]]:
         for method, path, names in _operations(api):
@@ -211,7 +218,10 @@ def test_any_text_in_an_address_is_no_fault(api: Api, text: str) -> None:
     assert faults(asked()) == []
 
 
-@pytest.mark.parametrize("text", ["a\x7fb", "\xff", "\xed\xa0\x80", "9" * 400, "%00", ","])
+FIELDS = ("a\x7fb", "\xff", "\xed\xa0\x80", "9" * 400, "%00", ",")
+
+
+@pytest.mark.parametrize("text", some(FIELDS, "\xff", ","))
 def test_any_text_in_a_header_is_no_fault(api: Api, text: str) -> None:
     def asked() -> Iterator[tuple[str, httpx.Response]]:
         for name in HEADERS:
