@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
-from planq.api.cli.console import as_line, err, out, print_json, print_list, write_pieces
+from planq.api.cli.console import as_line, err, out, print_json, print_list, shown_cost, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
 from planq.shared.domain.batches.states import BatchStatus, LineStatus
 from planq.shared.domain.values.encoding import encode
@@ -207,7 +207,8 @@ def summary(batch: Json) -> str:
     parts = ", ".join(f"{counts[name]} {name}" for name in ("partial", "incomplete") if counts[name])
     partial = {"completed": f" ({parts})"} if parts else {}
     counted = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
-    cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
+    spent = shown_cost({"cost_usd": batch["cost_usd"], "input_tokens": batch["tokens"]})
+    cost = [spent] if spent else []
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *counted, *cost])}"
 
 
@@ -215,12 +216,16 @@ def _row(batch: Json) -> list[str]:
     return [batch["id"], shown_batch_status(batch), _ended(batch), as_line(batch["name"], 60)]
 
 
+_ESTIMATED = ("least_cost_usd", "most_cost_usd")
+
+
 def estimate_line(batch: Json) -> str | None:
     """Return in one line what a batch is taken to use; None before that is known."""
     estimate = batch["estimate"]
     if estimate is None:
         return None
-    cost = f"{estimate['least_cost_usd']:.4f} to {estimate['most_cost_usd']:.4f} USD"
+    least, most = ("–" if one is None else f"{one:.4f}" for one in map(estimate.get, _ESTIMATED))
+    cost = f"{least} USD" if least == most else f"{least} to {most} USD"
     unpriced = f"; without a known price: {estimate['unpriced_lines']}" if estimate["unpriced_lines"] else ""
     return (
         f"estimate: {estimate['model_calls']} model calls, {estimate['input_tokens']} tokens asked, {cost}{unpriced}"

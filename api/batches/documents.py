@@ -57,8 +57,8 @@ class BatchEstimate(Answer):
     model_calls: int
     input_tokens: int
     max_output_tokens: int = Field(description="With the longest replies.")
-    least_cost_usd: float = Field(description="Of the questions alone.")
-    most_cost_usd: float = Field(description="With the longest replies.")
+    least_cost_usd: float | None = Field(description="Of the questions alone; null where no price is known.")
+    most_cost_usd: float | None = Field(description="With the longest replies; null where no price is known.")
     unpriced_lines: int = Field(description="Their models' prices are not known; they are not in the costs.")
     lines_with_rounds: int = Field(description="They may make more model calls than are told here.")
 
@@ -79,7 +79,9 @@ class BatchDocument(Answer):
     counts: LineCounts
     progress: float = Field(description="The share of its valid lines that have ended, of 1.")
     eta_seconds: float | None = Field(description="Until its end, if it goes on as it did; null while not known.")
-    cost_usd: float = Field(description="Of all lines that have ended, as far as prices are known.")
+    cost_usd: float | None = Field(
+        description="Of all lines that have ended, where prices are known; null where no price of what they used is."
+    )
     tokens: int = Field(description="Of all lines that have ended.")
     budget: BatchBudget
     estimate: BatchEstimate | None = Field(description="Of the lines validated so far; null before the first.")
@@ -116,7 +118,8 @@ def batch_document(row: Row) -> dict[str, Any]:
     return {
         "id": str(row["id"]),
         **{name: row[name] for name in ("status", "name", "metadata", "defaults", "priority", "canary")},
-        **{name: row[name] for name in ("callback_url", "pause_reason", "error", "estimate")},
+        **{name: row[name] for name in ("callback_url", "pause_reason", "error")},
+        "estimate": None if row["estimate"] is None else _estimate(row["estimate"]),
         "strict": row["is_strict"],
         "request_counts": {
             "total": row["valid"] + unvalidated,
@@ -131,7 +134,7 @@ def batch_document(row: Row) -> dict[str, Any]:
         },
         "progress": round(ended / (ended + left), 4) if ended else 0.0,
         "eta_seconds": _seconds_left(row, ended, left),
-        "cost_usd": float(row["spent_usd"]),
+        "cost_usd": None if row["spent_tokens"] and not row["spent_usd"] else float(row["spent_usd"]),
         "tokens": row["spent_tokens"],
         "budget": {
             "max_cost_usd": None if row["budget_usd"] is None else float(row["budget_usd"]),
@@ -142,6 +145,12 @@ def batch_document(row: Row) -> dict[str, Any]:
         **{name: shown_time(row[name]) for name in ("paused_at", "created_at", "validated_at", "started_at")},
         **{name: shown_time(row[name]) for name in ("cancelled_at", "finished_at")},
     }
+
+
+def _estimate(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `BatchEstimate`; the sum of no known price is not 0."""
+    is_unknown = kept["unpriced_lines"] and not kept["most_cost_usd"]
+    return {**kept, "least_cost_usd": None, "most_cost_usd": None} if is_unknown else {**kept}
 
 
 def _seconds_left(row: Row, ended: int, left: int) -> float | None:

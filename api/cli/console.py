@@ -98,6 +98,14 @@ def shown_status(job: Mapping[str, Any]) -> str:
     return f"{job['status']}{more}"
 
 
+def shown_cost(usage: Mapping[str, Any]) -> str:
+    """Return what a usage cost: a dash for tokens whose price is not known, no text where nothing was spent."""
+    cost = usage.get("cost_usd")
+    if cost is None:
+        return "– USD" if usage.get("input_tokens") or usage.get("output_tokens") else ""
+    return f"{float(cost):.4f} USD" if cost else ""
+
+
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns.
 

@@ -17,7 +17,7 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 
 from planq.api.cli.client import CommandClient
-from planq.api.cli.console import as_line, plain, preview_of, shown_status
+from planq.api.cli.console import as_line, plain, preview_of, shown_cost, shown_status
 from planq.shared.client.wire import Json
 from planq.shared.domain.jobs.states import JobStatus, StepStatus, StopReason
 
@@ -184,8 +184,7 @@ def print_outcome(job: Json, console: Console) -> None:
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
     if cached := usage.get("cache_read_tokens"):
         tokens += f" ({cached} from the prompt cache)"
-    cost = usage.get("cost_usd")
-    price = f", {float(cost):.4f} USD" if cost else ""
+    price = f", {cost}" if (cost := shown_cost(usage)) else ""
     calls = job.get("model_calls", 0)
     console.print(f"{calls} model call{'' if calls == 1 else 's'}, {tokens}{price}", style="dim")
 

@@ -115,15 +115,19 @@ def _show_budget(job: dict[str, Any]) -> None:
     if not (budget := job.get("budget")):
         return
     used = budget.get("used") or {}
+    is_unpriced = used.get("tokens") and not used.get("cost_usd")
     parts = [
-        f"{_amount(used.get(kind) or 0, unit)} of {_amount(budget[limit], unit)} {unit}"
+        f"{_amount(None if unit == 'USD' and is_unpriced else used.get(kind) or 0, unit)} of "
+        f"{_amount(budget[limit], unit)} {unit}"
         for limit, kind, unit in _COUNTED
         if budget.get(limit) is not None
     ]
     out.print(f"budget: {', '.join(parts)}", style="dim")
 
 
-def _amount(amount: float, unit: str) -> str:
+def _amount(amount: float | None, unit: str) -> str:
+    if amount is None:
+        return "–"
     return f"{amount:.4f}" if unit == "USD" else f"{amount:.0f}"
 
 

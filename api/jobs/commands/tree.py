@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from planq.api.cli.client import CommandClient
-from planq.api.cli.console import PlainConsole, as_line, plain
+from planq.api.cli.console import PlainConsole, as_line, plain, shown_cost
 from planq.api.jobs.commands.progress import round_heading
 from planq.shared.client.wire import Json
 
@@ -63,9 +63,10 @@ def tree_totals(job: Json) -> str:
     jobs = list(_all(job))
     calls = sum(one.get("model_calls") or 0 for one in jobs)
     usage = [one.get("usage") or {} for one in jobs]
-    tokens = " + ".join(str(sum(one.get(kind) or 0 for one in usage)) for kind in ("input_tokens", "output_tokens"))
-    cost = sum(one.get("cost_usd") or 0.0 for one in usage)
-    price = f", {cost:.4f} USD" if cost else ""
+    totals = {kind: sum(one.get(kind) or 0 for one in usage) for kind in ("input_tokens", "output_tokens")}
+    costs = [one["cost_usd"] for one in usage if one.get("cost_usd") is not None]
+    tokens = " + ".join(map(str, totals.values()))
+    price = f", {cost}" if (cost := shown_cost({**totals, "cost_usd": sum(costs) if costs else None})) else ""
     return f"{_count(len(jobs), 'job')}, {_count(calls, 'model call')}, {tokens} tokens{price}"
 
 
@@ -96,11 +97,11 @@ def _job_label(job: Json, now: datetime, key: str = "") -> Text:
     label = Text(key)
     label.append(_doer(job), style="bold")
     label.append(f" {job['status']}", style=STYLES.get(job["status"], "yellow"))
-    calls, cost = job.get("model_calls") or 0, (job.get("usage") or {}).get("cost_usd")
+    calls = job.get("model_calls") or 0
     facts = [
         _elapsed(job["created_at"], job.get("finished_at"), now),
         _count(calls, "model call") if calls else "",
-        f"{cost:.4f} USD" if cost else "",
+        shown_cost(job.get("usage") or {}),
     ]
     label.append("".join(f", {fact}" for fact in facts if fact))
     label.append(f"  {job['id']}", style="dim")

@@ -72,7 +72,7 @@ async def costs_page(
         sees_all=is_open(who, "/tenants"),
         rows=rows[::-1] if found is CostBy.DAY else rows,
         bars=_bars(report, shown) if found is CostBy.DAY else None,
-        most=max((row["amount"] for row in rows), default=0),
+        most=None if _is_unknown(report, shown) else max((row["amount"] for row in rows), default=0),
         left_out=[
             {"name": name, "value": chosen[name], "href": _address({**chosen, name: ""}, shown)}
             for name in ("tenant", "agent", "model")
@@ -98,6 +98,11 @@ def _amount(sums: Mapping[str, Any], measure: str) -> float:
     if measure == "tokens":
         return float(sums["input_tokens"] + sums["output_tokens"])
     return float(sums["calls"] if measure == "calls" else sums["cost_usd"] or 0)
+
+
+def _is_unknown(report: Mapping[str, Any], measure: str) -> bool:
+    """Return whether no row has the cost that is to be shown."""
+    return measure == "cost" and bool(report["items"]) and all(one["cost_usd"] is None for one in report["items"])
 
 
 def _rows(

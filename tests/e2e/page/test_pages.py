@@ -11,6 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from planq.api.page.frame import words
+from planq.api.page.frame.assets import assets
 from tests.support.browser import MOST_JUMP, Visitor, check
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
@@ -343,3 +345,14 @@ def test_everybody_can_use_the_pages(stack: Stack, browser: Browser, width: int)
     check(visitor, width)
     visitor.close()
     assert [one for one in visitor.complaints if "404" not in one] == []
+
+
+def test_a_long_word_in_a_quotation_wraps(browser: Browser) -> None:
+    css = next(file.body for name, file in assets().items() if name.endswith(".css")).decode()
+    page = browser.new_page(viewport={"width": 360, "height": 900})
+    word = "x" * 400
+    answer = words.markdown(f"> {word}\n\n{word}\n\n- {word}\n\n| a |\n|---|\n| {word} |")
+    page.set_content(f"<style>{css}</style><main><div class=prose>{answer}</div><div class=said>{word}</div></main>")
+    all_of = "[...document.querySelectorAll('.prose, .prose *, .said')]"
+    assert page.evaluate(f"{all_of}.filter(e => e.scrollWidth > 360).map(e => e.tagName)") == []
+    page.close()

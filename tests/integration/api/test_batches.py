@@ -176,6 +176,19 @@ def test_it_is_told_what_the_lines_may_use(batches: Api) -> None:
     assert all(tokens > 0 for _, tokens in reserved.values())
 
 
+def test_an_unknown_price_is_null_and_a_dash(batches: Api) -> None:
+    batch = sent(batches, line("unpriced", input="x", model="openai:nobody-knows-it"))
+
+    told = batch["estimate"]
+    assert (told["unpriced_lines"], told["least_cost_usd"], told["most_cost_usd"]) == (1, None, None)
+    assert batch["cost_usd"] == 0
+    batches.jobs.execute("UPDATE batches SET spent_tokens = 7 WHERE id = %s", batch["id"])
+    assert batches.http.get(f"/batches/{batch['id']}").json()["cost_usd"] is None
+    for path in (f"/ui/batches/{batch['id']}", "/ui/batches"):
+        page = batches.http.get(path)
+        assert (page.status_code, "$0.00" in page.text, "–" in page.text) == (200, False, True)
+
+
 @pytest.mark.parametrize("file", [b"", b"\n \r\n", b"\xef\xbb\xbf"])
 def test_a_file_without_lines_is_refused(batches: Api, file: bytes) -> None:
     assert "found an empty file" in problem_of(post(batches, file), 422, "invalid_request")["detail"]

@@ -92,6 +92,8 @@ def test_the_page_of_costs_shows_them_and_leads_into_them(spent: Api) -> None:
         page = browser.get("/ui/costs", params={"from": "2026-11-11", "to": "2026-11-11", "by": "model"}).text
         assert f"by=day&amp;from=2026-11-11&amp;to=2026-11-11&amp;model={OWN.replace(':', '%3A')}" in page
         assert '<option value="tokens" selected>' in page, "what has no price is shown by its tokens"
+        page = browser.get("/ui/costs", params={"from": "2026-11-11", "to": "2026-11-11", "measure": "cost"}).text
+        assert ("$0.00" in page, "most on one day: –" in page) == (False, True)
         assert "No model was called" in browser.get("/ui/costs?to=2020-01-01&by=fame&measure=fame").text
         assert browser.get("/ui/costs?from=yesterday").status_code == 422
 

@@ -30,6 +30,7 @@ def batch(status: str = "in_progress", *, paused: str | None = None, **counts: i
         "pause_reason": paused,
         "counts": known | counts,
         "cost_usd": 0.0,
+        "tokens": 0,
         "eta_seconds": None,
         "estimate": None,
         "error": None,
@@ -226,3 +227,12 @@ def test_the_estimate_says_what_it_does_not_know() -> None:
     assert summary(ended) == "completed: 3/3 lines, 2 completed (1 partial), 1 failed"
     cut = batch("completed", total=3, completed=3, partial=1, incomplete=2)
     assert summary(cut) == "completed: 3/3 lines, 3 completed (1 partial, 2 incomplete)"
+
+
+def test_an_unknown_price_is_a_dash_and_not_zero() -> None:
+    told = {"model_calls": 4, "input_tokens": 100, "least_cost_usd": None, "most_cost_usd": None, "unpriced_lines": 2}
+    unknown = {**batch(total=2), "cost_usd": None, "tokens": 7, "estimate": told}
+
+    assert estimate_line(unknown) == ("estimate: 4 model calls, 100 tokens asked, – USD; without a known price: 2")
+    assert summary(unknown).endswith(", – USD")
+    assert "USD" not in summary(batch(total=2))

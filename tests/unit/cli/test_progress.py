@@ -6,10 +6,12 @@ import io
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+import pytest
 from rich.console import Console
 
 from planq.api.cli.client import CommandClient
 from planq.api.jobs.commands.progress import follow_job, print_outcome
+from planq.api.jobs.commands.tree import tree_totals
 from planq.shared.client.wire import Json
 
 
@@ -229,6 +231,21 @@ def test_the_outcome_shows_answer_error_and_cost_without_reading_markup() -> Non
     assert "\x1b" not in text
     assert "timeout: too late" in text
     assert "2 model calls, 3 + 4 tokens, 0.5000 USD" in text
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost", "shown"),
+    [(3, None, "3 + 4 tokens, – USD"), (3, 0.0, "3 + 4 tokens"), (0, None, "0 + 0 tokens")],
+)
+def test_an_unknown_price_is_a_dash(tokens: int, cost: float | None, shown: str) -> None:
+    output = io.StringIO()
+    usage = {"input_tokens": tokens, "output_tokens": tokens and tokens + 1, "cost_usd": cost}
+    job = {"model_calls": 2, "usage": usage, "children": [{"job": {"model_calls": 0, "usage": {"cost_usd": None}}}]}
+
+    print_outcome(job, Console(file=output, width=80))
+
+    assert output.getvalue().endswith(f"2 model calls, {shown}\n")
+    assert tree_totals(job).endswith(f"2 model calls, {shown}")
 
 
 def test_on_a_terminal_an_answer_is_wrapped_and_never_cut() -> None:
