@@ -244,7 +244,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         receiver,
         TelegramUpdates(channels, limits, receiver),
         BatchUploads(settings, tenants, batches, batch_arrived),
-        BatchValidation(batches, builder, catalogue, batch_arrived),
+        BatchValidation(batches, builder, catalogue, batch_arrived, settings.model_prices),
         EventStreams(tenants, event_log, texts, streams, places, ongoing),
         ToolCalls(settings, submissions, requests, payloads, waits),
     )

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 from planq.shared.domain.errors import capped
 from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
 from planq.shared.domain.models.names import Provider, key_name, parse_place
+from planq.shared.domain.models.own_prices import OwnPrice
 from planq.shared.learning_settings import LearningSettings
 from planq.shared.setting_kinds import FilePath, ModelKey, WebAddress, model_name
 
@@ -152,6 +153,11 @@ class ModelServing(LearningSettings):
         repr=False,
         description='How models are called, by name or by its beginning and `*`: `{"mistral:*": {"top_p": 0.9}}`. '
         "docs/models.md lists the fields.",
+    )
+    model_prices: Mapping[str, OwnPrice] = Field(
+        default_factory=dict,
+        description='US dollars for a million tokens, by the name of a model or its beginning and `*`: `{"vllm:*": '
+        '{"input": 0.2, "cached_input": 0.05, "output": 0.6}}`. They win over the price lists.',
     )
     model_prompt_cache: bool = Field(
         default=True,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.models.names import ModelName
+from planq.shared.domain.models.own_prices import OwnPrice, own_price
 
 _REPLY_TOKENS = 1_000
 """The price of a reply is that of so many tokens, divided by them."""
 
 
-def price_of(name: ModelName, asked_tokens: int) -> Price | None:
-    """Return what a call to a model costs that asks so many tokens; None where its price is not known."""
+def price_of(name: ModelName, asked_tokens: int, prices: Mapping[str, OwnPrice]) -> Price | None:
+    """Return what a call to a model costs; None where its price is not known. `prices` are the operator's own."""
+    if (own := own_price(prices, name.full)) is not None:
+        return Price(float(own.cost(asked_tokens)), float(own.cost(0, 1)))
     from genai_prices import Usage, calc_price  # only where money is limited or told: it costs memory
 
     try:

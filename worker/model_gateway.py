@@ -39,6 +39,7 @@ def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSet
         temperature=settings.model_temperature,
         of_models=SettingsOfModels(settings.model_settings),
         prompt_cache=settings.model_prompt_cache,
+        prices=settings.model_prices,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
         egress=egress,

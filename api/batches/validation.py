@@ -26,6 +26,7 @@ from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.estimate import wanted_for
 from planq.shared.domain.models.exchange import Ask, Findings
 from planq.shared.domain.models.names import parse_model_name
+from planq.shared.domain.models.own_prices import OwnPrice
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.defects import defects_of_fields
 from planq.shared.domain.values.encoding import measure
@@ -107,7 +108,8 @@ def defects_of(error: ValidationError, *place: str) -> ErrorRecord:
 class Sizes:
     """What lines of a batch have in common, worked out once: planq's own words, tools as they are told, prices."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_prices: Mapping[str, OwnPrice]) -> None:
+        self._own_prices = own_prices
         self._tools: dict[tuple[str, ...] | None, int] = {}
         self._prices: dict[str, Price | None] = {}
         self.answer_tokens = wanted_for(_NOTHING, Findings()).asked_tokens
@@ -123,18 +125,18 @@ class Sizes:
     async def price(self, model: str) -> Price | None:
         """Return the price of a call that asks one token; None where it is not known."""
         if model not in self._prices:
-            self._prices[model] = await asyncio.to_thread(_price_of, model)
+            self._prices[model] = await asyncio.to_thread(_price_of, model, self._own_prices)
         return self._prices[model]
 
 
 _NOTHING = Ask(job_id="", input="", model="")
 
 
-def _price_of(model: str) -> Price | None:
+def _price_of(model: str, own_prices: Mapping[str, OwnPrice]) -> Price | None:
     name = parse_model_name(model)
     if name.provider is None:
         return Price(0.0, 0.0)
-    found = price_of(name, _PRICED_TOKENS)
+    found = price_of(name, _PRICED_TOKENS, own_prices)
     return None if found is None else Price(found.asked_usd / _PRICED_TOKENS, found.token_usd)
 
 
@@ -146,6 +148,7 @@ class BatchValidation:
     builder: JobBuilder
     catalogue: Catalogue
     arrived: asyncio.Event
+    own_prices: Mapping[str, OwnPrice]
 
     async def keep(self) -> None:
         """Validate the lines of batches as long as the process lives; what the database refuses is tried again."""
@@ -160,7 +163,7 @@ class BatchValidation:
 
     async def _validate(self, held: HeldBatch) -> None:
         """Validate the lines of a batch up to the end, unless another process holds it by then."""
-        estimate, sizes, after = held.estimate, Sizes(), 0
+        estimate, sizes, after = held.estimate, Sizes(self.own_prices), 0
         while lines := await self.batches.received(held, after):
             read = await off_loop(_read_lines, lines, {"priority": str(held.priority), **held.defaults})
             checked = []

@@ -39,6 +39,7 @@ from planq.shared.domain.models.ending import CutOffBy
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from planq.shared.domain.models.failure import error_class
 from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
+from planq.shared.domain.models.own_prices import own_price
 from planq.shared.domain.models.speech import SpeechForm
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.describe import excerpt, sentence_list
@@ -171,7 +172,7 @@ class ModelGateway:
         if name.provider is None:
             return Price(0.0, 0.0)
         # The first time takes half a second, hence in a thread.
-        return await asyncio.to_thread(price_of, name, asked_tokens)
+        return await asyncio.to_thread(price_of, name, asked_tokens, self._settings.prices)
 
     async def warm_up(self) -> None:
         """Load the SDKs and make the clients of all providers that the settings name, so that no first call waits.
@@ -261,13 +262,17 @@ class ModelGateway:
             shown = replace(ErrorRecord.of(error), details={**error.details, **spent.caveat})
         if completion is not None:
             used += Usage.of(completion)
+        own = own_price(self._settings.prices, name)
+        cost = used.cost_usd
+        if own is not None:
+            cost = own.cost(used.input_tokens, used.output_tokens, used.cache_read_tokens)
         return ModelCall(
             purpose=question.purpose,
             model=name,
             latency_ms=latency_ms,
             input_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
-            cost_usd=used.cost_usd,
+            cost_usd=cost,
             cache_read_tokens=used.cache_read_tokens,
             cache_write_tokens=used.cache_write_tokens,
             attempts=spent.attempts,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from planq.shared.domain.errors import InvalidRequest, Misconfigured
 from planq.shared.domain.models.call_settings import SettingsOfModels
 from planq.shared.domain.models.names import OFFLINE, parse_model_name
+from planq.shared.domain.models.own_prices import OwnPrice
 
 if TYPE_CHECKING:
     from planq.worker.egress import Egress  # it loads an HTTP client
@@ -56,6 +57,7 @@ class ModelSettings:
     temperature: float | None = None
     of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
     prompt_cache: bool = True
+    prices: Mapping[str, OwnPrice] = field(default_factory=dict)
     record_path: Path | None = None
     egress: Egress | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import deepcopy
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.models.names import Provider
+from planq.shared.domain.models.own_prices import OwnPrice
 from planq.shared.store.tallies.store import TallyStore
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.settings import ModelSettings
 from planq.worker.tools.declare import tool
 from tests.integration.llm.calls import plan, settings_for
-from tests.integration.llm.dialects import ANTHROPIC, DIALECTS, KEY, Dialect
+from tests.integration.llm.dialects import ANTHROPIC, DIALECTS, KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.turns import calling
 from tests.integration.llm.wire import Reply, WireServer
 from tests.support.harness import Harness, make_tool
@@ -169,3 +171,22 @@ def test_the_cache_of_the_tests_reads_only_what_was_marked_before() -> None:
     assert cache.usage(body("y", long, "a", marked=2))["cache_read_input_tokens"] == 0
     with pytest.raises(Refused):
         cache.usage(body("", marked=0))
+
+
+@pytest.mark.parametrize("name", ["*", "openai:*", OPENAI_CHAT.model])
+def test_the_operators_price_counts_in_calls_and_budgets(name: str) -> None:
+    own = {name: OwnPrice(input=2, cached_input=0.5, output=8), "openai:z*": OwnPrice(input=9, output=9)}
+    reply = deepcopy(OPENAI_CHAT.reply("Fine.", None))
+    reply["usage"] |= CACHED["openai-chat"]
+    server = WireServer()
+    server.script(Reply(reply))
+    settings = settings_for(OPENAI_CHAT, server, prices=own)
+    try:
+        call = plan(settings, OPENAI_CHAT).call
+    finally:
+        server.close()
+
+    assert float(call.cost_usd or 0) == pytest.approx((36 * 2 + 64 * 0.5 + 20 * 8) / 1e6)
+    price = asyncio.run(ModelGateway(settings).price(OPENAI_CHAT.model, 1_000))
+    assert price is not None
+    assert (price.asked_usd, price.token_usd) == pytest.approx((0.002, 0.000_008))
