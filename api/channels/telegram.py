@@ -83,7 +83,7 @@ async def _take(services: Services, tenant: str, request: Request) -> Response:
         raise
     except (PlanqError, HttpRefusal) as error:
         _log.warning("telegram_update_refused", extra={"tenant": tenant, "cause": str(error)})
-        if isinstance(meant, PersonMessage) and isinstance(error, Conflict):
+        if isinstance(meant, PersonMessage) and isinstance(error, (Conflict, SecretInChat)):
             text = NOT_IN_A_CHAT if isinstance(error, SecretInChat) else _BUSY
             return JsonResponse({"method": "sendMessage", "chat_id": meant.chat_id, "text": text})
         return JsonResponse({})
@@ -147,7 +147,7 @@ class TelegramUpdates:
             option = options[number]
             given = AnswerRequest(action=option.action, content=option.content, by=press.person, channel=TELEGRAM)
             await self.receiver.answer(post, question, given)
-        except (NotFound, Conflict):
+        except (NotFound, Conflict, SecretInChat):
             return _CLOSED
         except NotAsked:
             return _OTHERS

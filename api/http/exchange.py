@@ -266,7 +266,10 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     402: (domain.BudgetExceeded,),
     403: (domain.ForeignTenant, domain.NotAsked, domain.PolicyDenied, domain.DepthExceeded),
     404: (domain.NotFound,),
-    409: (domain.Conflict, domain.Aborted, domain.Cancelled, domain.AnswerDeclined, domain.OutcomeUnknown),
+    409: (
+        *(domain.Conflict, domain.SecretInChat, domain.Aborted, domain.Cancelled),
+        *(domain.AnswerDeclined, domain.OutcomeUnknown),
+    ),
     410: (domain.Erased,),
     413: (domain.TooLarge,),
     422: (

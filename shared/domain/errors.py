@@ -141,13 +141,14 @@ class Conflict(RequestRefused):
     status = 409
 
 
-class SecretInChat(Conflict):
+class SecretInChat(RequestRefused):
     """A question asks for a secret, which a chat would keep.
 
     To do: answer it in planq's inbox (`/ui/elicitations`) or with `planq answer`; a message may decline or cancel it.
     """
 
     code = "secret_in_chat"
+    status = 409
 
 
 class Erased(RequestRefused):
