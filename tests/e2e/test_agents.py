@@ -84,6 +84,21 @@ def test_a_team_reads_and_doubts_at_the_same_time_and_then_writes(
     assert broken_invariants(database_url) == []
 
 
+@pytest.mark.parametrize(
+    ("agent", "asked"),
+    [
+        ("GeneralAgent", ["calculate 6 * 7"]),
+        ("DreamingAgent", ["Ana moved to Lisbon. She had lived in Porto."]),
+        ("SampleAgent", ["calculate 6 * 7"]),
+    ],
+)
+def test_the_built_in_agents_run_without_a_models_key(planq: Planq, agent: str, asked: list[str]) -> None:
+    job = parsed(planq("submit", "--agent", agent, *asked, "--json"))
+
+    assert (job["status"], job["warnings"]) == ("completed", []), job
+    assert job["answer"]
+
+
 def test_a_sample_plan_of_a_prompt_alone_lets_a_model_hand_the_work_out(planq: Planq, database_url: str) -> None:
     load_handbook(database_url)
 

@@ -10,6 +10,7 @@ import pytest
 from planq.shared.domain.agents.document import parse_agent
 from planq.testing import ScriptedModel, run_agent
 from planq.worker.tools import tool
+from planq.worker.tools.builtin import pure
 from tests.support.stack import ROOT
 
 SAMPLES = ROOT / "deploy" / "samples" / "agents"
@@ -44,7 +45,7 @@ def test_what_the_dreamer_says_goes_to_the_tool_that_keeps_it() -> None:
     model = ScriptedModel([("get_moments", {})], json.dumps(said))
 
     run = run_agent(
-        (SAMPLES / "dreamer.yaml").read_text(), "What stays?", tools=[save_moments, get_moments], model=model
+        (SAMPLES / "DreamingAgent.yaml").read_text(), "What stays?", tools=[save_moments, get_moments], model=model
     )
 
     assert (run.status, run.output) == ("completed", said)
@@ -60,7 +61,7 @@ def test_the_helper_looks_up_and_answers_in_its_own_words() -> None:
     model = ScriptedModel([("search", {"query": "leases"})], "A lease is renewed by a heartbeat.")
 
     run = run_agent(
-        (SAMPLES / "helper.yaml").read_text(),
+        (SAMPLES / "GeneralAgent.yaml").read_text(),
         "What is a lease?",
         skills={"house-style": STYLE},
         tools=[search],
@@ -71,3 +72,18 @@ def test_the_helper_looks_up_and_answers_in_its_own_words() -> None:
     ask, _ = model.asked[0]
     assert ask.instructions[0] == STYLE
     assert "You help with whatever you are asked." in ask.instructions[-1]
+
+
+def test_the_sample_agent_calculates() -> None:
+    model = ScriptedModel([("calculate", {"expression": "6 * 7"})], "It is 42.")
+    document = (SAMPLES / "SampleAgent.yaml").read_text()
+
+    run = run_agent(document, "calculate 6 * 7", tools=[pure], model=model)
+
+    assert (run.status, run.answer) == ("completed", "It is 42.")
+    assert [step["output"] for step in run.steps] == [{"result": 42}]
+
+
+@pytest.mark.parametrize("name", ["GeneralAgent", "DreamingAgent", "SampleAgent"])
+def test_the_built_in_agents_are_among_the_samples(name: str) -> None:
+    assert parse_agent((SAMPLES / f"{name}.yaml").read_text()).name == name
