@@ -285,7 +285,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         channels=channels,
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
-        readiness=ReadinessChecks(database),
+        readiness=ReadinessChecks(database, worker_registry),
         status=StatusChecks(
             *(database, worker_registry, broker),
             rates=limits.describe,

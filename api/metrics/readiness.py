@@ -21,7 +21,6 @@ from planq.shared.domain.jobs.states import OWN_LANES, Priority, lanes_of
 from planq.shared.store.database import Database, Row
 from planq.shared.store.events.log import EventLog
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.schema import digest
 
 FREEZES_WITHIN = timedelta(hours=1)
 """Which freezes are told."""
@@ -67,18 +66,18 @@ class _Checked:
 class ReadinessChecks:
     """The checks behind `/readyz`: can this process accept jobs? Anybody may read them, so they name no host."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, worker_registry: WorkerRegistry) -> None:
         self._database = database
+        self._registry = worker_registry
         self.document = _Checked(self._check).document
 
     async def _check(self) -> dict[str, Any]:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                row = await self._database.fetch_one("functions_digest")
+                is_ours = await self._registry.has_our_functions()
         except (DatabaseUnavailable, TimeoutError):
             return {"database": _no(_ASK_OPERATOR), "schema": _no("not known while the database does not answer")}
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
-        is_ours = row is not None and row["source"] is not None and digest() in row["source"]
         return {
             "database": _yes("answers") if full is None else _no("has no space left"),
             "schema": _yes("is this release's") if is_ours else _no("is not this release's; run `planq migrate`"),

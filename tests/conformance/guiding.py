@@ -207,7 +207,7 @@ GUIDE_RULES: tuple[Rule, ...] = (
         62,
         "classify_error",
         lambda case, expected: case.profile == "real" and case.input["message"] == "API returned garbage",
-        lambda case, expected: {**expected, "category": "network", "retryable": True},
+        lambda case, expected: {**expected, "retryable": True},
     ),
     Rule(
         "the first probe that succeeds closes a circuit",

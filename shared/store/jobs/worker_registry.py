@@ -44,6 +44,7 @@ from planq.shared.store.jobs.codec import (
 )
 from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.jobs.silence import Silence
+from planq.shared.store.schema import digest
 
 
 class WorkerRegistry:
@@ -234,6 +235,11 @@ class WorkerRegistry:
     async def differing_tools(self) -> Sequence[Row]:
         """Return the tools of live workers with different schemas, for each (name, digest, version, workers)."""
         return await self._database.fetch_all("differing_tools", lease_seconds=self._lease_seconds)
+
+    async def has_our_functions(self) -> bool:
+        """Return whether the SQL functions of the database are this release's; raises `DatabaseUnavailable`."""
+        row = await self._database.fetch_one("functions_digest")
+        return row is not None and row["source"] is not None and digest() in row["source"]
 
     async def awaited_tools(self) -> Sequence[Row]:
         """Return the tools for which steps wait that no live worker has: (name, lane, n, since), n of steps."""

@@ -207,12 +207,6 @@ def test_a_plan_is_made_of_a_prompt_by_one_call_that_is_paid_for(orchestra: Run)
             "invalid_arguments",
             "'a' has no action 'sing'",
         ),
-        ({"plan": {"steps": [agent_step("a", "a")] * 2}}, "invalid_arguments", "steps[1].id duplicates"),
-        (
-            {"plan": {"steps": [agent_step(f"s{n}", "a") for n in range(13)]}},
-            "invalid_arguments",
-            "at most 12 are allowed",
-        ),
         (
             {"plan": {"steps": [agent_step("a", "a", action_id="sing"), agent_step("b", "nobody")]}},
             "invalid_arguments",
@@ -223,11 +217,6 @@ def test_a_plan_is_made_of_a_prompt_by_one_call_that_is_paid_for(orchestra: Run)
             "invalid_arguments",
             "steps[0].agent.with.t: the character NUL",
         ),
-        (
-            {"plan": {"steps": [agent_step("a", "a", result_key="k")]}, "bindings": {"k": 1}},
-            "invalid_arguments",
-            "is also the result_key of steps[0]",
-        ),
     ],
 )
 def test_bad_input_is_an_error_that_says_what_is_wrong(orchestra: Run, request_: Any, code: str, told: str) -> None:
@@ -235,6 +224,31 @@ def test_bad_input_is_an_error_that_says_what_is_wrong(orchestra: Run, request_:
 
     assert (step["status"], step["error"]["code"], model.started) == ("failed", code, [])
     assert told in step["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ({"plan": {"steps": [agent_step("a", "a")] * 2}}, "steps[1].id duplicates"),
+        ({"plan": {"steps": [agent_step(f"s{n}", "a") for n in range(13)]}}, "at most 12 are allowed"),
+        (
+            {"plan": {"steps": [agent_step("a", "a", result_key="k")]}, "bindings": {"k": 1}},
+            "is also the result_key of steps[0]",
+        ),
+    ],
+)
+def test_a_plan_of_agents_that_none_can_carry_out_is_refused_before_its_step_begins(
+    play: Run, database_url: str, request_: Any, told: str
+) -> None:
+    model = Orchestra(agents={"a": OK})
+
+    async def scenario(harness: Harness) -> Any:
+        return await perform(harness, database_url, [document("a")], call_of("cp__agent_orchestrate", **request_))
+
+    job, steps = play(scenario, model, agents=True)
+
+    assert (job["error"]["code"], steps, model.started) == ("plan_invalid", [], [])
+    assert told in str(job["error"])
 
 
 def test_an_output_cannot_bring_templates_into_a_plan(play: Run, database_url: str) -> None:

@@ -114,7 +114,7 @@ HELPER = {"name": "helper", "description": "You check."}
         (None, ["check it"]),
         ("none", ["check it"]),
         ("full", ["good morning", "hello", "check it"]),
-        ("summary", ["- user: good morning\n- assistant: hello", "check it"]),
+        ("summary", ["- user: good morning\n- assistant: hello\n\ncheck it"]),
     ],
 )
 def test_an_agent_that_a_turn_asks_sees_as_much_of_the_conversation_as_it_is_asked_with(
