@@ -15,7 +15,7 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 -- jobs. With `statuses` and `strategies` those of each pair of them, for of each the index knows the newest ones; both are null
 -- where any will do. With `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a
 -- filter for either looks at both: `asking` says which of them it is for.
-SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, respond, planq_outcome(j.status, error) AS outcome, round, stop_reason, input, answer, preview, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, respond, planq_outcome(j.status, error) AS outcome, round, stop_reason, input, answer, preview, error, model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id, batch_id, batch_line,
        planq_custom_id(tenant_id, batch_id, batch_line) AS custom_id
