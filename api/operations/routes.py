@@ -93,9 +93,10 @@ async def get_status(request: Request, services: Use) -> Response:
 
 
 def _probed(document: dict[str, Any], *, is_good: bool) -> Response:
+    headers = {"Cache-Control": "no-store"}  # it holds for a second, and /statusz says more to some
     if is_good:
-        return JsonResponse(document)
-    return JsonResponse(document, status_code=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        return JsonResponse(document, headers=headers)
+    return JsonResponse(document, status_code=503, headers={**headers, "Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 @operation_routes.get(

@@ -30,6 +30,7 @@ class JobFields(TypedDict, total=False):
     with_: Mapping[str, Any] | None
     context: str | None
     model: str | None
+    on_incomplete: Literal["accept", "continue", "fail"] | None
     tools: Iterable[str] | None
     strategy: Literal["plan", "loop", "react", "guided"] | None
     loop: Mapping[str, Any] | None

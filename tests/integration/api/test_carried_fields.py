@@ -88,6 +88,7 @@ SAMPLES: dict[str, Any] = {
     "plan": PLAN,
     "respond": "none",
     "model": "openai:gpt-5-mini",
+    "on_incomplete": "fail",
     "tools": ["look"],
     "user": "ann",
     "metadata": {"who": "me"},
@@ -116,7 +117,15 @@ OF_THE_JOB = frozenset(
         *("stage_worker", "stage_attempt", "stage_losses", "stage_retry", "open_steps", "places", "out_steps"),
         *("held_steps", "failed_steps", "halt_index", "wakes", "deadline", "cancel_requested_at", "paused_at"),
         *("open_questions", "resumes", "answer", "output", "chained", "error", "model_calls", "input_tokens"),
-        *("output_tokens", "cost_usd", "finished_at", "is_joined", "is_untold"),
+        *(
+            "output_tokens",
+            "cache_read_tokens",
+            "cache_write_tokens",
+            "cost_usd",
+            "finished_at",
+            "is_joined",
+            "is_untold",
+        ),
         *("idempotency_key", "request_hash"),  # of the sending
         *("parent_job_id", "parent_step_index", "parent_round", "child_position", "child_key"),  # of its parent
         *("root_job_id", "depth", "batch_id", "batch_line"),

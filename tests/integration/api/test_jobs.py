@@ -20,6 +20,13 @@ from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 
+USAGE = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cache_read_tokens": 0,
+    "cache_write_tokens": 0,
+    "cost_usd": None,
+}
 PLAN = {
     "type": "tool_calls",
     "reasoning": "because",
@@ -39,8 +46,20 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     seen = api.http.get(f"/jobs/{job['id']}").json()
 
     assert list(seen) == [
-        *("id", "status", "outcome", "strategy", "priority", "respond", "round", "stop_reason", "input", "answer"),
-        *("error", "model_calls"),
+        *(
+            "id",
+            "status",
+            "outcome",
+            "incomplete",
+            "strategy",
+            "priority",
+            "respond",
+            "round",
+            "stop_reason",
+            "input",
+            "answer",
+        ),
+        *("preview", "error", "model_calls"),
         *("usage", "created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
         *(
             "user",
@@ -69,7 +88,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     assert seen["rounds"] == [
         {"round": 0, "source": "caller", "plan": PLAN, "plan_errors": None, "steps": [0, 1, 2, 3]}
     ]
-    assert (seen["model_calls"], seen["usage"]) == (0, {"input_tokens": 0, "output_tokens": 0, "cost_usd": None})
+    assert (seen["model_calls"], seen["usage"]) == (0, USAGE)
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
         *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "content"),
@@ -102,7 +121,10 @@ def test_a_refused_plan_is_shown_with_its_defects(api: Api) -> None:
     seen = api.http.get(f"/jobs/{job['id']}").json()
     assert JobDocument.model_validate(seen)
     assert (seen["plan"], seen["plan_errors"], seen["steps"]) == (plan, [error], [])
-    assert (seen["model_calls"], seen["usage"]) == (1, {"input_tokens": 7, "output_tokens": 3, "cost_usd": 0.25})
+    assert (seen["model_calls"], seen["usage"]) == (
+        1,
+        {**USAGE, "input_tokens": 7, "output_tokens": 3, "cost_usd": 0.25},
+    )
 
 
 def test_a_waiting_step_shows_no_output_yet(api: Api) -> None:
