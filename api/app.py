@@ -66,6 +66,7 @@ from planq.api.overview.routes.overview import overview_routes
 from planq.api.overview.routes.search import search_routes
 from planq.api.page.frame.route import refusal_page
 from planq.api.page.routers import PAGE_ROUTERS
+from planq.api.parts import PartIntake
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
@@ -77,6 +78,7 @@ from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.data_folder import serves
 from planq.shared.failpoints import Failpoints, methods
+from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import VERSION, Settings
 from planq.shared.store.actions.store import JobActions
 from planq.shared.store.agents.documents import DocumentStore
@@ -230,7 +232,8 @@ def _compose(settings: Settings, database: Database) -> Services:
     waits = JobWaits(settings, tenants, requests, waiters, ongoing, places)
     endings = EndAnnouncer(cancelled, ended, waiters)
     assignments = Assignments(agents, skills, worker_registry)
-    builder = JobBuilder(settings, tenants, catalogue, conversations, assignments)
+    parts = PartIntake(payloads, requests, settings.max_parts_bytes, comma_separated(settings.http_fetch_allow_hosts))
+    builder = JobBuilder(settings, tenants, catalogue, conversations, assignments, parts)
     unfinished = UnfinishedJobs(requests.unfinished)
     submissions = Submissions(builder, tenants, requests, publisher, waiters, limits, unfinished)
     messages = Messages(conversations, assignments, publisher, timers, waiters, endings)

@@ -14,6 +14,7 @@ from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
 from planq.shared.domain.jobs.states import Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.models.ending import incomplete_of
+from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.rounds.guard import CALLER_SOURCE
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
@@ -50,7 +51,25 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
         "warnings": _warnings(row),
         "budget": row["budget"],
         "retry": _retry(row),
+        "parts": _parts(row),
     }
+
+
+def _parts(row: Row) -> list[_Document]:
+    """Return an `InputPartDocument` for each image, file and piece of audio in a job's input."""
+    stored = row["parts"]
+    parts = parts_of(decode_stored(stored) if isinstance(stored, str) else stored)
+    return [
+        {
+            "type": part.type,
+            "media_type": part.media_type,
+            "filename": part.filename,
+            "sha256": part.sha256,
+            "bytes": part.size,
+            "url": part.url,
+        }
+        for part in parts
+    ]
 
 
 def _last_output(row: Row, steps: Sequence[_Document]) -> Any:
@@ -235,6 +254,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
         "priority": submission.priority.value,
         "respond": submission.respond.value,
         "input": submission.input,
+        "parts": submission.parts,
         "user_id": submission.user_id,
         "metadata": submission.metadata,
         "plan_source": None if submission.plan is None else CALLER_SOURCE,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
 
 from planq.api.plan_schemas import GuideDocument, PlanDocument
 from planq.shared.domain.jobs.budget import LIMITS, read_budget
@@ -177,12 +178,53 @@ _NO_AGENT = dict.fromkeys(("agent", "action", "with"), "null")
 _SOMETHING_TO_DO: JsonDict = {
     "anyOf": [
         object_with("input", input="string", **_NO_AGENT),
+        object_with("input", input="array", **_NO_AGENT),
         object_with("plan", plan="object", **_NO_AGENT),
         object_with("agent", "input", agent="string", input="string", plan="null"),
+        object_with("agent", "input", agent="string", input="array", plan="null"),
         object_with("agent", "action", agent="string", action="string", plan="null"),
     ]
 }
 """Which fields of a job's request go together, for `/openapi.json`."""
+
+
+MAX_INPUT_PARTS = 64
+"""Maximum number of parts of an input, texts included."""
+
+
+class InputPart(RequestBody):
+    """A part of an input: a text, or an image, a file or audio from one of `url`, `artifact_id` and `data`."""
+
+    type: Literal["text", "image", "file", "audio"] = Field(description="What it is.")
+    text: str | None = Field(None, description="The text of a part of the type `text`; these are joined.")
+    url: str | None = Field(
+        None, max_length=2_000, description="A public http or https address; a worker fetches it."
+    )
+    artifact_id: str | None = Field(None, max_length=255, description="An artifact of bytes of the tenant.")
+    data: str | None = Field(None, description="The bytes in base64.")
+    media_type: str | None = Field(
+        None, max_length=200, description="Such as `image/png`; may be left out where the bytes show it."
+    )
+    filename: str | None = Field(
+        None, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f/\\\\]+$", description="Its name for the model."
+    )
+
+
+_INPUT_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "pattern": SAYS_SOMETHING},
+        {"type": "array", "minItems": 1, "maxItems": MAX_INPUT_PARTS, "items": _inlined(InputPart)},
+        {"type": "null"},
+    ],
+    "description": "What is asked: a text of at most 100 kB of UTF-8, or a list of parts: texts, images, files and "
+    "audio. May be left out where `plan` is given.",
+}
+
+
+def _text_or_list(value: Any) -> Any:
+    if value is None or isinstance(value, (str, list)):
+        return value
+    raise PydanticCustomError("input_type", "Input should be a valid string or a list of parts")
 
 
 class JobRequest(RequestBody):
@@ -190,11 +232,7 @@ class JobRequest(RequestBody):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
 
-    input: str | None = Field(
-        None,
-        description="What is asked, at most 100 kB of UTF-8; may be left out where `plan` is given.",
-        json_schema_extra={"pattern": SAYS_SOMETHING},
-    )
+    input: Annotated[Any, BeforeValidator(_text_or_list), WithJsonSchema(_INPUT_SCHEMA)] = None
     strategy: Annotated[str | None, WithJsonSchema(_OPTIONAL_STRATEGY_SCHEMA)] = None
     priority: Literal["interactive", "bulk"] | None = Field(
         None, description="`bulk` for a job that nobody waits for: it gives way to interactive ones, the default."
@@ -569,6 +607,17 @@ class JobSummary(Answer):
     )
 
 
+class InputPartDocument(Answer):
+    """An image, a file or audio of a job's input: its bytes are stored under their SHA-256, or are at a URL."""
+
+    type: Literal["image", "file", "audio"]
+    media_type: str | None = Field(description="Null for a URL of which the request does not say it.")
+    filename: str | None
+    sha256: str | None = Field(description="Of the bytes, in hexadecimal; null for a URL.")
+    bytes: int | None = Field(description="How many they are; null for a URL.")
+    url: str | None
+
+
 class JobDocument(JobSummary):
     """A job with its plans and its steps. `plan` and `plan_errors` are those of its first round."""
 
@@ -591,6 +640,7 @@ class JobDocument(JobSummary):
     )
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
     retry: RetryDocument | None
+    parts: list[InputPartDocument] = Field(description="Images, files and audio beside `input`.")
 
 
 class JobPage(PageDocument[JobSummary]):

@@ -20,6 +20,7 @@ from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too
 from planq.api.assignments import Assignment, Assignments, without_rounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
 from planq.api.http.ids import conversation_id_of
+from planq.api.parts import PartIntake, read_input
 from planq.api.plan_checks import agent_errors, known_names, refused_plan, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.api.streams.waiting import Waiters
@@ -73,13 +74,14 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobBuilder:
-    """Checks requests, and builds the jobs that they become; stores nothing."""
+    """Checks requests, and builds the jobs that they become; stores nothing but the bytes of their parts."""
 
     settings: Settings
     tenants: TenantDirectory
     catalogue: Catalogue
     conversations: ConversationStore
     assignments: Assignments
+    parts: PartIntake
 
     async def build(
         self,
@@ -102,7 +104,9 @@ class JobBuilder:
             known = ", ".join(Strategy)
             raise InvalidRequest(f"unknown strategy {capped(body.strategy, 80)!r}; known strategies are {known}")
         needs_input = body.plan is None and (body.agent is None or body.action is None)
-        text = checked_input(body.input, self.settings.max_input_bytes, may_be_absent=not needs_input)
+        given_input = read_input(body.input)
+        may_be_absent = not needs_input or bool(given_input.parts)
+        text = checked_input(given_input.text, self.settings.max_input_bytes, may_be_absent=may_be_absent)
         model = body.model if body.model is not None else tenant.config.model or self.settings.model
         if model != self.settings.model:
             check_model_name(model, allow_cassette=False)
@@ -126,10 +130,12 @@ class JobBuilder:
             assignment = await self._assigned(tenant_id, body, agent, assignment, block, strategy)
         if assignment.loop is not None:
             assignment = await self.assignments.completed(tenant_id, assignment)
+        parts = await self.parts.stored(tenant_id, assignment.model, given_input.parts) if given_input.parts else None
         return Submission(
             id=new_id(),
             tenant_id=tenant_id,
             input=text,
+            parts=parts,
             respond=respond,
             on_incomplete=body.on_incomplete,
             priority=Priority(body.priority or Priority.INTERACTIVE),

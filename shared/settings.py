@@ -102,6 +102,12 @@ class Settings(ModelServing):
         default=2_500, ge=1, description="Streams of events that one API process serves; others are answered 503."
     )
     max_input_bytes: int = Field(default=100_000, ge=1, description="Largest `input`, as UTF-8.")
+    max_parts_bytes: int = Field(
+        default=20 << 20,
+        ge=1024,
+        description="Largest images, files and audio of one input, all together. What is sent as base64 also has to "
+        "fit into a body.",
+    )
     max_wait_seconds: float = Field(
         default=60.0, gt=0, description="Longest `?wait=`; below the time-out of common proxies."
     )

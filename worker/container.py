@@ -323,13 +323,13 @@ class LaneRuntime:
         models = model_settings(settings, self._tools.egress)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
-        gateway = model_gateway(models, settings, self._database, secrets, self._tenants, self._texts)
+        payloads = self._failpoints.around("payloads", self._payloads())
+        gateway = model_gateway(models, settings, self._database, secrets, self._tenants, self._texts, payloads)
         self._gateway = self._failpoints.around("planner", gateway)
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
         responder = self._failpoints.around("responder", self._gateway)
         orchestrations = self._failpoints.around("orchestrations", PostgresOrchestrations(self._database))
-        payloads = self._failpoints.around("payloads", self._payloads())
         backends = AgentBackends(
             store, orchestrations, responder, persist, payloads, self._settings.max_output_bytes, self._gateway.price
         )

@@ -9,7 +9,9 @@ from planq.shared.domain.models.call_settings import SettingsOfModels
 from planq.shared.domain.models.names import ModelName, key_name
 from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tenants.offers import may_name_model
+from planq.shared.ports import Payloads
 from planq.shared.ports.tenants import Tenants
+from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import Settings
 from planq.shared.store.adaptations.store import AdaptationStore
 from planq.shared.store.database import Database
@@ -18,6 +20,7 @@ from planq.worker.egress import Egress
 from planq.worker.engine.persist import persist
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
+from planq.worker.llm.parts import PartLimits, PartLoader
 from planq.worker.llm.sdks import missing_sdk, needs_key
 from planq.worker.llm.settings import ModelSettings
 
@@ -53,14 +56,21 @@ def model_gateway(
     secrets: SecretStore,
     tenants: Tenants,
     texts: LiveTexts | None = None,
+    payloads: Payloads | None = None,
 ) -> ModelGateway:
-    """Return the gateway of a process that has a database; raises as `ModelGateway` does."""
+    """Return the gateway of a process that has a database; raises as `ModelGateway` does.
+
+    Without `payloads` requests with images, files or audio are refused.
+    """
+    limits = PartLimits(settings.max_parts_bytes, frozenset(comma_separated(settings.http_fetch_allow_hosts)))
+    egress = models.egress or Egress()
     return ModelGateway(
         models,
         keys=partial(_provider_key, secrets),
         may_name=partial(_may_name_model, tenants, settings.model),
         texts=texts,
         adaptations=AdaptationStore(database, settings.model_refusal_days),
+        parts=None if payloads is None else PartLoader(payloads, egress, limits),
     )
 
 

@@ -113,6 +113,7 @@ def carried(job: Row, present: Limits) -> Submission:
         action=job["action"],
         with_=job["with_input"],
         loop=job["loop_block"],
+        parts=job["parts"],
         callback_url=job["callback_url"],
         is_task=job["in_message_flow"] and is_root,
     )

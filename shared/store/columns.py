@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Boolean, Column, DateTime, Index, Integer, Text, text
-from sqlalchemy.dialects.postgresql import DOMAIN, JSON
+from sqlalchemy.dialects.postgresql import DOMAIN, JSON, JSONB
 from sqlalchemy.sql.operators import OperatorClass
 from sqlalchemy.types import UserDefinedType
 from sqlmodel import Field, SQLModel
@@ -54,6 +54,22 @@ def partial_index(column: str, where: str, *, include: Sequence[str] = ()) -> In
 def json_column(*, nullable: bool = True) -> Any:
     """Return a column that keeps JSON as it came."""
     return Field(default=None, sa_column=Column(JSON, nullable=nullable))
+
+
+def parts_column() -> Any:
+    """Return a column for the parts of an input, by whose `sha256` rows are found (`parts_index`)."""
+    return Field(default=None, sa_column=Column(JSONB, nullable=True))
+
+
+def parts_index(table: str) -> Index:
+    """Return the index that finds the rows whose parts a payload is the bytes of, among those that have parts."""
+    return Index(
+        f"ix_{table}_parts",
+        "parts",
+        postgresql_using="gin",
+        postgresql_ops={"parts": "jsonb_path_ops"},
+        postgresql_where=text("parts IS NOT NULL"),
+    )
 
 
 def time_column(*, nullable: bool = True, now: bool = False) -> Any:

@@ -53,7 +53,7 @@ class Submission:
     is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
     `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop
     block. One that `is_task` comes by `POST /tasks`. One with `history_of` is shown that conversation, and
-    is no turn of it.
+    is no turn of it. `parts` are the images, files and audio beside `input`, each as `Part.to_json` returns it.
     """
 
     id: UUID
@@ -84,6 +84,7 @@ class Submission:
     callback_url: str | None = None
     is_task: bool = False
     history_of: UUID | None = None
+    parts: Any = None
 
     @property
     def expires_in(self) -> timedelta:

@@ -68,6 +68,8 @@ from planq.shared.store.columns import (
     ints_column,
     json_column,
     partial_index,
+    parts_column,
+    parts_index,
     pattern_column,
     text_column,
     texts_column,
@@ -114,7 +116,8 @@ class Job(SQLModel, table=True):
     `is_untold` the deliveries could not be written in its commit. Turns of
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order. One with many open steps has
-    `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place.
+    `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place. `parts`
+    are the images, files and audio of its input (`shared/domain/models/parts.py`).
     """
 
     __tablename__ = "jobs"
@@ -142,6 +145,7 @@ class Job(SQLModel, table=True):
             postgresql_where=text(f"stage_retry IS NOT NULL AND {UNFINISHED_JOB}"),
         ),
         Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
+        parts_index("jobs"),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
@@ -204,6 +208,7 @@ class Job(SQLModel, table=True):
     user_id: str = text_column("")
     trace_id: str = text_column("")
     input: str = text_column()
+    parts: Any = parts_column()
     tools: list[str] | None = texts_column()
     answer: str | None = text_column(nullable=True)
     preview: str | None = text_column(nullable=True)

@@ -16,6 +16,7 @@ from planq.shared.domain.errors import UnknownAgent
 from planq.shared.domain.jobs.states import StepKind
 from planq.shared.domain.models.background import Background
 from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
+from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import is_reserved
 from planq.shared.ports import JobStore, StageClaim
@@ -110,6 +111,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "on_incomplete": (
             claim.on_incomplete or (claim.agent or {}).get("on_incomplete") or background.on_incomplete
         ),
+        "parts": parts_of(claim.parts),
     }
 
 

@@ -62,6 +62,7 @@ from planq.worker.llm.request import (
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
+    from planq.worker.llm.parts import PartLoader
     from planq.worker.llm.providers import Providers
 
 _log = logging.getLogger("planq.llm")
@@ -105,12 +106,14 @@ class ModelGateway:
         may_name: MayName | None = None,
         texts: LiveTexts | None = None,
         adaptations: Adaptations | None = None,
+        parts: PartLoader | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
         none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
         say it. `adaptations` is what is stored of servers' refusals; without it they are remembered in the process.
+        `parts` reads images, files and audio; without it a request that has some is refused.
         """
         self._settings = settings
         self._patience = patience or TryLimits(settings)
@@ -118,6 +121,7 @@ class ModelGateway:
         self._keys = keys
         self._may_name = may_name
         self._texts = texts
+        self._parts = parts
         self._circuits = Circuits(clock)
         self._known = KnownAdaptations(adaptations, clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
@@ -322,18 +326,27 @@ class ModelGateway:
     ) -> Completion:
         parsed = self._parsed(name)
         if parsed.provider is None:
-            return await self._without_provider(parsed, question, spent)
+            return await self._without_provider(parsed, question, ask, spent)
         key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.place)
         if key is None and self._may_name is not None and not await self._may_name(ask.tenant_id, parsed.full):
             raise PolicyDenied(
                 f"the model {parsed.full!r} is none that this tenant may name on the server's keys: an operator can "
                 "list it in the tenant's `models`, or store a key of the tenant's own"
             )
+        request = question.request
+        if any(message.parts for message in request.messages):
+            if self._parts is None:
+                raise _reads_no_parts(parsed.full, request)
+            request = await self._parts.loaded(ask.tenant_id, request)
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
-            return await (await self._loaded(parsed.provider)).complete(parsed, question.request, spent, key, live)
+            return await (await self._loaded(parsed.provider)).complete(parsed, request, spent, key, live)
 
-    async def _without_provider(self, parsed: ModelName, question: _Question, spent: BrokenTryUsage) -> Completion:
+    async def _without_provider(
+        self, parsed: ModelName, question: _Question, ask: Ask, spent: BrokenTryUsage
+    ) -> Completion:
+        if parsed.is_offline and ask.parts:
+            raise _reads_no_parts(parsed.full, question.request)
         spent.attempts += 1
         if parsed.is_offline:
             return question.offline()
@@ -420,6 +433,15 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
     is_too_long = cut is not None and cut.reason is CutOffBy.LENGTH
     advice = "raise the limit of output tokens" if is_too_long else "try again"
     raise InvalidOutput(f"the model answered with nothing{reason}; expected {expected}; {advice}.")
+
+
+def _reads_no_parts(model: str, request: ModelRequest) -> ModelRefused:
+    """Return the refusal of a model that reads texts alone."""
+    kinds = sorted({part.type for message in request.messages for part in message.parts})
+    return ModelRefused(
+        f"the model {model!r} reads text only; found input of the type {', '.join(kinds)}: name another model, or "
+        "send text"
+    )
 
 
 _MOST_NAMED = 5

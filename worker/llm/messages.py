@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelResponse,
@@ -24,9 +25,13 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.messages import ModelRequest as WireRequest
+from pydantic_ai.models import Model
 
+from planq.shared.domain.errors import ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
+from planq.shared.domain.models.parts import Part
+from planq.shared.domain.results.media import UNKNOWN_MEDIA_TYPE
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.wire_names import WireNames
 
@@ -71,7 +76,7 @@ def wire_messages(
     if system and Adaptation.SYSTEM_AS_USER not in adaptations:
         pending, system = [SystemPromptPart(content=system)], ""
 
-    def add_text(text: str) -> None:
+    def add_text(text: str, parts: Sequence[Part] = ()) -> None:
         nonlocal system
         if system:
             text, system = f"{system}{_PARAGRAPH}{text}", ""
@@ -79,7 +84,7 @@ def wire_messages(
             wire.append(WireRequest(parts=list(pending)))
             wire.append(ModelResponse(parts=[TextPart(content=_RESULTS_SEEN)]))
             pending.clear()
-        pending.append(UserPromptPart(content=text))
+        pending.append(UserPromptPart(content=[*([text] if text else []), *map(wire_part, parts)] if parts else text))
 
     for message in _joined(request.messages):
         if message.role == "assistant":
@@ -98,22 +103,50 @@ def wire_messages(
             content = sendable(message.content) if message.content.strip() else _NO_TEXT
             pending.append(ToolReturnPart(names.out(message.name), content, message.call_id))
         else:
-            add_text(sendable(message.content))
+            add_text(sendable(message.content), message.parts)
     if system:
         pending.append(UserPromptPart(content=system))
     return [*wire, WireRequest(parts=pending)]
+
+
+_READS = {
+    "image": "supports_image_input",
+    "audio": "supports_audio_file_input",
+    "file": "supports_document_input",
+}
+"""The field of a profile that says whether a model takes a type of part; it does unless the profile denies it."""
+
+
+def check_parts(model: Model, request: ModelRequest) -> None:
+    """Raise `ModelRefused` for a request with an image, a file or audio that the model's profile does not take."""
+    for message in request.messages:
+        for part in message.parts:
+            allowed = model.profile.get("supported_document_media_types")
+            is_unknown = part.type == "file" and allowed is not None and part.media_type not in allowed
+            if is_unknown or not model.profile.get(_READS[part.type], True):
+                raise ModelRefused(
+                    f"the model {model.model_name!r} does not read {part.type} input of {part.media_type}: name "
+                    "another model, or send the input in another form"
+                )
+
+
+def wire_part(part: Part) -> BinaryContent:
+    """Return a part whose bytes are loaded in the provider's terms."""
+    return BinaryContent(part.data, media_type=part.media_type or UNKNOWN_MEDIA_TYPE, identifier=part.filename)
 
 
 def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the messages without blank ones, and neighbours of one role joined: users' and plain replies."""
     joined: list[ChatMessage] = []
     for message in messages:
-        is_blank = not message.content.strip() and not message.tool_calls and message.state is None
+        says_nothing = not message.content.strip() and not message.parts
+        is_blank = says_nothing and not message.tool_calls and message.state is None
         if message.role != "tool" and is_blank and len(messages) > 1:
             continue
         last = joined[-1] if joined else None
         if last is not None and last.role == message.role and _is_text(last) and _is_text(message):
-            joined[-1] = replace(last, content=f"{last.content}{_PARAGRAPH}{message.content}")
+            text = _PARAGRAPH.join(one.content for one in (last, message) if one.content)
+            joined[-1] = replace(last, content=text, parts=[*last.parts, *message.parts])
         else:
             joined.append(message)
     return joined

@@ -22,6 +22,7 @@ from planq.worker.llm.completion import BrokenTryUsage, Completion
 from planq.worker.llm.constrained import RefusedSchemas, constrained, is_about_parameter, refuses_schema
 from planq.worker.llm.http_client import closing_replies
 from planq.worker.llm.live import LiveCall
+from planq.worker.llm.messages import check_parts
 from planq.worker.llm.provider_errors import FOREIGN, translated
 from planq.worker.llm.replies import LiveReader, check_is_whole, completion_of, partial_of
 from planq.worker.llm.request import ModelRequest
@@ -86,6 +87,7 @@ class Providers:
         while True:
             is_stream = self._settings.stream and Adaptation.WHOLE_REPLIES not in active
             model = self._models.model(call.name, call.key, active, is_stream=is_stream)
+            check_parts(model, request)
             wire = self._wire(model, call.name, request, active)
             try:
                 completion = await (self._ask_stream if is_stream else self._ask_whole)(model, wire, spent, call.live)

@@ -116,7 +116,7 @@ class ModelRequest:
 def _in_words(message: ChatMessage) -> ChatMessage:
     """Return a message that calls tools, or has the result of one, as a text."""
     if message.role == "tool":
-        return ChatMessage("user", f"Result of {message.name}:\n{fenced_data(message.content)}")
+        return ChatMessage("user", f"Result of {message.name}:\n{fenced_data(message.content)}", parts=message.parts)
     if not message.tool_calls:
         return message
     calls = [
@@ -141,6 +141,8 @@ def _message_json(message: ChatMessage) -> dict[str, Any]:
         ]
     if message.call_id:
         shown |= {"tool_call_id": message.call_id, "name": message.name}
+    if message.parts:
+        shown["parts"] = [part.to_json() for part in message.parts]
     return shown
 
 
@@ -361,7 +363,7 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
     parts = [text] if ask.input.strip() or ask.data is None else []
     if ask.data is not None:
         parts.append(render_prompt("data", data=fenced_data(indented(ask.data))))
-    return system, [*messages, ChatMessage("user", "\n\n".join(parts))]
+    return system, [*messages, ChatMessage("user", "\n\n".join(parts), parts=ask.parts)]
 
 
 def _prompt_stack(ask: Ask) -> list[str]:

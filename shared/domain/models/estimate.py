@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planq.shared.domain.jobs.budget import ReservationRequest
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
+from planq.shared.domain.models.parts import part_tokens
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import measure
 
@@ -41,6 +42,7 @@ def _message_chars(message: ChatMessage) -> int:
     chars = _MESSAGE_CHARS + len(message.content) + len(message.name) + len(message.call_id)
     for call in message.tool_calls:
         chars += _MESSAGE_CHARS + len(call.name) + len(call.id) + measure(call.arguments, _MOST_CHARS)
+    chars += CHARS_PER_TOKEN * sum(map(part_tokens, message.parts))
     return chars if message.state is None else chars + measure(message.state, _MOST_CHARS)
 
 
@@ -59,6 +61,7 @@ def wanted_for(
     if findings.repair is not None:
         chars += len(findings.repair.raw) + sum(map(len, findings.repair.errors))
     asked = -(-chars // CHARS_PER_TOKEN) + message_tokens([*ask.history, *transcript])
+    asked += sum(map(part_tokens, ask.parts))
     least = min(LEAST_OUTPUT_TOKENS, ask.max_tokens or LEAST_OUTPUT_TOKENS)
     return ReservationRequest(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)
 

@@ -20,6 +20,7 @@ from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.call_settings import CallSettings
 from planq.shared.domain.models.circuit import Turn
 from planq.shared.domain.models.ending import Incomplete, OnIncomplete
+from planq.shared.domain.models.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ChatMessage:
 
     An assistant's message may hold `tool_calls`; each is followed by a message of the role `tool` whose `call_id` is
     the call's id and whose `name` is the tool's. `state` is what the provider needs back with its own message
-    (`ModelReply.state`).
+    (`ModelReply.state`). `parts` are images, files and audio behind `content`, of the roles `user` and `tool` alone.
     """
 
     role: str
@@ -49,6 +50,7 @@ class ChatMessage:
     call_id: str = ""
     name: str = ""
     state: Any = None
+    parts: Sequence[Part] = ()
 
 
 class TurnForm(StrEnum):
@@ -103,6 +105,7 @@ class Ask:
     a turn `speaker` is who has written `input`, where people are told apart; `tells_people` says that messages of
     the history are shown so.
     `on_incomplete` says what becomes of a text that is cut off.
+    `parts` are images, files and audio behind `input`.
     """
 
     job_id: str
@@ -126,6 +129,7 @@ class Ask:
     speaker: Speaker | None = None
     tells_people: bool = False
     on_incomplete: OnIncomplete = "accept"
+    parts: Sequence[Part] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,14 @@ EVENT_NAMES = (*EVENTS, *dict.fromkeys(f"{event.partition('.')[0]}.*" for event 
 """What an endpoint may name."""
 
 
-def checked_url(url: str, field: str, allowed: Collection[str] = ()) -> str:
+def checked_url(
+    url: str, field: str, allowed: Collection[str] = (), setting: str = "PLANQ_WEBHOOK_ALLOW_HOSTS"
+) -> str:
     """Return an address that something may be sent to; raises `InvalidRequest`, which names the `field`.
 
     An address of a private network, and this machine, are refused unless the host is among `allowed` (`host` or
-    `host:port`, in lower case). What a name leads to is known only when something is sent: it is checked again then.
+    `host:port`, in lower case), which `setting` lists. What a name leads to is known only when something is sent: it
+    is checked again then.
     """
     if len(url) > MAX_TARGET_CHARS:
         raise InvalidRequest(f"{field}: expected at most {MAX_TARGET_CHARS} characters, found {len(url)}")
@@ -51,9 +54,7 @@ def checked_url(url: str, field: str, allowed: Collection[str] = ()) -> str:
     if parts.fragment:
         raise InvalidRequest(f"{field}: expected an address without a fragment: nothing after # is ever sent")
     if not {host, f"{host}:{port or _default_port(parts)}"} & set(allowed) and (reason := _why_local(host)):
-        raise InvalidRequest(
-            f"{field}: {capped(host, 100)!r} is {reason}; an operator can allow it by PLANQ_WEBHOOK_ALLOW_HOSTS"
-        )
+        raise InvalidRequest(f"{field}: {capped(host, 100)!r} is {reason}; an operator can allow it by {setting}")
     return url
 
 

@@ -57,7 +57,8 @@ class StageClaim:
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
     model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
     conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. One that reads a conversation
-    without being a turn is shown `history`.
+    without being a turn is shown `history`. `parts` are the images, files and
+    audio beside `input`, as the job stores them.
     """
 
     job_id: UUID
@@ -102,6 +103,7 @@ class StageClaim:
     respond: Respond = Respond.MODEL
     on_incomplete: str | None = None
     kept: str | None = None
+    parts: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

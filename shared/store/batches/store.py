@@ -80,6 +80,7 @@ class CheckedLine:
             "line": self.line,
             "custom_id": self.custom_id,
             "body": None if submission is None else json_text(submission_values(submission)),
+            "parts": None if submission is None else stored_text(submission.parts),
             "error": None if self.error is None else json_text(self.error.to_json()),
             "reserved_usd": self.max_cost_usd,
             "reserved_tokens": self.max_tokens,

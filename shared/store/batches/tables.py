@@ -19,6 +19,8 @@ from planq.shared.store.columns import (
     flag_column,
     int_column,
     json_column,
+    parts_column,
+    parts_index,
     text_column,
     time_column,
 )
@@ -101,9 +103,9 @@ class BatchLineRow(SQLModel, table=True):
 
     `raw` is what was sent until the line has been validated; `body` is then the item of `planq_submit_jobs` that it
     becomes, with another `id` each time. The first line with a `custom_id` has it; a later one with the same is
-    invalid and has none. A valid line's `reserved_*` is what its job may use up, as its own budget says or else as
-    it is estimated; they count for its batch while it is `admitted`. `settled` numbers the ended lines in the order
-    in which they ended.
+    invalid and has none. `parts` are those of its body: their payloads stay. A valid line's `reserved_*` is what its
+    job may use up, as its own budget says or else as it is estimated; they count for its batch while it is
+    `admitted`. `settled` numbers the ended lines in the order in which they ended.
     """
 
     __tablename__ = "batch_lines"
@@ -119,6 +121,7 @@ class BatchLineRow(SQLModel, table=True):
         Index("ix_batch_lines_admitted", "batch_id", "line", postgresql_where=text("status = 'admitted'")),
         Index("ix_batch_lines_errors", "batch_id", "line", postgresql_where=text("error IS NOT NULL")),
         Index("ix_batch_lines_settled", "batch_id", "settled", postgresql_where=text("settled IS NOT NULL")),
+        parts_index("batch_lines"),
     )
     batch_id: UUID = Field(sa_column=Column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True))
     line: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
@@ -127,6 +130,7 @@ class BatchLineRow(SQLModel, table=True):
     status: str = enum_column("batch_line_status", LineStatus, default="received")
     raw: str | None = text_column(nullable=True)
     body: Any = json_column()
+    parts: Any = parts_column()
     job_id: UUID | None = None
     tries: int = int_column()
     error: Any = json_column()

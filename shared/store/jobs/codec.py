@@ -279,6 +279,7 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         rounds=round_records(value["rounds"] or (), value["merged"] or ()),
         history=ShownHistory.of(value["history"]),
         tried=value["tried"] or {},
+        parts=value["parts"] or (),
     )
 
 

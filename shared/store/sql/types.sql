@@ -90,7 +90,7 @@ CREATE TYPE planq_message AS (
 -- A child job names its parent's step.
 CREATE TYPE planq_new_job AS (
     id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
-    user_id text, trace_id text, idempotency_key text, request_hash text, plan text, plan_source text, reuse text,
+    parts text, user_id text, trace_id text, idempotency_key text, request_hash text, plan text, plan_source text, reuse text,
     expires_seconds float8, paused_at timestamptz, forked_from uuid, agent_name text, agent_version int,
     skill_versions int[], action text, with_input text, budget text, loop_block text, priority text, callback_url text,
     batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, history json, origin json,

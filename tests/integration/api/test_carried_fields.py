@@ -27,6 +27,7 @@ from planq.shared.store.tables import Job
 from tests.integration.api import control
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_pages import post, visit
+from tests.support.pictures import PNG, base64_of
 from tests.support.servers import TestPostgres
 
 PLAN = control.plan(control.call("look", "a"))
@@ -101,13 +102,18 @@ SAMPLES: dict[str, Any] = {
     "conversation_id": CONVERSATION,
     "conversation": "read",
 }
+WITH_PARTS = [
+    {"type": "text", "text": "report"},
+    {"type": "image", "data": base64_of(PNG), "filename": "dot.png"},
+    {"type": "file", "url": "https://example.org/a.pdf", "media_type": "application/pdf"},
+]
 FIELDS = [field.alias or name for name, field in JobRequest.model_fields.items()]
 _PARTS = (
     *(("limits", name) for name in LimitsRequest.model_fields),
     *(("budget", name) for name in BudgetRequest.model_fields),
     *(("loop", name) for name in LoopBlock.model_fields),
 )
-CASES = [*((name, "") for name in FIELDS), *_PARTS]
+CASES = [*((name, "") for name in FIELDS), *_PARTS, ("input", "parts")]
 
 OF_THE_JOB = frozenset(
     name
@@ -156,6 +162,8 @@ def asked_with(api: Api, field: str, part: str) -> tuple[dict[str, Any], dict[st
         base, value = ASKED, {"limits": {"budget": {part: BUDGET[part], "max_steps": BUDGET["max_steps"]}}}
     elif field == "limits" and part:
         base, value = ASKED, {"limits": {part: LIMITS[part]}}
+    elif field == "input" and part:
+        base, value = {"input": "report", "model": "openai:gpt-5-mini"}, {"input": WITH_PARTS}
     elif part:
         base, value = BASES[field], {field: {part: BLOCK[part]}}
     else:

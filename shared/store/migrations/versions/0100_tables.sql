@@ -705,6 +705,7 @@ CREATE TABLE jobs (
     user_id TEXT DEFAULT '' NOT NULL,
     trace_id TEXT DEFAULT '' NOT NULL,
     input TEXT NOT NULL,
+    parts JSONB,
     tools TEXT[],
     answer TEXT,
     preview TEXT,
@@ -740,6 +741,8 @@ CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 CREATE INDEX ix_jobs_message_flow ON jobs (tenant_id, id) WHERE in_message_flow AND parent_job_id IS NULL;
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
+
+CREATE INDEX ix_jobs_parts ON jobs USING gin (parts jsonb_path_ops) WHERE parts IS NOT NULL;
 
 CREATE INDEX ix_jobs_pins ON jobs (tenant_id, agent_name, coalesce(agent_version, 0), coalesce(skill_versions, '{}')) WHERE agent_name IS NOT NULL;
 
@@ -791,6 +794,7 @@ CREATE TABLE batch_lines (
     status batch_line_status DEFAULT 'received' NOT NULL,
     raw TEXT,
     body JSON,
+    parts JSONB,
     job_id UUID,
     tries INTEGER DEFAULT 0 NOT NULL,
     error JSON,
@@ -808,6 +812,8 @@ CREATE TABLE batch_lines (
 CREATE INDEX ix_batch_lines_admitted ON batch_lines (batch_id, line) WHERE status = 'admitted';
 
 CREATE INDEX ix_batch_lines_errors ON batch_lines (batch_id, line) WHERE error IS NOT NULL;
+
+CREATE INDEX ix_batch_lines_parts ON batch_lines USING gin (parts jsonb_path_ops) WHERE parts IS NOT NULL;
 
 CREATE INDEX ix_batch_lines_settled ON batch_lines (batch_id, settled) WHERE settled IS NOT NULL;
 

@@ -77,7 +77,7 @@ LANGUAGE sql AS $$
     RETURNING b.id, b.tenant_id, b.defaults, b.priority, b.estimate
 $$;
 
--- Stores what became of lines, one object each: the `body` (a text) of a valid one, the `error` (a text) of another.
+-- Stores what became of lines, one object each: the `body` (a text) of a valid one and its `parts` (a text), the `error` (a text) of another.
 -- The first line with a `custom_id` has it; later ones are invalid. `p_estimate` is that of all lines up to here. Says
 -- whether the process still holds the batch; else nothing is stored.
 CREATE FUNCTION planq_store_checked(
@@ -98,7 +98,7 @@ BEGIN
              WHERE b.batch_id = p_batch AND b.tenant_id = p_tenant AND b.custom_id = g.custom_id),
             nullif(min(g.line) OVER (PARTITION BY g.custom_id), g.line)) AS first_line
         FROM json_to_recordset(p_lines) AS g (
-            line int, custom_id text, body text, error text, reserved_usd numeric, reserved_tokens bigint
+            line int, custom_id text, body text, parts text, error text, reserved_usd numeric, reserved_tokens bigint
         )
     ), judged AS (
         SELECT g.line, CASE WHEN g.custom_id IS NULL OR g.first_line IS NULL THEN g.error ELSE json_build_object(
@@ -106,13 +106,14 @@ BEGIN
             'message', format('line %s has the same custom_id; expected another one in each line', g.first_line),
             'details', json_build_object('custom_id', g.custom_id, 'line', g.first_line))::text END AS error,
             CASE WHEN g.first_line IS NULL THEN g.custom_id END AS custom_id,
-            g.body, g.reserved_usd, g.reserved_tokens
+            g.body, g.parts, g.reserved_usd, g.reserved_tokens
         FROM given g
     ), stored AS (
         UPDATE batch_lines b SET
             raw = NULL, custom_id = j.custom_id, error = j.error::json,
             status = CASE WHEN j.error IS NULL THEN 'valid' ELSE 'invalid' END,
             body = CASE WHEN j.error IS NULL THEN j.body::json END,
+            parts = CASE WHEN j.error IS NULL THEN j.parts::jsonb END,
             reserved_usd = CASE WHEN j.error IS NULL THEN j.reserved_usd ELSE 0 END,
             reserved_tokens = CASE WHEN j.error IS NULL THEN j.reserved_tokens ELSE 0 END
         FROM judged j

@@ -29,7 +29,7 @@ BEGIN
     ), made AS (
         INSERT INTO jobs AS j (
             id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, depth,
-            strategy, status, model, limits, tools, metadata, input, user_id, trace_id, idempotency_key, request_hash, run_at,
+            strategy, status, model, limits, tools, metadata, input, parts, user_id, trace_id, idempotency_key, request_hash, run_at,
             wake_at, expires_at, paused_at, forked_from, agent_name, agent_version, skill_versions, action, with_input, budget,
             loop_block, conversation_id, priority, callback_url, batch_id, batch_line, in_message_flow, respond, history,
             on_incomplete
@@ -37,7 +37,7 @@ BEGIN
         SELECT
             g.id, g.tenant_id, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
             g.child_position, g.child_key, coalesce(g.depth, 0),
-            g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json, g.input, g.user_id, g.trace_id,
+            g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json, g.input, g.parts::jsonb, g.user_id, g.trace_id,
             g.idempotency_key, g.request_hash, v_run_at,
             CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
             CASE WHEN v_run_at < planq_never()

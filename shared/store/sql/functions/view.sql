@@ -10,7 +10,7 @@
 -- planner from joining whole tables.
 CREATE FUNCTION planq_view_jobs(p_ids uuid[], p_tenants text[], p_wanted boolean[], p_ended text[], p_steps int)
 RETURNS TABLE (
-    id uuid, tenant_id text, status text, strategy text, input text, answer text, preview text, error text, model_calls int,
+    id uuid, tenant_id text, status text, strategy text, input text, parts text, answer text, preview text, error text, model_calls int,
     input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint, cost_usd numeric, created_at timestamptz, started_at timestamptz,
     finished_at timestamptz, paused_at timestamptz, expires_at timestamptz, forked_from uuid, metadata text,
     agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
@@ -24,7 +24,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT j.id, j.tenant_id, planq_shown_status(j.status, q.questions), j.strategy, j.input, j.answer, j.preview, j.error, j.model_calls, j.input_tokens,
+    SELECT j.id, j.tenant_id, planq_shown_status(j.status, q.questions), j.strategy, j.input, j.parts, j.answer, j.preview, j.error, j.model_calls, j.input_tokens,
            j.output_tokens, j.cache_read_tokens, j.cache_write_tokens, j.cost_usd, j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
            j.forked_from, j.metadata, j.agent_name, j.agent_version, j.action, j.parent_job_id, j.parent_step_index,
            j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.source, p.body, p.errors,
@@ -45,7 +45,7 @@ BEGIN
            j.respond::text, j.outcome
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
-        SELECT id, tenant_id, status, strategy, input, answer, preview, respond, planq_outcome(status, error) AS outcome, error::text AS error, model_calls, input_tokens,
+        SELECT id, tenant_id, status, strategy, input, parts::text AS parts, answer, preview, respond, planq_outcome(status, error) AS outcome, error::text AS error, model_calls, input_tokens,
                output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,

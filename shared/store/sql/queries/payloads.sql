@@ -69,6 +69,10 @@ WITH page AS MATERIALIZED (
     WHERE planq_now() - p.created_at > make_interval(secs => %(seconds)s)  -- as above, but no index is to find all of them
       AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
       AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
+      AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.tenant_id = p.tenant_id
+                      AND j.parts @> jsonb_build_array(jsonb_build_object('sha256', encode(p.hash, 'hex'))))
+      AND NOT EXISTS (SELECT 1 FROM batch_lines l WHERE l.tenant_id = p.tenant_id
+                      AND l.parts @> jsonb_build_array(jsonb_build_object('sha256', encode(p.hash, 'hex'))))
     FOR UPDATE OF p SKIP LOCKED
 ), gone AS (
     DELETE FROM payloads d USING old WHERE d.hash = old.hash AND d.tenant_id = old.tenant_id RETURNING d.hash
@@ -82,6 +86,10 @@ SELECT count(*)::int AS count FROM (
     SELECT FROM payloads p WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
       AND NOT EXISTS (SELECT FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
       AND NOT EXISTS (SELECT FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
+      AND NOT EXISTS (SELECT FROM jobs j WHERE j.tenant_id = p.tenant_id
+                      AND j.parts @> jsonb_build_array(jsonb_build_object('sha256', encode(p.hash, 'hex'))))
+      AND NOT EXISTS (SELECT FROM batch_lines l WHERE l.tenant_id = p.tenant_id
+                      AND l.parts @> jsonb_build_array(jsonb_build_object('sha256', encode(p.hash, 'hex'))))
     ORDER BY p.created_at LIMIT %(most)s
 ) due
 
