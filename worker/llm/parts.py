@@ -10,9 +10,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import httpx2
+from httpx2 import HTTPError, InvalidURL, StreamError, TimeoutException
 
 from planq.shared.domain.errors import (
     DatabaseUnavailable,
@@ -30,6 +30,9 @@ from planq.shared.ports import Payloads
 from planq.worker.egress import AnswerBounds, BodyDamaged, BodyRefused, Egress
 from planq.worker.llm.prompts import fenced_data
 from planq.worker.llm.request import ModelRequest
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 FETCH_SECONDS = 30.0
 """Maximum time to fetch one part, with its redirects."""
@@ -127,7 +130,7 @@ class PartLoader:
         try:
             async with asyncio.timeout(FETCH_SECONDS), client:
                 said, data = await _read(client, part.url or "", name)
-        except (TimeoutError, httpx2.TimeoutException) as error:
+        except (TimeoutError, TimeoutException) as error:
             raise TimedOut(f"{name}: {shown} did not answer in full within {FETCH_SECONDS:g} s") from error
         except ExecutionFailed:
             raise
@@ -135,9 +138,9 @@ class PartLoader:
             raise Transient(f"{name}: {shown}: {error}") from error
         except BodyRefused as error:
             raise InvalidArguments(f"{name}: {shown}: {error}; send a smaller one") from error
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (HTTPError, StreamError) as error:
             raise Transient(f"{name}: {shown} cannot be reached ({type(error).__name__})") from error
-        except (httpx2.InvalidURL, ValueError) as error:
+        except (InvalidURL, ValueError) as error:
             raise InvalidArguments(f"{name}: {shown} is no valid address ({error})") from error
         try:
             # What the sender says of the bytes is a hint; what the server says counts.
@@ -147,7 +150,7 @@ class PartLoader:
         return replace(part, media_type=media_type, size=len(data), data=data)
 
 
-async def _read(client: httpx2.AsyncClient, url: str, name: str) -> tuple[str | None, bytes]:
+async def _read(client: AsyncClient, url: str, name: str) -> tuple[str | None, bytes]:
     """Return the media type that the server says, None for none, and the body."""
     for _ in range(_MOST_REDIRECTS + 1):
         client.cookies.clear()  # those of one hop are no business of the next one
