@@ -44,6 +44,10 @@ def model_client(egress: Egress, seconds: float, *, as_streams: bool) -> AsyncCl
             assert isinstance(stream, AsyncByteStream)
             response.stream = _Body(_as_stream(stream), stream)
             response.headers["content-type"] = "text/event-stream"
+        elif kind == "text/event-stream":
+            stream = response.stream
+            assert isinstance(stream, AsyncByteStream)
+            response.stream = _Body(_without_mark(stream), stream)
 
     return egress.trusted(
         AnswerBounds(MAX_REPLY_BYTES, seconds + _BACKSTOP_SECONDS),
@@ -79,6 +83,14 @@ class _Body(AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+async def _without_mark(body: AsyncByteStream) -> AsyncIterator[bytes]:
+    """Yield an event stream without a byte order mark, behind which the SDK would not see the first event."""
+    is_first = True
+    async for piece in body:
+        yield piece.removeprefix(b"\xef\xbb\xbf") if is_first else piece
+        is_first = is_first and not piece
 
 
 async def _as_stream(body: AsyncByteStream) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -243,6 +244,14 @@ def test_an_empty_stream_is_tried_a_few_times(server: WireServer) -> None:
         asked(server, TurnForm.ANSWER)
 
     assert (caught.value.error.code, caught.value.call.attempts) == ("unreadable_reply", 3)
+
+
+def test_a_stream_with_a_byte_order_mark_is_read_from_its_first_event(server: WireServer) -> None:
+    events = [json.dumps(event.data) for event in says("It is", " 4.")]
+    body = "\ufeff" + "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+    server.script(Reply(body.encode(), headers={"content-type": "text/event-stream"}))
+
+    assert asked(server, TurnForm.ANSWER).text == "It is 4."
 
 
 def ending(dialect: Dialect, reason: str) -> Any:
