@@ -1,4 +1,4 @@
-"""Warnings: names in an agent's document that stand for nothing, and jobs that went on without a tool.
+"""Warnings: names and values in an agent's document that cannot work, and jobs that went on without a tool.
 
 A document may come before its skills and its workers, so it is stored with a warning to its author. A job goes on
 without the missing tool, and its own document has the warning.
@@ -7,16 +7,19 @@ without the missing tool, and its own document has the warning.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from planq.shared.domain.agents.checks import flat_row
 from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.agents.source import pointer
+from planq.shared.domain.agents.source import DocumentPath, pointer
 from planq.shared.domain.errors import capped
 from planq.shared.domain.rounds.evaluate import rule_defects
+from planq.shared.domain.schema.reach import schemas_in
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import NameIndex
 
@@ -47,6 +50,7 @@ class DocumentWarning:
         "planner_missing",
         "arguments_invalid",
         "field_unknown",
+        "value_unquoted",
     ]
     name: str
     message: str
@@ -72,6 +76,7 @@ def document_warnings(
     return [
         *_empty(document),
         *_misspelt(document),
+        *_unquoted(document),
         *_tools(document, tools),
         *(
             DocumentWarning(
@@ -157,6 +162,51 @@ def _misspelt(document: AgentDocument) -> Iterator[DocumentWarning]:
 _ALIKE = 0.85
 _OTHER_FIELDS = frozenset({"system_prompt", "input", "resources", *_SUB_AGENTS})
 """What documents say in other words."""
+
+
+def _unquoted(document: AgentDocument) -> Iterator[DocumentWarning]:
+    """Yield the numbers and booleans in schemas whose `type` takes texts: YAML needs quotes there."""
+    for base, schema in _schemas(document):
+        for path, contents in schemas_in(schema):
+            written = contents.get("type")
+            types = written if isinstance(written, list) else [written]
+            for keyword in _KEYWORDS_WITH_VALUES if "string" in types else ():
+                value = contents.get(keyword)
+                values = value if isinstance(value, list) and keyword in ("enum", "examples") else [value]
+                found = [json.dumps(one) for one in values if _is_unquoted(one, types)]
+                if found:
+                    listed = capped(", ".join(found), 200)
+                    message = (
+                        f"expected texts, because the type is string; found {listed}; put them "
+                        "in quotes: YAML reads 1.10, 01234 and true without quotes as numbers and booleans"
+                    )
+                    place = pointer((*base, *path, keyword))
+                    yield DocumentWarning(place, "value_unquoted", keyword, message)
+
+
+_KEYWORDS_WITH_VALUES = ("enum", "const", "default", "examples")
+
+
+def _is_unquoted(value: Any, types: Collection[Any]) -> bool:
+    if isinstance(value, bool):
+        return "boolean" not in types
+    return isinstance(value, (int, float)) and "number" not in types and "integer" not in types
+
+
+def _schemas(document: AgentDocument) -> Iterator[tuple[DocumentPath, Mapping[str, Any]]]:
+    """Yield the schemas that were checked when the document was read for saving, each with its place."""
+    written = flat_row(document.to_json())
+    if isinstance(written.get("properties"), Mapping):
+        yield (), {key: written[key] for key in _OF_THE_ANSWER if key in written}
+    actions = written.get("actions")
+    by_name = actions.items() if isinstance(actions, Mapping) else ()
+    for place, action in enumerate(actions) if isinstance(actions, list) else by_name:
+        for key in ("input_schema", "input") if isinstance(action, Mapping) else ():
+            if isinstance(action.get(key), Mapping):
+                yield ("actions", place, key), action[key]
+
+
+_OF_THE_ANSWER = ("$schema", "properties", "$defs", "definitions", "additionalProperties")
 
 
 def _looping(

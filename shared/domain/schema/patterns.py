@@ -15,10 +15,8 @@ from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
-import referencing
-from referencing.jsonschema import DRAFT202012
 
-from planq.shared.domain.schema.reach import places_of
+from planq.shared.domain.schema.reach import schemas_in
 
 _READ_KEPT = 1_024
 
@@ -83,20 +81,14 @@ def are_too_large(patterns: Iterable[str]) -> bool:
 def patterns_of(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the patterns in a schema, those of texts and of the names of properties, each with the path to it.
 
-    A subschema that stands in several places is told of once.
+    A subschema that is used in several places is yielded once.
     """
-    places = places_of(schema)
-    stack = [referencing.Resource.from_contents(schema, default_specification=DRAFT202012)]
-    while stack:
-        resource = stack.pop()
-        if isinstance(resource.contents, Mapping):
-            path = places.get(id(resource.contents), ())
-            if isinstance(found := resource.contents.get("pattern"), str):
-                yield (*path, "pattern"), found
-            names = resource.contents.get("patternProperties")
-            for name in names if isinstance(names, Mapping) else ():
-                yield (*path, "patternProperties", name), name
-        stack.extend(resource.subresources())
+    for path, contents in schemas_in(schema):
+        if isinstance(found := contents.get("pattern"), str):
+            yield (*path, "pattern"), found
+        names = contents.get("patternProperties")
+        for name in names if isinstance(names, Mapping) else ():
+            yield (*path, "patternProperties", name), name
 
 
 @lru_cache(maxsize=_READ_KEPT)

@@ -117,6 +117,20 @@ def _groups(leads_to: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
                     yield group
 
 
+def schemas_in(schema: Mapping[str, Any]) -> Iterator[tuple[SchemaPath, Mapping[str, Any]]]:
+    """Yield each schema in `schema` that is an object, with the path to it; references are not followed.
+
+    A subschema that is used in several places is yielded with one of their paths.
+    """
+    places = places_of(schema)
+    stack = [referencing.Resource.from_contents(schema, default_specification=DRAFT202012)]
+    while stack:
+        resource = stack.pop()
+        if isinstance(resource.contents, Mapping):
+            yield places.get(id(resource.contents), ()), resource.contents
+        stack.extend(resource.subresources())
+
+
 def places_of(schema: Any) -> dict[int, SchemaPath]:
     """Return the path to each object in a schema, by its identity: subresources come without theirs."""
     places: dict[int, SchemaPath] = {}
