@@ -44,7 +44,7 @@ def settings() -> str:
         (
             (
                 ", ".join(f"`{name}`" for name in variables_of(field)),
-                plain(info.default),
+                plain(info.get_default(call_default_factory=True)),
                 UNITS.get(field.rpartition("_")[2], ""),
                 _allowed(info),
                 info.description or "",

@@ -91,6 +91,18 @@ def test_the_reference_is_what_the_code_gives(name: str) -> None:
     assert text == reference.renewed(text), "the code has changed: run `make docs`"
 
 
+def test_a_default_that_a_factory_makes_is_shown() -> None:
+    rows = dict(line.split(" | ", 2)[:2] for line in reference.settings().splitlines() if line.startswith("| `PLANQ"))
+
+    made = [name for name, info in Settings.model_fields.items() if info.default_factory is not None]
+    assert made
+    for name in made:
+        shown = ", ".join(f"`{one}`" for one in variables_of(name))
+        assert rows[f"| {shown}"] == f"`{Settings.model_fields[name].get_default(call_default_factory=True)}`"
+    assert rows["| `PLANQ_MODEL_PRICES`"] == "`{}`"
+    assert "PydanticUndefined" not in EVERYTHING
+
+
 def test_every_setting_and_every_error_is_explained() -> None:
     silent = [field for field, info in Settings.model_fields.items() if not info.description]
     explained = {kind.code for kind in reference.raised_errors()}
