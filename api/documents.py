@@ -48,6 +48,7 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
         "output_ref": _last_output(row, steps),
         "chained": row["chained"],
         "children": row["children"] or [],
+        "tree_usage": _tree_usage(row),
         "warnings": _warnings(row),
         "budget": row["budget"],
         "retry": _retry(row),
@@ -113,9 +114,24 @@ def execution_document(view: JobView) -> _Document:
         "chained": row["chained"],
         "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
         "children": row["children"] or [],
+        "tree_usage": _tree_usage(row),
         "warnings": _warnings(row),
         "retry": _retry(row),
     }
+
+
+def _tree_usage(row: Row) -> _Document:
+    """Return a `TreeUsageDocument`."""
+    below = row["used_below"] or {}
+    costs = [cost for used in (row, below) if (cost := used.get("cost_usd")) is not None]
+    return {
+        "jobs": 1 + below.get("jobs", 0),
+        **{name: row[name] + below.get(name, 0) for name in _COUNTED},
+        "cost_usd": float(sum(costs)) if costs else None,
+    }
+
+
+_COUNTED = ("model_calls", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 def _retry(row: Row) -> _Document | None:
@@ -273,7 +289,8 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "preview", "error", "outcome", "cost_usd", "started_at", "finished_at", "paused_at")),
-    **dict.fromkeys(("plan_errors", "output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
+    **dict.fromkeys(("plan_errors", "output", "chained", "children", "used_below", "warnings")),
+    **dict.fromkeys(("parent_job_id", "stage_retry")),
     **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id", "stop_reason")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     **dict.fromkeys(("cache_read_tokens", "cache_write_tokens"), 0),

@@ -435,6 +435,13 @@ class UsageDocument(Answer):
     cost_usd: float | None
 
 
+class TreeUsageDocument(UsageDocument):
+    """What a job and all jobs below it have used. The cost sums up the known prices; null where none is known."""
+
+    jobs: int = Field(description="The number of these jobs; 1 without child jobs.")
+    model_calls: int
+
+
 class BudgetUse(Answer):
     """What a job and all jobs of its tree have used, by what is recorded; costs that are not known are not in it."""
 
@@ -635,6 +642,7 @@ class JobDocument(JobSummary):
         "`preview`, and as `output_ref` the `step` that has the whole."
     )
     children: list[ChildDocument]
+    tree_usage: TreeUsageDocument = Field(description="Of this job and all jobs below it; `usage` is its own part.")
     warnings: list[WarningDocument] = Field(
         description="What its agent missed, and went on without. When it is submitted, also doubts about its plan."
     )

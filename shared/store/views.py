@@ -44,9 +44,10 @@ class JobView:
     """A job's row, JSON in it as `JsonText`, its steps of all rounds, and with the row what else there is of it.
 
     `plan_source`, `plan_body` and `plan_errors` are the first round's plan, `later_plans` (`{round, source, body,
-    errors}`) those of the further rounds, beside `children` and `warnings`. The steps are in the order of their
-    indices. Each carries `called_arguments`: resolved once it has begun, as planned before or where they are too
-    large to show (`CalledArguments`). Plans, steps and children are only there when the view `is_whole`.
+    errors}`) those of the further rounds, beside `children`, `warnings` and `used_below` (the sums of all jobs below
+    it). The steps are in the order of their indices. Each carries `called_arguments`: resolved once it has begun, as
+    planned before or where they are too large to show (`CalledArguments`). Plans, steps and children are only there
+    when the view `is_whole`.
     A view may be shared.
     """
 
@@ -99,13 +100,18 @@ async def _read(database: Database, looks: Sequence[ViewLook]) -> Sequence[JobVi
 
 
 async def _add_children(database: Database, views: Sequence[JobView]) -> None:
-    """Add the child jobs of those that may have some; nothing is asked where none may."""
+    """Add the child jobs of those that may have some, and what all jobs below them have used.
+
+    Sends no query where no view may have children.
+    """
     if not views:
         return
     rows = await database.fetch_all("view_children", **_keys(views))
-    known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
+    known = {row["parent_job_id"]: row for row in rows}
     for view in views:
-        view.row["children"] = known.get(view.row["id"])
+        if below := known.get(view.row["id"]):
+            view.row["children"] = JsonText(below["children"].encode())
+            view.row["used_below"] = below
 
 
 async def _add_warnings(database: Database, views: Sequence[JobView]) -> None:
@@ -139,7 +145,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
     for name in _RAW:
         if row[name] is not None:
             row[name] = JsonText(row[name].encode())
-    row["children"] = None
+    row["children"] = row["used_below"] = None
     row["warnings"] = ()
     row["later_plans"] = () if row["later_plans"] is None else decode_stored(row["later_plans"])
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}

@@ -45,6 +45,7 @@ from planq.api.schemas import (
     RetryDocument,
     StepReference,
     Time,
+    TreeUsageDocument,
     UsageDocument,
     User,
     WarningDocument,
@@ -137,6 +138,7 @@ class ExecutionDocument(Answer):
     parent: StepReference | None
     depth: int
     children: list[ChildDocument]
+    tree_usage: TreeUsageDocument = Field(description="Of this job and all jobs below it; `usage` is its own part.")
     warnings: list[WarningDocument] = Field(description="What the agent missed, and went on without.")
     retry: RetryDocument | None
     open_questions: list[OpenQuestion] = Field(description="What a person is asked by it or by those below it.")

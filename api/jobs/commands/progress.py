@@ -180,13 +180,19 @@ def print_outcome(job: Json, console: Console) -> None:
         console.print(plain(f"stopped before the planner had finished: {stopped}"), style="yellow")
     for warning in job.get("warnings") or []:
         console.print(plain(f"warning: {warning.get('message')}"), style="yellow")
-    usage = job.get("usage") or {}
+    console.print(_used(job.get("model_calls", 0), job.get("usage") or {}), style="dim")
+    tree = job.get("tree_usage") or {}
+    if below := tree.get("jobs", 1) - 1:
+        children = f"{below} child job{'' if below == 1 else 's'}"
+        console.print(f"with {children}: {_used(tree['model_calls'], tree)}", style="dim")
+
+
+def _used(calls: int, usage: Json) -> str:
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
     if cached := usage.get("cache_read_tokens"):
         tokens += f" ({cached} from the prompt cache)"
     price = f", {cost}" if (cost := shown_cost(usage)) else ""
-    calls = job.get("model_calls", 0)
-    console.print(f"{calls} model call{'' if calls == 1 else 's'}, {tokens}{price}", style="dim")
+    return f"{calls} model call{'' if calls == 1 else 's'}, {tokens}{price}"
 
 
 def _name(step: Json) -> str:

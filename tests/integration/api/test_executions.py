@@ -228,3 +228,42 @@ def test_children_are_shown_with_their_parent_and_by_themselves(api: Api, path: 
     assert api.http.get(f"/executions/agents/{parent}").json()["children"] == [shown]
     execution = api.http.get(f"/executions/agents/{child}").json()
     assert (execution["parent"], execution["depth"]) == ({"job_id": parent, "step_index": 2}, 1)
+
+
+def test_the_usage_of_a_tree_has_that_of_all_jobs_below(api: Api, path: str) -> None:
+    root, child, grandchild, sibling, stranger = (
+        api.http.post(f"{path}/async", json={"prompt": str(number)}).json()["exec_id"] for number in range(5)
+    )
+    for above, below in ((root, child), (child, grandchild), (root, sibling)):
+        api.jobs.execute(
+            "UPDATE jobs SET parent_job_id = %s, parent_step_index = 0, parent_round = 0 WHERE id = %s", above, below
+        )
+    for job in (root, child):
+        api.jobs.run_plan(job, {"type": "tool_calls", "calls": [search()]}, {})
+        api.jobs.execute("UPDATE steps SET kind = 'agent' WHERE job_id = %s", job)
+    counted = "model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd"
+    used = f"UPDATE jobs SET ({counted}) = ROW"
+    api.jobs.execute(f"{used} (1, 10, 20, 3, 4, 0.1) WHERE id = %s", root)
+    api.jobs.execute(f"{used} (2, 100, 200, 30, 40, 0.2) WHERE id = %s", child)
+    api.jobs.execute(f"{used} (3, 1000, 2000, 300, 400, NULL) WHERE id = %s", grandchild)
+    api.jobs.execute(f"{used} (9, 9, 9, 9, 9, 9) WHERE id = %s", stranger)
+
+    shown = {job: api.http.get(f"/jobs/{job}").json() for job in (root, child, grandchild, sibling)}
+
+    assert shown[root]["tree_usage"] == {
+        "jobs": 4,
+        "model_calls": 6,
+        "input_tokens": 1110,
+        "output_tokens": 2220,
+        "cache_read_tokens": 333,
+        "cache_write_tokens": 444,
+        "cost_usd": 0.3,
+    }
+    assert (shown[root]["usage"]["input_tokens"], shown[root]["model_calls"]) == (10, 1)
+    assert (shown[child]["tree_usage"]["jobs"], shown[child]["tree_usage"]["input_tokens"]) == (2, 1100)
+    assert shown[grandchild]["tree_usage"] == {**shown[grandchild]["usage"], "jobs": 1, "model_calls": 3}
+    assert shown[grandchild]["tree_usage"]["cost_usd"] is None
+    assert shown[sibling]["tree_usage"]["jobs"] == 1
+    assert api.http.get(f"/executions/agents/{root}").json()["tree_usage"] == shown[root]["tree_usage"]
+    assert "with 3 child jobs <b>3330</b> tokens, <b>$0.3000</b>" in api.http.get(f"/ui/jobs/{root}").text
+    assert "child job" not in api.http.get(f"/ui/jobs/{sibling}").text

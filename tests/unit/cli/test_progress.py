@@ -248,6 +248,25 @@ def test_an_unknown_price_is_a_dash(tokens: int, cost: float | None, shown: str)
     assert tree_totals(job).endswith(f"2 model calls, {shown}")
 
 
+def test_what_child_jobs_used_is_shown_and_counted_once() -> None:
+    output = io.StringIO()
+    own = {"input_tokens": 3, "output_tokens": 4, "cost_usd": 0.5}
+    below = {"input_tokens": 10, "output_tokens": 1, "cost_usd": 0.25}
+    child = {"model_calls": 1, "usage": below, "tree_usage": {**below, "jobs": 1, "model_calls": 1}}
+    tree = {"jobs": 2, "model_calls": 3, "input_tokens": 13, "output_tokens": 5, "cost_usd": 0.75}
+    job = {"model_calls": 2, "usage": own, "tree_usage": tree, "children": [{"job": child}]}
+
+    print_outcome(job, Console(file=output, width=80))
+    print_outcome(child, Console(file=output, width=80))
+
+    assert output.getvalue().splitlines() == [
+        "2 model calls, 3 + 4 tokens, 0.5000 USD",
+        "with 1 child job: 3 model calls, 13 + 5 tokens, 0.7500 USD",
+        "1 model call, 10 + 1 tokens, 0.2500 USD",
+    ]
+    assert tree_totals(job) == "2 jobs, 3 model calls, 13 + 5 tokens, 0.7500 USD"
+
+
 def test_on_a_terminal_an_answer_is_wrapped_and_never_cut() -> None:
     output = io.StringIO()
     console = Console(file=output, markup=False, soft_wrap=True, width=40, force_terminal=True, color_system=None)

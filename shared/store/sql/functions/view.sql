@@ -76,6 +76,24 @@ BEGIN
     ) s;
 END $$;
 
+-- The sums of what all jobs below a job have used. They are not in the job's own columns.
+CREATE FUNCTION planq_used_below(p_tenant text, p_job uuid)
+RETURNS TABLE (jobs bigint, model_calls bigint, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint,
+               cache_write_tokens bigint, cost_usd numeric)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (id) AS (
+        SELECT j.id FROM jobs j WHERE j.parent_job_id = p_job AND j.tenant_id = p_tenant
+        UNION
+        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    )
+    SELECT count(*), coalesce(sum(j.model_calls), 0)::bigint, coalesce(sum(j.input_tokens), 0)::bigint,
+           coalesce(sum(j.output_tokens), 0)::bigint, coalesce(sum(j.cache_read_tokens), 0)::bigint,
+           coalesce(sum(j.cache_write_tokens), 0)::bigint, sum(j.cost_usd)
+    FROM tree t JOIN jobs j ON j.id = t.id;
+END $$;
+
 -- The name under which a line of a batch was sent; null for a job of no batch, or once that has been removed.
 CREATE FUNCTION planq_custom_id(p_tenant text, p_batch uuid, p_line int) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT custom_id FROM batch_lines WHERE batch_id = p_batch AND line = p_line AND tenant_id = p_tenant

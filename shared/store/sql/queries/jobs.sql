@@ -174,22 +174,24 @@ CROSS JOIN LATERAL (
 GROUP BY e.job_id
 
 -- name: view_children
--- The child jobs of each of these jobs, those of all rounds and attempts, as one JSON array.
-SELECT c.parent_job_id, json_agg(json_build_object(
-           'id', c.id, 'step_index', c.parent_step_index, 'position', c.child_position, 'key', c.child_key,
-           'agent', CASE WHEN c.agent_name IS NOT NULL
-                    THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
-           'action', c.action, 'status', planq_shown_status(c.status, CASE WHEN c.status = 'executing'
-               THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END),
-           'outcome', planq_outcome(c.status, c.error))
-       ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
-FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
-CROSS JOIN LATERAL (
-    SELECT id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name,
-           agent_version, action, status, error
-    FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
-) c
-GROUP BY c.parent_job_id
+-- The child jobs of each of these jobs, those of all rounds and attempts, as one JSON array, and what all jobs below it have used.
+SELECT k.parent_job_id, k.children, u.* FROM (
+    SELECT c.parent_job_id, c.tenant_id, json_agg(json_build_object(
+               'id', c.id, 'step_index', c.parent_step_index, 'position', c.child_position, 'key', c.child_key,
+               'agent', CASE WHEN c.agent_name IS NOT NULL
+                        THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
+               'action', c.action, 'status', planq_shown_status(c.status, CASE WHEN c.status = 'executing'
+                   THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END),
+               'outcome', planq_outcome(c.status, c.error))
+           ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
+    FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
+    CROSS JOIN LATERAL (
+        SELECT id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name,
+               agent_version, action, status, error
+        FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
+    ) c
+    GROUP BY c.parent_job_id, c.tenant_id
+) k CROSS JOIN LATERAL planq_used_below(k.tenant_id, k.parent_job_id) u
 
 -- name: job_waits
 -- One reading of all that says why jobs wait (shared/domain/overview/waiting.py): where each stands, the oldest question of it or of

@@ -47,15 +47,8 @@ RETURNING 1 AS told
 
 -- name: tree_usage
 -- What all jobs below a job have used.
-WITH RECURSIVE tree (id, model_calls, input_tokens, output_tokens, cost_usd) AS (
-    SELECT id, model_calls, input_tokens, output_tokens, cost_usd FROM jobs WHERE parent_job_id = %(job_id)s
-    UNION ALL
-    SELECT c.id, c.model_calls, c.input_tokens, c.output_tokens, c.cost_usd FROM tree t JOIN jobs c ON c.parent_job_id = t.id
-)
-SELECT count(*) AS jobs, coalesce(sum(model_calls), 0)::bigint AS model_calls,
-       coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
-       coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(cost_usd) AS cost_usd
-FROM tree
+SELECT u.jobs, u.model_calls, u.input_tokens, u.output_tokens, u.cost_usd
+FROM jobs j CROSS JOIN LATERAL planq_used_below(j.tenant_id, j.id) u WHERE j.id = %(job_id)s
 
 -- name: model_of_job
 -- The model that a job uses.
