@@ -28,6 +28,7 @@ from planq.shared.domain.channels.telegram import BOT_API
 from planq.shared.domain.errors import Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Lane, Priority
+from planq.shared.domain.lacking import PAYLOADS
 from planq.shared.domain.models.estimate import CHARS_PER_TOKEN
 from planq.shared.domain.models.names import parse_model_name
 from planq.shared.failpoints import Failpoints, methods
@@ -93,7 +94,7 @@ from planq.worker.host import Host
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
 from planq.worker.llm.planners import InstalledPlanners, load_planners
-from planq.worker.model_gateway import model_gateway, model_settings, require_key
+from planq.worker.model_gateway import model_gateway, model_settings, provided_models, require_key
 from planq.worker.tools.builtin.web import read_web_access
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices
@@ -126,7 +127,17 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry)
     - methods(SweepStore)
-    - {"live", "unfinished", "broken_invariants", "planners", "freezes", "differing_tools", "awaited_tools", "ended"},
+    - {
+        "live",
+        "unfinished",
+        "broken_invariants",
+        "planners",
+        "freezes",
+        "differing_tools",
+        "awaited_tools",
+        "is_provided",
+        "ended",
+    },
 }
 """What a worker process does to the world, by port: see `planq.shared.failpoints`."""
 
@@ -145,7 +156,7 @@ class WorkerIdentity:
     `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
     nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else,
     and takes no messages. Each step of one that `has_processes` has a process for itself.
-    With `only` it serves that priority alone.
+    With `only` it serves that priority alone. It `provides` what others may lack (`planq.shared.domain.lacking`).
     """
 
     id: UUID
@@ -157,6 +168,7 @@ class WorkerIdentity:
     for_suspects: bool = False
     has_processes: bool = False
     only: Priority | None = None
+    provides: Sequence[str] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -324,7 +336,8 @@ class LaneRuntime:
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
         payloads = self._failpoints.around("payloads", self._payloads())
-        gateway = model_gateway(models, settings, self._database, secrets, self._tenants, self._texts, payloads)
+        given = (models, settings, self._database, secrets, self._tenants, self._texts, payloads)
+        gateway = model_gateway(*given, self._is_provided)
         self._gateway = self._failpoints.around("planner", gateway)
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -381,7 +394,13 @@ class LaneRuntime:
             self._sender = self._started_sender()
 
     def _payloads(self) -> PayloadStore:
-        return PayloadStore(self._database, open_objects(self._settings.payloads))
+        objects = open_objects(self._settings.payloads)
+        return PayloadStore(self._database, objects, partial(self._is_provided, PAYLOADS))
+
+    async def _is_provided(self, what: str) -> bool:
+        """Return whether a live worker that takes the same work provides `what`, once the database answers."""
+        registry = WorkerRegistry(self._database, self._settings.lease)
+        return await persist(registry.is_provided, what, self._identity.lane, self._identity.only)
 
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
@@ -513,6 +532,11 @@ async def _warm_up(gateway: ModelGateway) -> None:
     settle_heap()
 
 
+def provided_by(settings: Settings, lane: Lane) -> Sequence[str]:
+    """Return what the settings give a worker of `lane` that others may lack."""
+    return [*([PAYLOADS] if settings.payloads else []), *(provided_models(settings) if lane == Lane.IO else [])]
+
+
 def sweep_duties(database: Database, lease: timedelta, failpoints: Failpoints) -> Sequence[SweepDuty]:
     """Return what a sweep does for the subjects that stand on jobs."""
     return (
@@ -537,6 +561,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
         has_processes=identity.has_processes,
         bulk_capacity=identity.bulk_capacity,
         planners=tools.planners.names,
+        provides=identity.provides,
         only=identity.only,
         left_out=tools.registry.left_out,
     )

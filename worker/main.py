@@ -50,6 +50,7 @@ from planq.worker.container import (
     check_settings,
     lane_database,
     process_text,
+    provided_by,
 )
 from planq.worker.engine.fence import Fence, Lease
 from planq.worker.engine.in_flight import InFlightWork
@@ -220,6 +221,7 @@ def _composed(
         for_suspects=zygote is None,
         has_processes=has_processes,
         only=only,
+        provides=provided_by(settings, lane),
     )
     database = lane_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))

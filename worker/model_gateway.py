@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from planq.shared.domain.errors import AuthFailed, Misconfigured
+from planq.shared.domain.lacking import LackedHere, model_place
 from planq.shared.domain.models.call_settings import SettingsOfModels
 from planq.shared.domain.models.names import ModelName, key_name
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tenants.offers import may_name_model
 from planq.shared.ports import Payloads
 from planq.shared.ports.tenants import Tenants
@@ -21,7 +22,7 @@ from planq.worker.engine.persist import persist
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
 from planq.worker.llm.parts import PartLimits, PartLoader
-from planq.worker.llm.sdks import missing_sdk, needs_key
+from planq.worker.llm.sdks import lacked, missing_sdk, needs_key
 from planq.worker.llm.settings import ModelSettings
 
 
@@ -57,10 +58,12 @@ def model_gateway(
     tenants: Tenants,
     texts: LiveTexts | None = None,
     payloads: Payloads | None = None,
+    is_provided: Callable[[str], Awaitable[bool]] | None = None,
 ) -> ModelGateway:
     """Return the gateway of a process that has a database; raises as `ModelGateway` does.
 
-    Without `payloads` requests with images, files or audio are refused.
+    Without `payloads` requests with images, files or audio are refused. `is_provided` says whether a live worker
+    provides something (`planq.shared.domain.lacking`).
     """
     limits = PartLimits(settings.max_parts_bytes, frozenset(comma_separated(settings.http_fetch_allow_hosts)))
     egress = models.egress or Egress()
@@ -71,7 +74,15 @@ def model_gateway(
         texts=texts,
         adaptations=AdaptationStore(database, settings.model_refusal_days),
         parts=None if payloads is None else PartLoader(payloads, egress, limits),
+        is_elsewhere=None if is_provided is None else lambda place: is_provided(model_place(place)),
     )
+
+
+def provided_models(settings: Settings) -> Sequence[str]:
+    """Return what a worker publishes of the models that its settings give keys or addresses for."""
+    models = model_settings(settings)
+    places = sorted({*models.api_keys, *models.base_urls})
+    return [model_place(place) for place in places if lacked(models, place, has_key=False) is None]
 
 
 def require_key(settings: Settings, name: ModelName) -> None:
@@ -101,7 +112,7 @@ async def _provider_key(secrets: SecretStore, tenant_id: str, place: str) -> str
     """Return a tenant's own key for a place, as soon as the database answers (`ProviderKeys`)."""
     try:
         return await persist(secrets.get, tenant_id, key_name(place))
-    except MasterKeyMissing:
+    except LackedHere:
         raise  # the work is handed back
     except Misconfigured as error:
         raise AuthFailed(error.message) from error

@@ -111,7 +111,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("event log", "master keys", "channels", "workers", "tools", "jobs"),
+                *("event log", "master keys", "objects", "channels", "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -235,11 +235,12 @@ def _stores(settings: Settings) -> Iterator[CheckResult]:
     if database.ok and schema.ok:
         yield _event_log(settings)
         yield _master_keys(settings)
+        yield _objects(settings)
         yield _channels(settings)
         yield from _worker_registry(settings)
     else:
         yield from _unseen(
-            ("event log", "master keys", "channels", "workers", "tools", "jobs"),
+            ("event log", "master keys", "objects", "channels", "workers", "tools", "jobs"),
             "database with this release's schema",
         )
 
@@ -415,6 +416,22 @@ def _master_keys(settings: Settings) -> CheckResult:
     return CheckResult("master keys", False, found, advice)
 
 
+def _objects(settings: Settings) -> CheckResult:
+    """Look for large outputs in an object store that this process cannot read."""
+    from planq.shared.store.payloads.store import PayloadStore
+
+    try:
+        count = _asked(settings, lambda database: PayloadStore(database).count_objects(_MOST_OBJECTS))
+    except PlanqError as error:
+        return CheckResult("objects", False, error.message, "check that the database runs")
+    number = f"{count}{' or more' if count == _MOST_OBJECTS else ''}"
+    shown = f"{number} object{'' if count == 1 else 's'} with large outputs in an object store"
+    if count and not settings.payloads:
+        advice = "set PLANQ_PAYLOADS as for the process that stored them, for every process"
+        return CheckResult("objects", False, f"{shown}, and this process has no PLANQ_PAYLOADS", advice)
+    return CheckResult("objects", True, shown)
+
+
 def _channels(settings: Settings) -> CheckResult:
     """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
     from planq.shared.store.channels import ChannelStore
@@ -453,7 +470,8 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
             yield CheckResult(name, False, error.message, "check that the database runs")
         return
     yield _workers(workers, named)
-    yield from map(_worker, workers)
+    for worker in workers:
+        yield _worker(worker, _lacked(worker, workers))
     yield from map(_freeze, freezes[:_MOST_FREEZES])
     yield tools
     yield _jobs(unfinished)
@@ -500,10 +518,18 @@ def _freeze(freeze: Row) -> CheckResult:
 
 
 _AWAY = "start the server; the worker connects again by itself"
+_LACKED = "it hands such work back, which costs 15 s each time: give all workers the same PLANQ_PAYLOADS and keys"
+_MOST_OBJECTS = 1000
 _LEFT_OUT = "correct the tool in its server, or rename the server in mcp.json"
 
 
-def _worker(worker: Row) -> CheckResult:
+def _lacked(worker: Row, workers: Sequence[Row]) -> Sequence[str]:
+    """Return what other workers of its lanes provide and this one does not."""
+    others = [other for other in workers if {*other["lanes"]} & {*worker["lanes"]}]
+    return sorted({one for other in others for one in other["provides"] or []} - {*(worker["provides"] or [])})
+
+
+def _worker(worker: Row, lacked: Sequence[str]) -> CheckResult:
     """Say how a live worker fares, as its last heartbeat said."""
     lag, late = worker["lag_ms"], worker["late_outcomes"]
     found = (
@@ -517,6 +543,9 @@ def _worker(worker: Row) -> CheckResult:
         found, more = worker["left_out"][0], len(worker["left_out"]) - 1
         also = f" (and {more} more: see the page Workers, or `GET /workers`)" if more else ""
         return CheckResult(f"worker {worker['name']}", True, f"does not offer {found}{also}", _LEFT_OUT)
+    if lacked:
+        found = f"lacks what other workers of its lane have: {', '.join(lacked)}"
+        return CheckResult(f"worker {worker['name']}", True, found, _LACKED)
     if lag > _MOST_LAG_MS:
         advice = (
             "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "

@@ -34,7 +34,8 @@ class Worker(SQLModel, table=True):
     serves jobs of that one alone. `counts` are totals since
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `left_out` which
     tools of MCP servers it does not offer; `planners` are those
-    that it has installed; `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
+    that it has installed; `provides` what its own configuration gives it and others may lack
+    (`planq.shared.domain.lacking`); `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
     Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
     process of its own, which it can kill.
     """
@@ -44,6 +45,7 @@ class Worker(SQLModel, table=True):
     name: str = text_column()
     lanes: list[str] = texts_column(nullable=False)
     planners: list[str] | None = texts_column()
+    provides: list[str] | None = texts_column()
     capacity: int = int_column()
     bulk_capacity: int = int_column()
     has_processes: bool = flag_column()

@@ -26,6 +26,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AfterSteps, OnFailure, Respond, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.lacking import LackedHere
 from planq.shared.domain.models.background import NO_BACKGROUND, Background
 from planq.shared.domain.models.exchange import Findings, ModelFailed
 from planq.shared.domain.orchestration.request import OrchestrateLimits
@@ -37,7 +38,6 @@ from planq.shared.domain.plan.validation import outline_errors
 from planq.shared.domain.rounds.compile import compile_single
 from planq.shared.domain.rounds.ending import abort_reason
 from planq.shared.domain.rounds.guard import CALLER_SOURCE, MODEL_SOURCE, GuardLimits
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import is_larger
 from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
@@ -116,7 +116,7 @@ class PlanStage:
         """Plan, and store the plan or its defects, taking over what `chain` may."""
         try:
             return await self._carry_out(claim, chain)
-        except (PausedByBudget, MasterKeyMissing):
+        except (PausedByBudget, LackedHere):
             return await self._budget.put_back(claim, chain.calls)
 
     async def _carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:

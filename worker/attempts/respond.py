@@ -30,12 +30,12 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.jobs.states import StopReason
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
+from planq.shared.domain.lacking import LackedHere
 from planq.shared.domain.models.background import Background
 from planq.shared.domain.models.ending import Incomplete
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
 from planq.shared.domain.results.texts import failure_text
 from planq.shared.domain.rounds.evaluate import AFTER_SOURCE
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import encode
 from planq.shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
@@ -81,7 +81,7 @@ class RespondStage:
             return await self._respond(claim, job, background, chain)
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
-        except (PausedByBudget, MasterKeyMissing):
+        except (PausedByBudget, LackedHere):
             return await self._budget.put_back(claim, chain.calls)
 
     async def _respond(

@@ -33,7 +33,7 @@ from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
 from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, ElicitationKind, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing
+from planq.shared.domain.lacking import LackedHere, as_failure
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from planq.shared.domain.values.encoding import JsonText
@@ -117,7 +117,7 @@ class StepRunner:
         known, chain.known = chain.known, None
         outcome = known[1] if known is not None and known[0].ref == claim.ref else await self._attempt(claim)
         if outcome.is_elsewhere:
-            return await self._leave(claim)
+            return await self._leave(claim, code=UnknownTool.code)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             applied = await persist(self._store.suspend_step, claim, waiting.delay, waiting.output)
@@ -159,13 +159,14 @@ class StepRunner:
             return await self._record_late_outcome(WakeOutcome.by(claim, result), claim, output)
         return WakeOutcome.by(claim, result, unit=unit[: result.steps - 1])
 
-    async def _leave(self, claim: StepClaim, why: str = "tool_has_gone", code: str = UnknownTool.code) -> WakeOutcome:
-        """Give a step back that this worker cannot run: its tool has gone just now, or a master key is missing here.
+    async def _leave(self, claim: StepClaim, why: str = "tool_has_gone", **fields: Any) -> WakeOutcome:
+        """Give a step back that this worker cannot run: its tool has gone just now, or this process lacks what its
+        call needs.
 
         The sweeper publishes its wake-up, so that this worker does not take it again and again meanwhile.
         """
         result = await persist(self._store.release_step, claim)
-        _log_transition(why, claim, result.applied, code=code)
+        _log_transition(why, claim, result.applied, **fields)
         wakes = after_release(claim, result)
         others = [wake for wake in wakes if not (isinstance(wake, StepWake) and wake.ref == claim.ref)]
         return WakeOutcome(claim.attempt, others, has_ended=result.job_status in TERMINAL_JOB)
@@ -212,8 +213,9 @@ class StepRunner:
 
         `since` is when the attempt began (`time.monotonic`), None when that was long ago.
         """
-        if isinstance(failure.__cause__, MasterKeyMissing) and claim.effect is not Effect.UNSAFE:
-            return await self._leave(claim, "master_key_missing", failure.code)
+        may_leave = phase is Phase.PREPARING or claim.effect is not Effect.UNSAFE
+        if may_leave and isinstance(failure.__cause__, LackedHere):
+            return await self._leave(claim, "lacked_here", reason=failure.message)
         next_ = after_error(
             claim,
             ErrorRecord.of(failure),
@@ -307,6 +309,8 @@ class StepRunner:
         except AskingPerson as asking:
             calling.count(self._counts, "asked")
             return AttemptOutcome(asked=calling.secrets.hidden_in_question(asking.question))
+        except LackedHere as lacked:
+            return AttemptOutcome(failure=as_failure(lacked.with_traceback(None)), phase=calling.phase)
         except (ExecutionFailed, StorageUnavailable) as failure:
             calling.count(self._counts, failure.code)
             calling.secrets.hide_in_error(failure)

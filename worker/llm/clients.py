@@ -32,14 +32,14 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from pydantic_ai.usage import RequestUsage
 
-from planq.shared.domain.errors import AuthFailed, ModelRefused
+from planq.shared.domain.errors import ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.names import ModelName, Provider, key_name, parse_place
+from planq.shared.domain.models.names import ModelName, Provider, parse_place
 from planq.worker.egress import Egress
 from planq.worker.llm.http_client import model_client
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.replies import tolerant
-from planq.worker.llm.sdks import missing_sdk, needs_key
+from planq.worker.llm.sdks import lacked, missing_sdk
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ class Models:
         opened = self._open.setdefault(asyncio.get_running_loop(), _OpenClients())
         make = opened.makers.get((place, is_stream, key))
         if make is None:
-            provider, server = parse_place(place)
+            provider = parse_place(place)[0]
             as_streams = is_stream and provider not in _OTHER_SDKS
             client = opened.clients.get(as_streams)
             if client is None:
                 egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
                 client = opened.clients[as_streams] = model_client(egress, seconds, as_streams=as_streams)
-            if server and place not in self._settings.base_urls:
-                raise ModelRefused(f"no server {place}: expected one of PLANQ_MODEL_SERVERS; ask your operator")
+            if failure := lacked(self._settings, place, has_key=key is not None):
+                raise failure
             own = self._settings if key is None else replace(self._settings, api_keys={place: key})
             # Making a model means working out its profile, as long as a third of the whole call takes.
             make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_maker_at(place, provider, own, client)))
@@ -176,11 +176,6 @@ class Models:
 def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: AsyncClient) -> MakeModel:
     """Return what makes the models of a provider, or of one of its servers."""
     url, key = settings.base_urls.get(place), settings.api_keys.get(place)
-    if key is None and needs_key(provider, has_url=url is not None):
-        where = "give it a `key` in PLANQ_MODEL_SERVERS" if "@" in place else f"Set {key_name(place).upper()}"
-        raise AuthFailed(
-            f"no API key for {place}: expected one in the settings, found none. {where}, or use the model `offline`."
-        )
     try:
         connection = _connection(provider, url or _URLS.get(provider), key, client)
     except (UserError, ValueError) as error:

@@ -34,6 +34,7 @@ from planq.shared.domain.errors import (
 from planq.shared.domain.jobs.budget import Price
 from planq.shared.domain.jobs.retry import RetryPolicy
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
+from planq.shared.domain.lacking import LackedHere
 from planq.shared.domain.models.circuit import CircuitOpen, Turn
 from planq.shared.domain.models.ending import CutOffBy
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
@@ -59,6 +60,7 @@ from planq.worker.llm.request import (
     respond_request,
     turn_request,
 )
+from planq.worker.llm.sdks import lacked
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -107,13 +109,16 @@ class ModelGateway:
         texts: LiveTexts | None = None,
         adaptations: Adaptations | None = None,
         parts: PartLoader | None = None,
+        is_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
         none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
         say it. `adaptations` is what is stored of servers' refusals; without it they are remembered in the process.
-        `parts` reads images, files and audio; without it a request that has some is refused.
+        `parts` reads images, files and audio; without it a request that has some is refused. `is_elsewhere` says
+        whether a live worker can call the models of a place; a call that only this process cannot make raises
+        `LackedHere`.
         """
         self._settings = settings
         self._patience = patience or TryLimits(settings)
@@ -122,6 +127,7 @@ class ModelGateway:
         self._may_name = may_name
         self._texts = texts
         self._parts = parts
+        self._is_elsewhere = is_elsewhere
         self._circuits = Circuits(clock)
         self._known = KnownAdaptations(adaptations, clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
@@ -333,6 +339,7 @@ class ModelGateway:
                 f"the model {parsed.full!r} is none that this tenant may name on the server's keys: an operator can "
                 "list it in the tenant's `models`, or store a key of the tenant's own"
             )
+        await self._check_has(parsed, key, spent)
         request = question.request
         if any(message.parts for message in request.messages):
             if self._parts is None:
@@ -341,6 +348,20 @@ class ModelGateway:
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
             return await (await self._loaded(parsed.provider)).complete(parsed, request, spent, key, live)
+
+    async def _check_has(self, name: ModelName, key: str | None, spent: BrokenTryUsage) -> None:
+        """Raise `LackedHere` if this process lacks what a call needs and another live worker has it."""
+        if self._is_elsewhere is None:
+            return
+        failure = lacked(self._settings, name.place, has_key=key is not None)
+        if failure is None:
+            return
+        if await self._is_elsewhere(name.place):
+            _log.warning("model_lacked_here", extra={"model": name.full, "reason": failure.message})
+            raise LackedHere(f"another live worker can call {name.full}, this one cannot: {failure.message}")
+        spent.attempts += 1
+        failure.message += " No other live worker can call it either."
+        raise failure
 
     async def _without_provider(
         self, parsed: ModelName, question: _Question, ask: Ask, spent: BrokenTryUsage

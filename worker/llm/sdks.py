@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from planq.shared.domain.models.names import Provider
+from planq.shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused
+from planq.shared.domain.models.names import Provider, key_name, parse_place
+from planq.worker.llm.settings import ModelSettings
 
 _SDK = {
     Provider.ANTHROPIC: ("anthropic", "anthropic"),
@@ -35,3 +37,21 @@ def missing_sdk(provider: Provider) -> str | None:
 def needs_key(provider: Provider, *, has_url: bool) -> bool:
     """Return whether calls need a key; a compatible server at an address of its own may need none."""
     return provider in _KEYED or (not has_url and provider not in _KEYLESS)
+
+
+def lacked(settings: ModelSettings, place: str, *, has_key: bool) -> ExecutionFailed | None:
+    """Return what this process lacks to call the models of a place, None for nothing.
+
+    `has_key` says that the tenant has a key of its own.
+    """
+    provider, server = parse_place(place)
+    if missing := missing_sdk(provider):
+        return ModelRefused(missing)
+    if server and place not in settings.base_urls:
+        return ModelRefused(f"no server {place}: expected one of PLANQ_MODEL_SERVERS; ask your operator")
+    if has_key or place in settings.api_keys or not needs_key(provider, has_url=place in settings.base_urls):
+        return None
+    where = "give it a `key` in PLANQ_MODEL_SERVERS" if server else f"Set {key_name(place).upper()}"
+    return AuthFailed(
+        f"no API key for {place}: expected one in the settings, found none. {where}, or use the model `offline`."
+    )

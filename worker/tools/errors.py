@@ -27,8 +27,8 @@ from planq.shared.domain.errors import (
     capped,
     storable,
 )
+from planq.shared.domain.lacking import LackedHere, as_failure
 from planq.shared.domain.redact import redacted
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing
 from planq.shared.telemetry.logs import redaction
 from planq.worker.egress import retry_after, words_of
 
@@ -69,10 +69,8 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
         error = error.exceptions[0]
     if isinstance(error, ExecutionFailed):
         return error
-    if isinstance(error, MasterKeyMissing):
-        failure = AuthFailed(error.message)
-        failure.__cause__ = error  # by which the step is handed back
-        return failure
+    if isinstance(error, LackedHere):
+        return as_failure(error)
     for kind, translate in _rows():
         if isinstance(error, kind):
             return translate(error, tool_name)

@@ -86,6 +86,10 @@ class WorkerDocument(Answer):
     lag_ms: int = Field(description="How late its event loop was then.")
     missing: list[str] = Field(description="What it needs and lacks; only operators get the details.")
     left_out: list[str] = Field(description="Tools of MCP servers that it does not offer, and why; for operators.")
+    provides: list[str] = Field(
+        description="What its own configuration gives it and other workers may lack: `payloads` "
+        "(`PLANQ_PAYLOADS`), `model PLACE` (a key or an address of that place); for operators."
+    )
     started_at: Time
     heartbeat_at: Time
     running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
@@ -180,13 +184,13 @@ def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> di
     """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
     copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
     times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
-    lists = {name: row[name] or [] for name in ("missing", "left_out")}
+    lists = {name: row[name] or [] for name in ("missing", "left_out", "provides")}
     shown = {name: row[name] for name in copied} | lists
     if not is_operator:
         shown["name"] = neutral_name(str(row["id"]))
         shown["in_flight"] = len(running)
         shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
-        shown["left_out"] = []
+        shown["left_out"] = shown["provides"] = []
     return {"id": str(row["id"]), **shown, **times, "running": running}
 
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.domain.lacking import LackedHere
 
 KEY_BYTES = 32
 
@@ -21,8 +21,8 @@ class MasterKey:
     secret: bytes = field(repr=False)
 
 
-class MasterKeyMissing(Misconfigured):
-    """This process lacks the master key of a secret. Another may have it, so work that needs it is handed back."""
+class MasterKeyMissing(LackedHere):
+    """This process lacks the master key of a secret."""
 
 
 def read_master_keys(text: str) -> Sequence[MasterKey]:

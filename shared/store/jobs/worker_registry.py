@@ -83,6 +83,7 @@ class WorkerRegistry:
         has_processes: bool = False,
         bulk_capacity: int | None = None,
         planners: Sequence[str] | None = None,
+        provides: Sequence[str] = (),
         only: Priority | None = None,
         left_out: Sequence[str] = (),
     ) -> None:
@@ -93,7 +94,8 @@ class WorkerRegistry:
         Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. With `only` it serves that priority
         alone. `planners` are those that are
         installed there; None where it plans nothing. One that `has_processes` runs each step in one of its own.
-        `left_out` says in sentences which tools of MCP servers it does not offer, and why.
+        `left_out` says in sentences which tools of MCP servers it does not offer, and why. `provides` is what its own
+        configuration gives it and others may lack.
         """
         await self._database.execute(
             "register_worker",
@@ -108,6 +110,7 @@ class WorkerRegistry:
             process=process,
             has_processes=has_processes,
             planners=None if planners is None else list(planners),
+            provides=list(provides),
             only_priority=None if only is None else str(only),
             left_out=list(left_out) or None,
         )
@@ -116,6 +119,12 @@ class WorkerRegistry:
         """Return the planners that workers alive have installed, by name; None while no such worker is there."""
         rows = await self._database.fetch_all("live_planners", lease_seconds=self._lease_seconds)
         return {name for row in rows for name in row["planners"]} if rows else None
+
+    async def is_provided(self, what: str, lane: Lane, only: Priority | None = None) -> bool:
+        """Return whether a live worker of `lane` provides `what`: one of all priorities, or of `only`."""
+        given = {"lane": str(lane), "what": what, "only": None if only is None else str(only)}
+        row = await self._database.fetch_one("is_provided", lease_seconds=self._lease_seconds, **given)
+        return row is not None and bool(row["is_provided"])
 
     async def heartbeat(
         self,

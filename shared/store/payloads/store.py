@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from planq.shared.domain.errors import StorageFull, StorageUnavailable
+from planq.shared.domain.lacking import LackedHere
 from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
 from planq.shared.store.database import Database, Row, query
 from planq.shared.store.payloads.objects import ObjectStore
@@ -54,12 +55,19 @@ _HASH_OFF_LOOP = 1024 * 1024
 class PayloadStore:
     """`Payloads` over PostgreSQL and, where `objects` is given, an object store for the bytes that are put.
 
-    Without `objects` payloads that lie in an object store cannot be read: `StorageUnavailable`.
+    Without `objects`, payloads in an object store cannot be read: `LackedHere` if a live worker that has it
+    `is_elsewhere`, otherwise `StorageUnavailable`.
     """
 
-    def __init__(self, database: Database, objects: ObjectStore | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        objects: ObjectStore | None = None,
+        is_elsewhere: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self._database = database
         self._objects = objects
+        self._is_elsewhere = is_elsewhere
         self._looked_at: Mapping[str, Any] | None = _FROM_THE_FIRST
 
     async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
@@ -175,6 +183,11 @@ class PayloadStore:
         row = await self._database.fetch_one("count_unused_payloads", seconds=seconds, most=most)
         return int(row["count"]) if row else 0
 
+    async def count_objects(self, most: int) -> int:
+        """Return how many objects the object store has, at most `most`."""
+        row = await self._database.fetch_one("count_objects", most=most)
+        return int(row["count"]) if row else 0
+
     async def _collect_rows(self, seconds: float, limit: int) -> int:
         """Remove rows behind the place that was looked at before; return how many, 0 at the last one."""
         while self._looked_at is not None:
@@ -208,7 +221,7 @@ class PayloadStore:
         try:
             async for _ in self._checked(row, "", digest):
                 pass
-        except StorageUnavailable as error:
+        except (StorageUnavailable, LackedHere) as error:
             _log.warning("payload_stored_again", extra={"sha256": digest.hex(), "reason": error.message})
             return False
         return True
@@ -235,9 +248,11 @@ class PayloadStore:
                 yield piece
             return
         if self._objects is None:
-            raise StorageUnavailable(
-                "the output lies in an object store; start this process with the PLANQ_PAYLOADS of then"
-            )
+            lacks = "the output is in an object store, and this process has no PLANQ_PAYLOADS"
+            if self._is_elsewhere is not None and await self._is_elsewhere():
+                _log.warning("payloads_lacked_here", extra={"reason": lacks})
+                raise LackedHere(f"{lacks}; another live worker has it")
+            raise StorageUnavailable(f"{lacks}; start it with the PLANQ_PAYLOADS that the output was stored with")
         async for piece in self._objects.stream(location, SLICE_BYTES):
             yield piece
 

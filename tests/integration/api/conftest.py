@@ -121,13 +121,15 @@ class Jobs:
         """Publish `TOOLS`."""
         self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(documents(TOOLS)))
 
-    def register_worker(self, *lanes: Lane, planners: Sequence[str] | None = None) -> UUID:
+    def register_worker(
+        self, *lanes: Lane, planners: Sequence[str] | None = None, provides: Sequence[str] = ()
+    ) -> UUID:
         """Announce a live worker of these lanes."""
         worker, offered = new_id(), [OfferedTool("text_search", TOOLS[0].digest)]
         worker_registry = lambda database: WorkerRegistry(database, timedelta(seconds=15))  # noqa: E731
         self.run(
             lambda database: worker_registry(database).register(
-                worker, f"test-{worker}", lanes, offered, 1, "0", planners=planners
+                worker, f"test-{worker}", lanes, offered, 1, "0", planners=planners, provides=provides
             )
         )
         return worker

@@ -156,7 +156,7 @@ def test_a_process_is_not_ready_for_functions_of_another_release(make_api: MakeA
 
 def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeApi) -> None:
     api = make_api(api_keys="operator")
-    worker = api.jobs.register_worker(Lane.IO, Lane.CPU)
+    worker = api.jobs.register_worker(Lane.IO, Lane.CPU, provides=["model vllm@inner.example"])
     scopes = frozenset({KeyScope.JOBS})
     _, tenants = api.jobs.run(lambda database: ApiKeyStore(database).create(TENANT, "shop", scopes, None))
     keys = {"stranger": None, "tenant": tenants, "operator": "operator"}
@@ -185,7 +185,9 @@ def test_only_operators_see_hosts_processes_and_what_is_missing(make_api: MakeAp
     assert shown["/workers", "stranger"].status_code == 401
     (seen,) = shown["/workers", "tenant"].json()["workers"]
     assert seen["name"] == f"worker {str(worker)[-6:]}"
-    assert seen["missing"] == ["something that its operator has to provide"]
+    assert (seen["missing"], seen["provides"]) == (["something that its operator has to provide"], [])
+    [told] = shown["/workers", "operator"].json()["workers"]
+    assert told["provides"] == ["model vllm@inner.example"]
     assert shown[why, "tenant"].json()["sentence"] == f"It is being planned on {seen['name']}."
     for (path, who), answer in shown.items():
         is_told = who == "operator" and path != "/readyz"

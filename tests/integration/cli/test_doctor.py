@@ -26,6 +26,8 @@ from planq.shared.settings import Settings
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.store.payloads.objects import open_objects
+from planq.shared.store.payloads.store import PayloadStore
 from tests.support.clock import move_clock
 from tests.support.ended import ended
 from tests.support.ports import free_port
@@ -349,6 +351,49 @@ def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
     (line,) = [line for line in told if "worker b" in line]
     assert line.startswith("warning ")
     assert "\x1b" not in line
+
+
+def test_what_one_worker_lacks_and_another_has_is_told(doctor: Doctor, database_url: str, valkey_url: str) -> None:
+    async def announce() -> None:
+        async with Database(database_url, max_connections=1) as database:
+            worker_registry = WorkerRegistry(database, timedelta(seconds=15))
+            for name, lane, provides in [
+                ("rich", Lane.IO, ["payloads", "model openai"]),
+                ("poor", Lane.IO, ["payloads"]),
+                ("other", Lane.CPU, []),
+            ]:
+                await worker_registry.register(new_id(), name, [lane], [], 1, "0", provides=provides)
+
+    asyncio.run(announce())
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "300"}
+
+    found = checks(doctor("--json", **env))
+
+    assert (found["worker poor"]["ok"], found["worker poor"]["found"]) == (
+        True,
+        "lacks what other workers of its lane have: model openai",
+    )
+    assert "PLANQ_PAYLOADS" in found["worker poor"]["advice"]
+    assert {found[f"worker {name}"]["advice"] for name in ("rich", "other")} == {""}
+
+
+def test_objects_that_this_process_cannot_read_are_a_finding(
+    doctor: Doctor, database_url: str, valkey_url: str, tmp_path: Path
+) -> None:
+    place = f"file://{tmp_path}/large"
+
+    async def store() -> None:
+        async with Database(database_url, max_connections=2) as database:
+            await PayloadStore(database, open_objects(place)).put("default", b"x" * 100_000, b"null")
+
+    asyncio.run(store())
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url}
+
+    lost = checks(doctor("--json", **env))["objects"]
+    well = checks(doctor("--json", **env, PLANQ_PAYLOADS=place))["objects"]
+
+    assert (lost["ok"], well["ok"]) == (False, True)
+    assert lost["found"] == "1 object with large outputs in an object store, and this process has no PLANQ_PAYLOADS"
 
 
 def test_a_planq_that_is_well_is_all_ok(doctor: Doctor, stack: Stack, database_url: str, valkey_url: str) -> None:

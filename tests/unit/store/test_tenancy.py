@@ -110,6 +110,7 @@ ALL_TENANTS = {
     "missed_tools": "a sweep",
     "tidy_stored_bytes": "a sweep, each change to the number of its tenant",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
+    "count_objects": "how many objects the whole installation has, for `planq doctor`",
     "count_unused_payloads": "as collect_payloads does, each compared within its tenant",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_places": "what processes have left that are gone",

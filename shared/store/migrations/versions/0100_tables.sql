@@ -65,6 +65,7 @@ CREATE TABLE workers (
     name TEXT NOT NULL,
     lanes TEXT[] NOT NULL,
     planners TEXT[],
+    provides TEXT[],
     capacity INTEGER DEFAULT 0 NOT NULL,
     bulk_capacity INTEGER DEFAULT 0 NOT NULL,
     has_processes BOOLEAN DEFAULT false NOT NULL,

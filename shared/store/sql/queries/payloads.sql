@@ -35,6 +35,10 @@ SELECT size, location FROM payloads WHERE tenant_id = %(tenant_id)s AND hash = %
 SELECT substring(body FROM %(start)s::int FOR %(length)s::int) AS piece FROM payloads
 WHERE tenant_id = %(tenant_id)s AND hash = %(hash)s AND body IS NOT NULL
 
+-- name: count_objects
+-- How many payloads are in an object store, at most %(most)s.
+SELECT count(*)::int AS count FROM (SELECT FROM payload_objects WHERE NOT is_doomed LIMIT %(most)s) AS o
+
 -- name: note_object
 -- An object is about to be written: whatever happens, it will be found.
 INSERT INTO payload_objects (location, tenant_id) VALUES (%(location)s, %(tenant_id)s)

@@ -3,9 +3,9 @@
 -- name: register_worker
 -- Announces a worker process, with the tools that it can run: a JSON array of {name, digest, version}.
 WITH worker AS (
-    INSERT INTO workers (id, name, lanes, planners, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
+    INSERT INTO workers (id, name, lanes, planners, provides, capacity, bulk_capacity, version, process, lease_seconds, has_processes,
                          only_priority, left_out)
-    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
+    VALUES (%(id)s, %(name)s, %(lanes)s, %(planners)s, %(provides)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s,
             %(lease_seconds)s, %(has_processes)s, %(only_priority)s,
             %(left_out)s)
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = planq_now(), left_out = excluded.left_out
@@ -41,7 +41,7 @@ WHERE id = %(id)s RETURNING id
 -- name: live_workers
 -- The workers whose lease is alive.
 SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
-       counts, missing, left_out, only_priority
+       counts, missing, left_out, provides, only_priority
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
 
@@ -54,6 +54,14 @@ FROM workers WHERE id = ANY (%(ids)s::uuid[])
 -- The planners of each worker whose lease is alive and that says which it has.
 SELECT planners FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND planners IS NOT NULL
+
+-- name: is_provided
+-- Whether a live worker of a lane provides `what`: one of all priorities, or of `only`.
+SELECT EXISTS (
+    SELECT FROM workers
+    WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND %(lane)s = ANY (lanes)
+      AND %(what)s = ANY (provides) AND (only_priority IS NULL OR only_priority = %(only)s)
+) AS is_provided
 
 -- name: peers
 -- The workers that run in one place (see planq.shared.domain.jobs.processes) and whose lease nobody has ended.
