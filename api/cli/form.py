@@ -84,7 +84,9 @@ def _value(typed: Any, wanted: Mapping[str, Any], name: str) -> Any:
     choices = wanted.get("enum") or [None]
     if not isinstance(typed, str) or wanted.get("type") == "string" or all(isinstance(one, str) for one in choices):
         return typed
-    if wanted.get("type") == "boolean" and typed.lower() in _BOOLEANS:
+    written = wanted.get("type")
+    types = [one for one in written if one != "null"] if isinstance(written, list) else [written]
+    if types == ["boolean"] and typed.lower() in _BOOLEANS:
         return _BOOLEANS[typed.lower()]
     return parse_json(typed, name)
 

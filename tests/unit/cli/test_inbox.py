@@ -96,6 +96,28 @@ def test_answers_are_asked_for_as_the_schema_wants_them(planq: Planq, server: Re
     assert all(word in told.stderr for word in ("City (string)", "Where you go.", "first | second"))
 
 
+@pytest.mark.parametrize("kind", ["boolean", ["boolean", "null"], ["null", "boolean"]])
+@pytest.mark.parametrize(
+    ("typed", "value"), [("y", True), ("Y", True), ("yes", True), ("n", False), ("No", False), ("true", True)]
+)
+def test_yes_and_no_answer_a_boolean(planq: Planq, server: Recorder, kind: Any, typed: str, value: bool) -> None:
+    schema = {"type": "object", "properties": {"early": {"type": kind}}, "required": ["early"]}
+    server.answer(200, question(status="accepted", schema=schema))
+
+    told = planq("answer", ID, given=f"{typed}\n")
+
+    assert told.exit_code == 0, told.output
+    assert sent(server)["content"] == {"early": value}
+
+
+def test_null_answers_a_boolean_that_may_be_null(planq: Planq, server: Recorder) -> None:
+    schema = {"type": "object", "properties": {"early": {"type": ["boolean", "null"]}}, "required": ["early"]}
+    server.answer(200, question(status="accepted", schema=schema))
+
+    assert planq("answer", ID, given="null\n").exit_code == 0
+    assert sent(server)["content"] == {"early": None}
+
+
 def test_what_is_left_empty_and_not_required_is_left_out(planq: Planq, server: Recorder) -> None:
     server.answer(200, question(status="accepted"))
 
