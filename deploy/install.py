@@ -25,7 +25,7 @@ _SILENCE_SECONDS = 5.0
 _STEP = 20
 """How many packages a line stands for."""
 
-_IGNORED = re.compile(r"Location '[^']*' is ignored: it is either a non-existing path or lacks a specific scheme")
+_IGNORED = re.compile(r"Location '[^']*' is ignored: it is (?:either a non-existing path|neither a file)")
 
 
 def main(lock: Path) -> int:

@@ -162,9 +162,19 @@ def test_an_environment_made_for_the_tests_is_enough_for_running(clone: Path) ->
     assert installs(clone, "up") == installs(clone, "test") == []
 
 
-def test_ignored_locations_are_one_line_and_errors_stay(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    gone = [option for name in "ab" for option in ("--find-links", str(tmp_path / name))]
-    command = [sys.executable, "-m", "pip", "download", "--isolated", "--no-index", "--no-deps", "-d", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("first", "further", "beginning"),
+    [("--no-index", "--find-links", ""), ("--no-deps", "--extra-index-url", "file://")],
+    ids=["folders", "indexes"],
+)
+def test_ignored_locations_are_one_line_and_errors_stay(
+    first: str, further: str, beginning: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"{beginning}{tmp_path / name}" for name in "ab"]
+    gone = (
+        ["--index-url", options[0], further, options[1]] if beginning else [further, options[0], further, options[1]]
+    )
+    command = [sys.executable, "-m", "pip", "download", "--isolated", first, "--no-deps", "-d", str(tmp_path)]
     code = run_pip([*command, *gone, "planq-has-no-such-package"])
 
     said = capfd.readouterr().err
