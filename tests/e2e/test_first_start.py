@@ -69,7 +69,7 @@ def test_a_webhook_is_received_and_verified_after_nothing_but_a_start(tmp_path: 
         kept = keys.rename(tmp_path / "away")
         findings = {one["name"]: one for one in json.loads(planq(data, "doctor", "--json").stdout)["checks"]}
         assert findings["master keys"]["ok"] is False
-        assert "gone for 2 of 2 secrets" in findings["master keys"]["found"]
+        assert "gone, for 2 of 2 secrets" in findings["master keys"]["found"]
         kept.rename(keys)
         assert "all there, for 2 secrets" in planq(data, "doctor", "--json").stdout
     finally:
