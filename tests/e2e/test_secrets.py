@@ -76,6 +76,14 @@ def lost() -> Iterator[Recorder]:
         yield running
 
 
+@pytest.fixture
+def searched() -> Iterator[Recorder]:
+    """A search server that answers with an error in which it repeats the key that it was sent."""
+    with recorder() as running:
+        running.answer(500, {"error": f"no such key: {SECRETS['search-key']}"})
+        yield running
+
+
 PROBES = ("/metrics", "/readyz", "/statusz")
 
 
@@ -123,10 +131,11 @@ def test_no_planted_secret_is_written_or_told(
     model: WireServer,
     mcp: HttpProbe,
     lost: Recorder,
+    searched: Recorder,
     tmp_path: Path,
 ) -> None:
     flower_port = free_port()
-    env = settings(flower_port, servers(tmp_path, mcp, lost), model.url, lost.url)
+    env = settings(flower_port, servers(tmp_path, mcp, lost), model.url, searched.url)
     # The server trusts its socket; what is sent all the same is no less a secret.
     guarded = database_url.replace("planq@", f"planq:{SECRETS['database']}@", 1)
     asyncio.run(keep_secret(database_url))

@@ -15,7 +15,7 @@ from math import inf
 import httpx2
 
 from planq.shared.domain.errors import TooSlow, capped
-from planq.shared.domain.redact import redacted
+from planq.shared.telemetry.logs import redaction
 
 CODINGS = ("gzip", "x-gzip", "deflate")
 """Content codings (RFC 9110 §8.4.1) that are unpacked. Others have no decoder here that stops at a limit."""
@@ -194,6 +194,8 @@ async def read_cut(response: httpx2.Response) -> tuple[bytes, bool]:
 async def words_of(response: httpx2.Response) -> str:
     """Return the beginning of what an answer says, as one short line for an error message; empty without a body.
 
+    Secrets that this process knows are hidden, since some servers repeat what they were sent.
+
     Reads 2 kB and waits for one second at most, and never raises what the body raises.
     """
     said = bytearray()
@@ -206,4 +208,4 @@ async def words_of(response: httpx2.Response) -> str:
     except (TimeoutError, httpx2.HTTPError, httpx2.StreamError, TooSlow):
         pass
     text = " ".join(bytes(said[:_WORDS_BYTES]).decode("utf-8", errors="replace").split())
-    return capped(redacted("".join(char for char in text if char.isprintable())), _WORDS_CHARS)
+    return capped(redaction("".join(char for char in text if char.isprintable())), _WORDS_CHARS)
