@@ -133,6 +133,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
         "broken_invariants",
         "planners",
         "freezes",
+        "has_our_functions",
         "differing_tools",
         "awaited_tools",
         "is_provided",

@@ -136,9 +136,10 @@ class Scene:
 
     def api(self, **env: str) -> None:
         """Start the API and wait until it answers."""
-        self.stack.run("api", "-m", "planq.api", env=env)
+        process = self.stack.run("api", "-m", "planq.api", env=env)
 
         def answers() -> bool:
+            assert not has_exited(process), last_lines(self.stack.log("api"), 40)
             try:
                 return httpx.get(f"{self.stack.url}/tools", timeout=60).status_code == httpx.codes.OK
             except httpx.TransportError:

@@ -120,7 +120,7 @@ def five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed(
     with bot_server() as server:
         env = bot_of(scene, server)
         name = scene.worker(**env)
-        scene.api()
+        scene.api(**env)
         eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
         for number in range(5):
             update = said(f'call fault_hold with {{"until": "go-{number}"}}', update_id=number + 1)
