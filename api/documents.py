@@ -52,6 +52,7 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
         "warnings": _warnings(row),
         "budget": row["budget"],
         "retry": _retry(row),
+        "model_settings": row["model_settings"],
         "parts": _parts(row),
     }
 
@@ -270,6 +271,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> _Document:
         "priority": submission.priority.value,
         "respond": submission.respond.value,
         "input": submission.input,
+        "model_settings": submission.model_settings,
         "parts": submission.parts,
         "user_id": submission.user_id,
         "metadata": submission.metadata,

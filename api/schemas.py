@@ -28,6 +28,7 @@ from planq.shared.domain.jobs.states import (
     StopReason,
     Strategy,
 )
+from planq.shared.domain.models.call_settings import AgentCallSettings
 from planq.shared.domain.models.ending import OnIncomplete
 from planq.shared.domain.models.names import MODEL_PATTERN
 from planq.shared.domain.plan.document import WHOLE, Plan
@@ -251,6 +252,9 @@ class JobRequest(RequestBody):
         None,
         description="`offline` or `provider:model`; the server's own by default.",
         json_schema_extra={"pattern": MODEL_PATTERN},
+    )
+    model_settings: AgentCallSettings | None = Field(
+        None, description="Settings of its model calls; each wins over that of its agent and of its model."
     )
     tools: ToolNames | None = Field(None, description="The only tools this job may use; all by default.")
     user: User = None
@@ -648,6 +652,7 @@ class JobDocument(JobSummary):
     )
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
     retry: RetryDocument | None
+    model_settings: dict[str, Any] | None = Field(description="The settings of its model calls, as they were sent.")
     parts: list[InputPartDocument] = Field(description="Images, files and audio beside `input`.")
 
 

@@ -138,6 +138,7 @@ class JobBuilder:
             parts=parts,
             respond=respond,
             on_incomplete=body.on_incomplete,
+            model_settings=_model_settings(body),
             priority=Priority(body.priority or Priority.INTERACTIVE),
             budget=budget,
             plan=plan,
@@ -328,6 +329,11 @@ def _respond(request: JobRequest) -> Respond:
     if isinstance(request.plan, Mapping) and request.plan.get("on_failure") is not None:
         raise InvalidRequest(f"plan/on_failure: {why}, which is told of failures; leave it out")
     return Respond.MODEL
+
+
+def _model_settings(request: JobRequest) -> Mapping[str, Any] | None:
+    given = request.model_settings
+    return None if given is None else given.model_dump(exclude_none=True) or None
 
 
 def _context(request: JobRequest, limit: int) -> Mapping[str, str] | None:

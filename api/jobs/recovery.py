@@ -101,6 +101,7 @@ def carried(job: Row, present: Limits) -> Submission:
         priority=Priority(job["priority"]),
         respond=Respond(job["respond"]),
         on_incomplete=job["on_incomplete"],
+        model_settings=job["model_settings"],
         model=job["model"],
         limits=replace(kept, **{name: min(own, getattr(present, name)) for name, own in asdict(kept).items()}),
         budget=job["budget"],

@@ -31,6 +31,7 @@ class JobFields(TypedDict, total=False):
     context: str | None
     model: str | None
     on_incomplete: Literal["accept", "continue", "fail"] | None
+    model_settings: Mapping[str, Any] | None
     tools: Iterable[str] | None
     strategy: Literal["plan", "loop", "react", "guided"] | None
     loop: Mapping[str, Any] | None

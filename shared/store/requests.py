@@ -53,7 +53,8 @@ class Submission:
     is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
     `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop
     block. One that `is_task` comes by `POST /tasks`. One with `history_of` is shown that conversation, and
-    is no turn of it. `parts` are the images, files and audio beside `input`, each as `Part.to_json` returns it.
+    is no turn of it. `model_settings` is an `AgentCallSettings` as JSON. `parts` are the images, files and audio
+    beside `input`, each as `Part.to_json` returns it.
     """
 
     id: UUID
@@ -81,6 +82,7 @@ class Submission:
     priority: Priority = Priority.INTERACTIVE
     respond: Respond = Respond.MODEL
     on_incomplete: str | None = None
+    model_settings: Mapping[str, Any] | None = None
     callback_url: str | None = None
     is_task: bool = False
     history_of: UUID | None = None

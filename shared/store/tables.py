@@ -176,6 +176,7 @@ class Job(SQLModel, table=True):
     on_failure: str = enum_column("on_failure", OnFailure, default="answer")
     respond: str = enum_column("job_respond", Respond, default="model")
     on_incomplete: str | None = text_column(nullable=True)
+    model_settings: Any = json_column()
     rounds_deadline: datetime | None = time_column()
     stop_reason: str | None = text_column(nullable=True)
     model: str = text_column()

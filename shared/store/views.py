@@ -34,7 +34,17 @@ _FEW_STEPS = 100
 _ANY_STEPS = 2**31 - 1
 
 _ENDED = array_text(TERMINAL_JOB)
-_RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained", "budget", "open_questions")
+_RAW = (
+    "error",
+    "metadata",
+    "plan_body",
+    "plan_errors",
+    "output",
+    "chained",
+    "budget",
+    "open_questions",
+    "model_settings",
+)
 _TIMES = ("started_at", "finished_at", "tool_away_since")
 _WARNINGS = array_text(JOB_WARNINGS)
 

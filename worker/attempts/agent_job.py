@@ -15,6 +15,7 @@ from planq.shared.domain.agents.input import agent_question
 from planq.shared.domain.errors import UnknownAgent
 from planq.shared.domain.jobs.states import StepKind
 from planq.shared.domain.models.background import Background
+from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings
 from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
 from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.tools.definition import ToolDefinition
@@ -60,9 +61,7 @@ class AgentJob:
             instructions=[*claim.instructions, document.system_prompt()],
             data=dict(claim.with_) or None,
             answer_schema=document.answer_schema(),
-            temperature=document.temperature,
-            max_tokens=document.max_tokens,
-            settings=document.model_settings,
+            **_settings_of(claim, document),
             **_fields_of(claim, background),
         )
         return cls(document, ask)
@@ -94,6 +93,7 @@ def ask_of(claim: StageClaim, job: AgentJob | None, background: Background) -> A
         input=claim.input,
         model=claim.model,
         data=claim.with_.get(CONTEXT),
+        **_settings_of(claim),
         **_fields_of(claim, background),
     )
 
@@ -113,6 +113,19 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         ),
         "parts": parts_of(claim.parts),
     }
+
+
+def _settings_of(claim: StageClaim, document: AgentDocument | None = None) -> dict[str, Any]:
+    """Return how the job's models are called: each setting is the job's, else the agent's."""
+    given, of_agent = claim.model_settings, None if document is None else document.model_settings
+    own = AgentCallSettings() if given is None else AgentCallSettings.model_validate(given)
+    said: CallSettings | None = of_agent if given is None else own.over(of_agent)
+    fields = {name: getattr(said, name, None) for name in ("temperature", "max_tokens")}
+    if document is not None:  # an agent's own fields of these names win over its `model_settings`
+        for name in fields:
+            if getattr(own, name) is None and (value := getattr(document, name)) is not None:
+                fields[name] = value
+    return {**fields, "settings": said}
 
 
 def call_limits(job: AgentJob | None) -> Mapping[str, int]:

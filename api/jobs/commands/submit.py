@@ -59,6 +59,21 @@ _Policy = Annotated[
         metavar="TOOL=auto|ask|deny", help="Whether a tool is called; names may have *, ask:operator. Repeatable."
     ),
 ]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-setting",
+        metavar="NAME=VALUE",
+        help="A setting of its model calls, as in temperature=0.2; JSON where it is no text. Repeatable.",
+    ),
+]
+_OnIncomplete = Annotated[
+    str | None,
+    typer.Option(
+        metavar="accept|continue|fail",
+        help="An answer that was cut off: take it, let one more call continue it, or fail.",
+    ),
+]
 _Tools = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="The same as --tool, all in one.")]
 _Budget = Annotated[
     list[str] | None,
@@ -87,6 +102,8 @@ def submit(
     with_: _With = None,
     context: _Context = None,
     model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
+    model_setting: _Settings = None,
+    on_incomplete: _OnIncomplete = None,
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
     ] = None,
@@ -120,7 +137,8 @@ def submit(
             **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
             **_told(context),
             **_given({"strategy": strategy, "priority": priority, "respond": respond}, None),
-            **_given({"callback_url": callback_url}, None),
+            **_given({"callback_url": callback_url, "on_incomplete": on_incomplete}, None),
+            **_model_settings(model_setting),
             **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
             **_rounds(loop, prompt_template, policy),
         }
@@ -214,6 +232,19 @@ def _told(context: str | None) -> dict[str, str]:
 
 def _names(tools: str | None) -> list[str]:
     return [name.strip() for name in (tools or "").split(",") if name.strip()]
+
+
+def _model_settings(given: list[str] | None) -> dict[str, Any]:
+    from planq.api.cli.inputs import pairs_of
+    from planq.shared.domain.values.decoding import decode
+
+    settings: dict[str, Any] = {}
+    for name, value in pairs_of(given or (), "--model-setting"):
+        try:
+            settings[name] = decode(value)
+        except ValueError:
+            settings[name] = value
+    return {"model_settings": settings} if settings else {}
 
 
 def _rounds(loop: str | None, prompt_template: str | None, policy: list[str] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a model is called: one record for the operator's settings of a model and for an agent's document."""
+"""How a model is called: one record for the operator's settings of a model, for an agent's document and for a job."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from planq.shared.domain.models.names import MODEL_PATTERN
+from planq.shared.domain.values.describe import MAX_DEPTH, is_deeper_than
 
 _MAX_BODY_CHARS = 16_384
 _MAX_HEADERS = 20
+_MAX_HEADER_CHARS = 4_096
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]{1,64}")
 
 OWN_HEADERS = frozenset(
@@ -36,7 +38,7 @@ OWN_HEADERS = frozenset(
         "x-goog-user-project",
     }
 )
-"""Headers that say who asks, or how the request is written: an agent may not set them."""
+"""Headers that say who asks, or how the request is written: neither an agent nor a job may set them."""
 
 OWN_FIELDS = frozenset(
     {
@@ -66,6 +68,8 @@ OWN_FIELDS = frozenset(
 def _checked_body(body: dict[str, Any]) -> dict[str, Any]:
     if own := sorted(OWN_FIELDS & set(body)):
         raise ValueError(f"expected fields that planq does not write itself, found {', '.join(own)}; leave them out")
+    if is_deeper_than(body, MAX_DEPTH):
+        raise ValueError(f"expected at most {MAX_DEPTH} levels of JSON, found more")
     size = len(json.dumps(body, default=str))
     if size > _MAX_BODY_CHARS:
         raise ValueError(f"expected at most {_MAX_BODY_CHARS} characters of JSON, found {size}")
@@ -76,6 +80,8 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise ValueError(f"expected names and values of HTTP headers, found {name[:80]!r}")
+        if len(value) > _MAX_HEADER_CHARS:
+            raise ValueError(f"expected at most {_MAX_HEADER_CHARS} characters in a header, found {len(value)}")
     return headers
 
 
@@ -124,7 +130,7 @@ class CallSettings(BaseModel):
 
 
 class AgentCallSettings(CallSettings):
-    """What an agent's document may say: as `CallSettings`, without headers that say who asks, and no dearer tier."""
+    """What an agent's document and a job may say: no headers that say who asks, and no dearer tier."""
 
     service_tier: Literal["auto", "default", "flex"] | None = None
     extra_headers: Annotated[_Headers, AfterValidator(_without_own_headers)] | None = None

@@ -102,6 +102,7 @@ class StageClaim:
     priority: Priority = Priority.INTERACTIVE
     respond: Respond = Respond.MODEL
     on_incomplete: str | None = None
+    model_settings: Mapping[str, Any] | None = None
     kept: str | None = None
     parts: Sequence[Mapping[str, Any]] = ()
 

@@ -95,7 +95,7 @@ CREATE TYPE planq_new_job AS (
     skill_versions int[], action text, with_input text, budget text, loop_block text, priority text, callback_url text,
     batch_id uuid, batch_line int, is_task boolean, respond text, history_of uuid, history json, origin json,
     parent_job_id uuid, parent_round int, parent_step_index int, child_position int, child_key text, root_job_id uuid,
-    depth int, on_incomplete text
+    depth int, on_incomplete text, model_settings text
 );
 
 -- What whoever fires a schedule has looked up for its job, and the id of its message where that is a turn.

@@ -90,6 +90,7 @@ SAMPLES: dict[str, Any] = {
     "respond": "none",
     "model": "openai:gpt-5-mini",
     "on_incomplete": "fail",
+    "model_settings": {"temperature": 0.2, "extra_body": {"top_k": None}},
     "tools": ["look"],
     "user": "ann",
     "metadata": {"who": "me"},

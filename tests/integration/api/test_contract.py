@@ -199,6 +199,7 @@ BEYOND_SCHEMAS = (
     *("prompt: ", "budget"),  # of a tenant
     "channel: unknown channel ",  # which the tenant has
     *("metadata: ", "defaults: "),  # JSON in the query
+    "model_settings.",  # names that planq writes itself
     "input.",  # of parts: one source each, and media types that are known
     "conversation: is only understood together with",
     "respond: expected model, or none at all; found ",  # beside an agent

@@ -81,7 +81,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
             "chained",
             "children",
         ),
-        *("tree_usage", "warnings", "budget", "retry", "parts"),
+        *("tree_usage", "warnings", "budget", "retry", "model_settings", "parts"),
     ]
     assert JobDocument.model_validate(seen)
     assert (seen["status"], seen["plan"], seen["plan_errors"]) == ("responding", PLAN, None)

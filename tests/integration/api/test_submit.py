@@ -460,3 +460,34 @@ def test_a_job_may_say_what_becomes_of_an_answer_that_was_cut_off(api: Api) -> N
 
     refused = api.http.post("/jobs", json={"input": "Say hello", "on_incomplete": "perhaps"})
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "on_incomplete")
+
+
+def test_a_job_has_settings_of_its_model_calls(api: Api) -> None:
+    settings = {
+        "temperature": 0.2,
+        "stop": ["\n"],
+        "thinking": "low",
+        "extra_body": {"top_k": None, "a\u0000": "\u0000"},
+    }
+
+    made = api.submit({"input": "Say hello", "model_settings": settings})
+
+    assert made["model_settings"] == settings
+    assert api.http.get(f"/jobs/{made['id']}").json()["model_settings"] == settings
+    assert api.submit({"input": "Say hello", "model_settings": {}})["model_settings"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"extra_headers": {"Authorization": "Bearer x"}}, "model_settings.extra_headers"),
+        ({"extra_headers": {"X-A": "v" * 5_000}}, "model_settings.extra_headers"),
+        ({"extra_body": {"model": "gpt-5"}}, "model_settings.extra_body"),
+        ({"service_tier": "priority"}, "model_settings.service_tier"),
+        ({"temperatur": 1}, "model_settings.temperatur"),
+    ],
+)
+def test_a_jobs_settings_are_bound_as_an_agents_are(api: Api, given: dict[str, Any], field: str) -> None:
+    refused = api.http.post("/jobs", json={"input": "Say hello", "model_settings": given})
+
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field)

@@ -91,6 +91,18 @@ def test_a_plan_of_the_callers_own_needs_no_planning_call(planq: Planq) -> None:
     assert (asked["outcome"], asked["model_calls"], asked["output"]) == ("succeeded", 1, None)
 
 
+def test_a_job_is_submitted_with_settings_of_its_model_calls(planq: Planq) -> None:
+    given = ("temperature=0.2", "thinking=low", 'stop=["END"]')
+    options = [option for one in given for option in ("--model-setting", one)]
+
+    job = parsed(planq("submit", "calculate 6*7", *options, "--json"))
+    refused = planq("submit", "calculate 6*7", "--model-setting", "temperature=hot")
+
+    assert job["model_settings"] == {"temperature": 0.2, "thinking": "low", "stop": ["END"]}
+    assert refused.exit_code != 0
+    assert "model_settings.temperature" in refused.stderr
+
+
 def test_a_job_is_watched_and_its_log_printed(planq: Planq) -> None:
     good = parsed(planq("submit", "--plan", "-", "--json", given=json.dumps(PLAN)))["id"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -51,9 +52,11 @@ def test_a_full_record_is_read() -> None:
         ("service_tier", "gold"),
         ("timeout_seconds", 0),
         ("extra_body", {"x": "y" * 20_000}),
+        ("extra_body", {"x": functools.reduce(lambda inner, _: [inner], range(200), [])}),
         ("extra_body", []),
         ("extra_headers", {"a b": "c"}),
         ("extra_headers", {"a": "b\r\nc: d"}),
+        ("extra_headers", {"a": "b" * 4_097}),
         ("extra_headers", {f"h{number}": "v" for number in range(21)}),
         ("unknown", 1),
         *(("extra_body", {name: 1}) for name in sorted(OWN_FIELDS)),

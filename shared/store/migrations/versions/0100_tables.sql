@@ -674,6 +674,7 @@ CREATE TABLE jobs (
     on_failure on_failure DEFAULT 'answer' NOT NULL,
     respond job_respond DEFAULT 'model' NOT NULL,
     on_incomplete TEXT,
+    model_settings JSON,
     rounds_deadline TIMESTAMP WITH TIME ZONE,
     stop_reason TEXT,
     model TEXT NOT NULL,

@@ -80,7 +80,8 @@ DECLARE
     p record;
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, parts, tools, limits, loop_block, forked_from, user_id,
-           trace_id, conversation_id, history, stage_retry, resumes, priority, respond, on_incomplete, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
+           trace_id, conversation_id, history, stage_retry, resumes, priority, respond, on_incomplete, model_settings,
+           extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL OR with_input IS NOT NULL
                AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
            extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
@@ -97,7 +98,8 @@ BEGIN
         'model', j.model, 'input', j.input, 'parts', j.parts, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
         'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
         'context_id', coalesce(j.conversation_id, p_job),
-        'history', j.history, 'priority', j.priority, 'respond', j.respond, 'on_incomplete', j.on_incomplete, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
+        'history', j.history, 'priority', j.priority, 'respond', j.respond, 'on_incomplete', j.on_incomplete,
+        'model_settings', j.model_settings, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
         'kept', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->>'kept' END,

@@ -32,7 +32,7 @@ BEGIN
             strategy, status, model, limits, tools, metadata, input, parts, user_id, trace_id, idempotency_key, request_hash, run_at,
             wake_at, expires_at, paused_at, forked_from, agent_name, agent_version, skill_versions, action, with_input, budget,
             loop_block, conversation_id, priority, callback_url, batch_id, batch_line, in_message_flow, respond, history,
-            on_incomplete
+            on_incomplete, model_settings
         )
         SELECT
             g.id, g.tenant_id, coalesce(g.root_job_id, g.id), g.parent_job_id, g.parent_round, g.parent_step_index,
@@ -47,7 +47,7 @@ BEGIN
             g.batch_line, p_conversation IS NOT NULL OR coalesce(g.is_task, false), coalesce(g.respond, 'model'),
             CASE WHEN g.history_of IS NOT NULL THEN planq_history_until_now(g.tenant_id, g.history_of)
                 ELSE coalesce(g.history, g.shown) END,
-            g.on_incomplete
+            g.on_incomplete, g.model_settings::json
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at

@@ -17,7 +17,7 @@ RETURNS TABLE (
     chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
     later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
     conversation_id uuid, in_message_flow boolean, priority text, open_questions text,
-    batch_id uuid, batch_line int, custom_id text, respond text, outcome text
+    batch_id uuid, batch_line int, custom_id text, respond text, outcome text, model_settings text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -42,7 +42,7 @@ BEGIN
            CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id,
            j.in_message_flow, j.priority::text,
            q.questions::text, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line),
-           j.respond::text, j.outcome
+           j.respond::text, j.outcome, j.model_settings
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
         SELECT id, tenant_id, status, strategy, input, parts::text AS parts, answer, preview, respond, planq_outcome(status, error) AS outcome, error::text AS error, model_calls, input_tokens,
@@ -50,6 +50,7 @@ BEGIN
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
                stop_reason, conversation_id, in_message_flow, priority, batch_id, batch_line,
+               model_settings::text AS model_settings,
                w.is_wanted OR status = ANY (p_ended) AS is_whole, stage_worker, run_at,
                CASE WHEN stage_retry IS NOT NULL
                    THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry
