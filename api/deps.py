@@ -13,10 +13,8 @@ from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
 
 from planq.api.access.callers import Caller
 from planq.api.access.limits import RateLimits
@@ -25,13 +23,7 @@ from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
 from planq.api.assignments import Assignments
-from planq.api.http.exchange import (
-    HttpRefusal,
-    check_fields,
-    decode_body,
-    error_response,
-    error_responses,
-)
+from planq.api.http.exchange import check_fields, decode_body, error_responses
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import ReadinessChecks, StatusChecks
 from planq.api.streams.followers import Streams
@@ -40,7 +32,7 @@ from planq.api.submission import Submissions
 from planq.api.waits import EndAnnouncer, JobWaits
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
+from planq.shared.domain.errors import InvalidRequest, NotFound, capped
 from planq.shared.settings import Settings
 from planq.shared.store.actions.store import JobActions
 from planq.shared.store.agents.documents import DocumentStore
@@ -227,83 +219,6 @@ class StrictRoute(APIRoute):
             return await handle(read)
 
         return strict
-
-
-class DirectRoute(StrictRoute):
-    """A route that reads the parameters of short, plain requests itself, and FastAPI those of all others.
-
-    It calls the same handler, by whose signature `/openapi.json` describes it. What it finds wrong, a malformed body
-    say, it leaves to FastAPI, which says what is. Measured on two cores: what is saved is half of such a request.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that this route matches."""
-        request = StrictRequest(scope, receive)
-        response: Response | None = None
-        try:
-            if scope["method"] in (self.methods or ()) and request.is_short:
-                arguments = await self._arguments(request)
-                if arguments is not None:
-                    response = await self.endpoint(**arguments)
-        except (PlanqError, HTTPException) as error:
-            response = error_response(error)
-        if response is None:
-            await super().handle(scope, _again(request, receive), send)
-        else:
-            await response(scope, receive, send)
-
-    async def _arguments(self, request: StrictRequest) -> dict[str, Any] | None:
-        """Return what the handler is called with; None where the request is not plain."""
-        needs, scope = self.dependant, request.scope
-        found: dict[str, Any] = {}
-        if scope["query_string"]:
-            check_query(request, [field.alias for field in needs.query_params])
-        given = request.query_params if scope["query_string"] else {}
-        fields = request.headers
-        if needs.body_params and fields.get("content-type") != "application/json":
-            return None
-        for params, values in (
-            (needs.path_params, request.path_params),
-            (needs.query_params, given),
-            (needs.header_params, fields),
-        ):
-            for one in params:
-                value = values.get(one.alias)
-                if value is None:
-                    found[one.name] = one.default
-                    continue
-                found[one.name], wrong = one.validate(value)
-                if wrong:
-                    return None
-        for one in needs.body_params:
-            try:
-                await request.body()  # the guard's refusal of a long one is the answer
-            except ClientDisconnect:
-                return None
-            try:
-                found[one.name], wrong = one.validate(await request.json())
-            except HttpRefusal:
-                return None
-            if wrong:
-                return None
-        for below in needs.dependencies:
-            found[below.name or ""] = await below.call(request) if below.call is not None else None
-        if needs.request_param_name is not None:
-            found[needs.request_param_name] = request
-        return found
-
-
-def _again(request: Request, receive: Receive) -> Receive:
-    """Return a `receive` that begins with the body, where it was read already."""
-    read: bytes | None = getattr(request, "_body", None)
-    if read is None:
-        return receive
-    left = [{"type": "http.request", "body": read}]
-
-    async def replay() -> Message:
-        return left.pop() if left else await receive()
-
-    return replay
 
 
 def query_names(dependant: Dependant) -> list[str]:

@@ -21,7 +21,6 @@ from planq.api.conversations.messages import (
     checked_message,
 )
 from planq.api.deps import (
-    DirectRoute,
     JobPath,
     KeyHeader,
     TraceHeader,
@@ -45,6 +44,11 @@ _PENDING: dict[int | str, dict[str, Any]] = {
 }
 
 
+@message_routes.post(
+    "/messages/inbound",
+    response_model=MessageAnswer,
+    responses={**_PENDING, **error_responses(400, 404, 413, 415)},
+)
 async def post_message(
     request: Request,
     body: InboundRequest,
@@ -85,16 +89,6 @@ async def post_message(
         answer = error_response(error)
     answer.headers.update(verdict.headers())
     return answer
-
-
-message_routes.add_api_route(
-    "/messages/inbound",
-    post_message,
-    methods=["POST"],
-    response_model=MessageAnswer,
-    responses={**_PENDING, **error_responses(400, 404, 413, 415)},
-    route_class_override=DirectRoute,
-)
 
 
 @message_routes.get(

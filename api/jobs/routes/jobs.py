@@ -14,7 +14,6 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import (
-    DirectRoute,
     JobPath,
     KeyHeader,
     TraceHeader,
@@ -72,6 +71,20 @@ ACCEPTED: dict[str, Any] = {
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
+@job_routes.post(
+    "/jobs",
+    status_code=202,
+    response_model=JobDocument,
+    responses={
+        200: {
+            "description": "With `wait`: the job, which has ended.",
+            "headers": ACCEPTED["headers"],
+            "model": JobDocument,
+        },
+        202: ACCEPTED,
+        **error_responses(400, 404, 409, 413, 415, 429),
+    },
+)
 async def post_job(
     request: Request,
     body: JobRequest,
@@ -134,12 +147,8 @@ def located(made: SubmittedJob) -> dict[str, str]:
     return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
 
 
-async def get_job(
-    request: Request,
-    job_id: JobPath,
-    services: Use,
-    wait: WaitQuery = 0.0,
-) -> Response:
+@job_routes.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404, 429))
+async def get_job(request: Request, job_id: JobPath, services: Use, wait: WaitQuery = 0.0) -> Response:
     """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
     view = await services.waits.ended(job_id_of(job_id), wait, request)
     return client_closed_response() if view is None else JsonResponse(job_document(view))
@@ -159,33 +168,6 @@ async def accepted(requests: RequestStore, who: Caller, made: SubmittedJob) -> R
 async def answer_with(requests: RequestStore, who: Caller, job_id: UUID) -> Response:
     """Answer with a job of the caller as it stands; raises `NotFound`."""
     return JsonResponse(job_document(await requests.view(who.tenant_id, job_id)))
-
-
-job_routes.add_api_route(
-    "/jobs",
-    post_job,
-    methods=["POST"],
-    status_code=202,
-    response_model=JobDocument,
-    responses={
-        200: {
-            "description": "With `wait`: the job, which has ended.",
-            "headers": ACCEPTED["headers"],
-            "model": JobDocument,
-        },
-        202: ACCEPTED,
-        **error_responses(400, 404, 409, 413, 415, 429),
-    },
-    route_class_override=DirectRoute,
-)
-job_routes.add_api_route(
-    "/jobs/{job_id}",
-    get_job,
-    methods=["GET"],
-    response_model=JobDocument,
-    responses=error_responses(404, 429),
-    route_class_override=DirectRoute,
-)
 
 
 @job_routes.get("/jobs", response_model=JobPage, responses=error_responses(403))
