@@ -21,6 +21,24 @@ ELSEWHERE = frozenset(
 )
 """No settings of a process: the command line, the tests and `planq.shared.failpoints` read them."""
 
+REMOVED: Mapping[str, str] = {
+    "PLANQ_GUARD_CONSECUTIVE_LIMIT": "unset it, and set `guard` in the loop block of an agent or a job",
+    "PLANQ_GUARD_WINDOW_FREQ_LIMIT": "unset it, and set `guard` in the loop block of an agent or a job",
+    "PLANQ_GUARD_WINDOW_SIZE": "unset it, and set `guard` in the loop block of an agent or a job",
+    "PLANQ_INSIGHTS_DAYS": "unset it; an insight is kept for 90 days after the last job that taught it",
+    "PLANQ_INSIGHTS_HOLDOUT": "unset it; a tenth of the jobs plans without insights",
+    "PLANQ_INSIGHTS_SWEEP_SECONDS": "unset it; planq looks for jobs to learn from every 5 s",
+    "PLANQ_MODEL_FINDINGS_CHARS": "unset it; a model is shown at most 200 000 characters of results",
+    "PLANQ_MODEL_FIRST_TOKEN_SECONDS": 'set PLANQ_MODEL_SETTINGS=\'{"*": {"first_token_seconds": 60}}\' instead',
+    "PLANQ_MODEL_REFUSAL_DAYS": "unset it; planq remembers for 7 days what a model's server refuses",
+    "PLANQ_MODEL_RETRY_AFTER_SECONDS": "unset it; a worker waits for a `Retry-After` of at most 30 s",
+    "PLANQ_MODEL_STREAM": "unset it; planq asks a server that refuses to stream for a whole reply by itself",
+    "PLANQ_MODEL_TEMPERATURE": 'set PLANQ_MODEL_SETTINGS=\'{"*": {"temperature": 0.5}}\' instead',
+    "PLANQ_OPENAI_API": "unset it; planq uses Responses at OpenAI itself and Chat Completions at other servers",
+    "PLANQ_ORCHESTRATE_PLANNER_MODEL": "unset it, and pass `planner_model` to `cp__agent_orchestrate`",
+}
+"""What to do in place of each setting that was removed in 0.2."""
+
 _OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
 
 _OF_ORCHESTRATORS = re.compile(r"PLANQ_(?:\w+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
@@ -50,7 +68,7 @@ def variables_of(field: str) -> list[str]:
 
 
 def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that is named as ours and that nothing reads."""
+    """Yield a sentence for each variable that is named as ours and that planq does not read."""
     known = {name for field in Settings.model_fields for name in variables_of(field)} | ELSEWHERE
     for name in sorted(environment):
         said = name.upper()
@@ -58,6 +76,9 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
         if not is_ours or said in known or _OF_ORCHESTRATORS.fullmatch(said):
             continue
         if "://" in environment[name] and said.endswith("_PORT"):  # Kubernetes: tcp://10.0.0.1:80
+            continue
+        if said in REMOVED:
+            yield f"{said}: removed in 0.2; {REMOVED[said]}"
             continue
         near = difflib.get_close_matches(said, known, n=1, cutoff=0.75)
         hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists those that there are"

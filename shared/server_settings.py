@@ -14,7 +14,7 @@ class ServerSettings(BaseSettings):
     """Where the database and the broker are."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PLANQ_", extra="ignore", frozen=True, populate_by_name=True, allow_inf_nan=False
+        env_prefix="PLANQ_", extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
     )
 
     database_url: str = Field(

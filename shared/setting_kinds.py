@@ -128,11 +128,6 @@ def model_name(value: str) -> str:
     return value
 
 
-def optional_model_name(value: str | None) -> str | None:
-    """Return the name of a model, or nothing. Raises `ValueError`."""
-    return model_name(value) if value else None
-
-
 def _web_address(value: str | None) -> str | None:
     if not value:
         return value

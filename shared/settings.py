@@ -20,7 +20,6 @@ from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.redact import secrets_of
-from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
 from planq.shared.domain.tools.policy import read_tool_policy
 from planq.shared.model_settings import ModelServing
@@ -36,7 +35,6 @@ from planq.shared.setting_kinds import (
     hosts_alone,
     known_commands,
     known_log_level,
-    optional_model_name,
     readable_master_keys,
 )
 
@@ -293,15 +291,6 @@ class Settings(ModelServing):
 
     # Limits (docs/decisions.md, D11)
     max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")
-    guard_consecutive_limit: int = Field(
-        default=3, ge=2, le=1_000, description="The same call of a model so many times in a row: the last is blocked."
-    )
-    guard_window_size: int = Field(
-        default=8, ge=4, le=1_000, description="Among how many last calls repetitions count."
-    )
-    guard_window_freq_limit: int = Field(
-        default=4, ge=1, le=1_000, description="A call of a model that occurs so often among these is blocked."
-    )
     max_plan_steps: int = Field(default=10_000, ge=1, description="Most steps of a caller's plan.")
     plan_timeout_seconds: float = Field(
         default=300.0, gt=0, description="From the acceptance of a plan to its last step."
@@ -353,11 +342,6 @@ class Settings(ModelServing):
         default={},
         description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` an operator, `ask:asker`, '
         '`{"ask": [ids]}`, or `deny`.',
-    )
-    orchestrate_planner_model: Annotated[str | None, AfterValidator(optional_model_name)] = Field(
-        default=None,
-        description="The model that makes an orchestration's plan of a prompt; a request's `planner_model` wins, and "
-        "without either it is the model of the job.",
     )
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
@@ -492,11 +476,6 @@ class Settings(ModelServing):
             orchestrate_max_parallel=self.orchestrate_max_parallel,
             agent_timeout_seconds=self.agent_timeout_seconds,
         )
-
-    @property
-    def guard(self) -> GuardLimits:
-        """When a model's call is a repetition, where its job does not say so itself."""
-        return GuardLimits(self.guard_consecutive_limit, self.guard_window_size, self.guard_window_freq_limit)
 
     @property
     def retention(self) -> dict[str, timedelta]:

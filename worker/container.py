@@ -29,7 +29,6 @@ from planq.shared.domain.errors import Misconfigured, PlanqError
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.domain.lacking import PAYLOADS
-from planq.shared.domain.models.estimate import CHARS_PER_TOKEN
 from planq.shared.domain.models.names import parse_model_name
 from planq.shared.failpoints import Failpoints, methods
 from planq.shared.memory import settle_heap
@@ -223,7 +222,6 @@ class Tools:
         )
         agents = AgentServices(
             is_enabled=settings.agent_orchestrator_enabled,
-            planner_model=settings.orchestrate_planner_model,
         )
         registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
         return cls(registry, agents, load_planners(), services.apart, services.egress)
@@ -370,7 +368,7 @@ class LaneRuntime:
             backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
             insights=Insights(
                 PostgresInsightOffers(self._database),
-                InsightSettings(settings.insights, settings.insights_holdout),
+                InsightSettings(settings.insights),
                 count_tokens,
             ),
             secrets=secrets.get,
@@ -434,8 +432,6 @@ class LaneRuntime:
             max_output_bytes=self._settings.max_output_bytes,
             inline_output_bytes=self._settings.inline_output_bytes,
             model_retry_seconds=self._settings.model_retry_seconds,
-            transcript_tokens=self._settings.model_findings_chars // CHARS_PER_TOKEN,
-            guard=self._settings.guard,
             tool_policy=self._settings.tool_policy,
             has_processes=self._identity.has_processes,
             can_seal=bool(self._settings.master_keys),

@@ -122,7 +122,7 @@ def forget_models(
 def _store(database: Database) -> AdaptationStore:
     from planq.shared.store.adaptations.store import AdaptationStore
 
-    return AdaptationStore(database, located_settings().model_refusal_days)
+    return AdaptationStore(database)
 
 
 def _document(stored: StoredAdaptation) -> dict[str, Any]:

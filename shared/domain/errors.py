@@ -454,7 +454,7 @@ class ModelRefused(ExecutionFailed):
 class ContextExceeded(ExecutionFailed):
     """What the model would be sent is longer than it can read.
 
-    To do: send less, lower `history_tokens` or `PLANQ_MODEL_FINDINGS_CHARS`, or use a model with more room.
+    To do: send less, lower `history_tokens`, or use a model with more room.
     """
 
     code = "context_exceeded"

@@ -171,7 +171,7 @@ def recorded(stack: Stack, path: str) -> bool:
 def test_the_first_success_ends_a_race_and_the_losers_open_model_calls(
     make_stack: Callable[..., Stack], database_url: str, valkey_url: str, model: ByModel
 ) -> None:
-    env = {"PLANQ_MODEL_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY, "PLANQ_OPENAI_API": "chat"}
+    env = {"PLANQ_MODEL_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY}
     stack = make_stack(database_url, valkey_url, env=env)
     stack.start()
     for name, its_model in (("hare", FAST), ("tortoise", SLOW), ("sphinx", SILENT)):

@@ -49,7 +49,7 @@ def test_what_a_provider_does_is_told_in_plain_words_and_by_a_status(
         "OPENAI_API_KEY": KEY,
         "PLANQ_MODEL_ATTEMPTS": "1",
         "PLANQ_MODEL_RETRY_SECONDS": "0",
-        "PLANQ_MODEL_FIRST_TOKEN_SECONDS": "3",
+        "PLANQ_MODEL_SETTINGS": '{"*": {"first_token_seconds": 3}}',
     }
     stack = make_stack(database_url, valkey_url, env=settings)
     stack.start()

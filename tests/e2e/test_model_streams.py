@@ -103,7 +103,7 @@ def test_a_silent_model_is_asked_again_after_the_time_for_its_first_token(
     start: StartStack, model: WireServer, database_url: str
 ) -> None:
     model.script(Reply(ANSWERS.body, count=0, then="hang"), ANSWERS)
-    stack = start(PLANQ_MODEL_FIRST_TOKEN_SECONDS="1")
+    stack = start(PLANQ_MODEL_SETTINGS='{"*": {"first_token_seconds": 1}}')
 
     job = httpx.get(f"{stack.url}/jobs/{submit(stack)}", params={"wait": 60}, timeout=70).json()
 

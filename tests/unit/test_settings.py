@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.rounds.guard import GuardLimits
-from planq.shared.environment import load_settings, variables_of
+from planq.shared.environment import REMOVED, load_settings, variables_of
 from planq.shared.settings import Settings
 
 _OPTIONS = quote(
@@ -38,8 +37,6 @@ IMPOSSIBLE = [
     ("PLANQ_LEASE_SECONDS", "nan", "greater than 0|finite"),
     ("PLANQ_JOB_TIMEOUT_SECONDS", "1e300", "ten years"),
     ("PLANQ_MAX_WORKER_LOSSES", "3000000000", "at most 2,147,483,647"),
-    ("PLANQ_GUARD_CONSECUTIVE_LIMIT", "0", "greater than or equal to 2"),
-    ("PLANQ_GUARD_WINDOW_SIZE", "-8", "greater than or equal to 4"),
     ("OPENAI_BASE_URL", "localhost:11434", "http://"),
     ("PLANQ_MODEL_BASE_URL", "http://[::1", "http://"),
     ("PLANQ_HTTP_FETCH_ALLOW_HOSTS", "http://intranet/", "hosts alone"),
@@ -109,10 +106,21 @@ def test_what_can_be_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value:
     assert load_settings().log_level in ("INFO", "DEBUG")
 
 
-def test_the_guard_of_the_server_is_read_from_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLANQ_GUARD_WINDOW_SIZE", "6")
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_a_removed_setting_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
 
-    assert Settings().guard == GuardLimits(window_size=6)
+    with pytest.raises(Misconfigured, match=rf"^bad settings: {name}: removed in 0\.2; (?:unset it|set )"):
+        load_settings()
+    assert not any(name in variables_of(field) for field in Settings.model_fields)
+
+
+def test_a_removed_setting_of_models_has_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value that the message shows is read."""
+    for name in ("PLANQ_MODEL_FIRST_TOKEN_SECONDS", "PLANQ_MODEL_TEMPERATURE"):
+        monkeypatch.setenv("PLANQ_MODEL_SETTINGS", REMOVED[name].split("'")[1])
+
+        assert load_settings().model_settings["*"].model_fields_set
 
 
 def test_no_dump_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

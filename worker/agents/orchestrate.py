@@ -134,7 +134,7 @@ class Orchestrate:
             await self._check(_inserted(context), context)
             plan = read_plan(arguments["plan"], max_steps=limits.max_steps)
         else:
-            reply = await ask_planner(backends, context, arguments, limits.max_steps, self._services.planner_model)
+            reply = await ask_planner(backends, context, arguments, limits.max_steps)
             plan = read_reply(reply, max_steps=limits.max_steps)
         if not isinstance(plan, OrchestrationPlan):
             raise await self._refused(_invalid(plan), context)

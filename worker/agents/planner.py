@@ -54,20 +54,18 @@ def planning() -> Iterator[None]:
 
 
 async def ask_planner(
-    backends: AgentBackends, context: ToolContext, arguments: Mapping[str, Any], max_steps: int, own_model: str | None
+    backends: AgentBackends, context: ToolContext, arguments: Mapping[str, Any], max_steps: int
 ) -> str:
     """Return the reply of one planning call to a prompt, and record its cost.
 
-    The model is the request's `planner_model`, else `own_model`, the operator's, else that of the job.
+    The model is the request's `planner_model`, otherwise that of the job.
 
     Raises `InternalFault` when the model fails; nothing is tried again. Without a call it raises
     `BudgetExceeded`, and `Cancelled` for a step that another attempt owns.
     """
     job_id, persist = UUID(context.job_id), backends.persist
     known = await persist(lambda: backends.orchestrations.catalogue(context.tenant_id, MOST_AGENTS))
-    model = arguments.get("planner_model") or own_model
-    if model is None:
-        model = await persist(lambda: backends.orchestrations.model_of(job_id))
+    model = str(arguments.get("planner_model") or await persist(lambda: backends.orchestrations.model_of(job_id)))
     prompt, bindings = arguments["prompt"], arguments.get("bindings") or {}
     ask = replace(planner_ask(context.job_id, model, prompt, bindings, known, max_steps), tenant_id=context.tenant_id)
     ask = await _reserved(backends, context, ask)

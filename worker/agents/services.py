@@ -70,14 +70,12 @@ class AgentServices:
     """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
 
     `caps` returns a tenant's present limits, which cap those that a job was made under; None for no caps.
-    `planner_model` makes plans of prompts, None: the model of the job that asks.
 
     Counted are transitions of orchestrations (`transition`, event, state) and calls refused for their depth
     (`depth_refused`, tool).
     """
 
     is_enabled: bool = True
-    planner_model: str | None = None
     backends: AgentBackends | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     caps: Callable[[str], Awaitable[Limits]] | None = None

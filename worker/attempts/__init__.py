@@ -13,7 +13,6 @@ from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
 from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.rounds.guard import GuardLimits
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.ports import (
     JobStore,
@@ -48,8 +47,6 @@ __all__ = ["AttemptSettings", "Attempts"]
 class AttemptSettings:
     """`model_retry_seconds`: how long a stage is tried again whose model fails in a way that may pass.
 
-    `transcript_tokens` is the room for the rounds before in a question to a planner. `guard` says when a model's call
-    is a repetition, where the loop block of its job does not.
 
     `tool_policy` is the server's: which tools are called at once, after a person has agreed, or never.
 
@@ -63,8 +60,6 @@ class AttemptSettings:
     max_output_bytes: int = 64 * 1024 * 1024
     inline_output_bytes: int = 65_536
     model_retry_seconds: float = 900.0
-    transcript_tokens: int = 32_000
-    guard: GuardLimits = field(default_factory=GuardLimits)
     tool_policy: ToolPolicy = field(default_factory=dict)
     has_processes: bool = False
     can_seal: bool = False
@@ -114,8 +109,6 @@ class Attempts:
             self._recorder,
             budget,
             answering,
-            transcript_tokens=settings.transcript_tokens,
-            guard=settings.guard,
             counts=counts,
             own_planners=own_planners,
         )

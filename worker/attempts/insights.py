@@ -20,7 +20,10 @@ _log = logging.getLogger("planq.engine")
 
 @dataclass(frozen=True, slots=True)
 class InsightSettings:
-    """`mode` is that of tenants whose configuration names none; `holdout` the part of jobs that plan without."""
+    """`mode` is that of tenants whose configuration names none; `holdout` is the share of jobs that plan without.
+
+    The id of the request decides which jobs these are. Their results show whether insights help.
+    """
 
     mode: InsightMode = InsightMode.OFF
     holdout: float = 0.1

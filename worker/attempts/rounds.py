@@ -98,6 +98,9 @@ _FORMS = {Strategy.LOOP: TurnForm.LOOP, Strategy.REACT: TurnForm.REACT, Strategy
 
 
 _UNGUARDED = GuardLimits(1_000_000, 1_000_000, 1_000_000)
+
+_TRANSCRIPT_TOKENS = 50_000
+"""Maximum size of the earlier rounds in a question to a planner; the longest results are shortened first."""
 """For calls that no model made."""
 
 
@@ -171,23 +174,16 @@ class RoundStage:
         budget: Budget,
         answering: Answering,
         *,
-        transcript_tokens: int,
-        guard: GuardLimits,
         counts: Counter[tuple[str, ...]] | None = None,
         own_planners: InstalledPlanners | None = None,
     ) -> None:
-        """`transcript_tokens` is the room for the rounds before in a question; fallbacks are counted in `counts`.
-
-        `guard` is that of jobs without one of their own. `own_planners` are those that a loop block may name.
-        """
+        """Fallbacks are counted in `counts`. `own_planners` are those that a loop block may name."""
         self._store = store
         self._values = values
         self._planner = planner
         self._recorder = recorder
         self._budget = budget
         self._answering = answering
-        self._transcript_tokens = transcript_tokens
-        self._guard = guard
         self._counts = Counter() if counts is None else counts
         self._own = own_planners
 
@@ -196,7 +192,7 @@ class RoundStage:
     ) -> WakeOutcome:
         """Plan the next round, or end the job."""
         try:
-            work = _begun(claim, job, background, offered, chain, self._guard)
+            work = _begun(claim, job, background, offered, chain)
             if work.block.reads_results:
                 whole = await self._values.whole_rounds(claim.tenant_id, work.claim.rounds)
                 work = replace(work, whole=whole)
@@ -232,7 +228,7 @@ class RoundStage:
 
     def guard_of(self, claim: StageClaim) -> GuardLimits:
         """Return what the guard allows the model of a job; raises `InvalidArguments` for a block that is none."""
-        return _narrowed(_block_of(claim), self._guard)
+        return _guard(_block_of(claim))
 
     async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> WakeOutcome:
         """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
@@ -298,7 +294,7 @@ class RoundStage:
         return _asking(work, again)
 
     def _messages(self, work: _Round) -> Sequence[ChatMessage]:
-        messages = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        messages = transcript(work.claim.rounds, max_tokens=_TRANSCRIPT_TOKENS, form=work.form)
         return [*work.early, *messages]
 
     async def _asked(
@@ -489,7 +485,6 @@ def _begun(
     background: Background,
     offered: ToolOffer,
     chain: Chain,
-    guard: GuardLimits,
 ) -> _Round:
     """Return the round, within what the job's block allows; raises `InvalidArguments` for one that is none."""
     block = _block_of(claim)
@@ -508,7 +503,7 @@ def _begun(
         _FORMS[claim.strategy],
         block,
         offered.known,
-        _narrowed(block, guard),
+        _guard(block),
         guide,
         background.planner_model,
         early,
@@ -522,8 +517,8 @@ def _block_of(claim: StageClaim) -> LoopBlock:
         raise InvalidArguments(error.message) from error
 
 
-def _narrowed(block: LoopBlock, guard: GuardLimits) -> GuardLimits:
-    return guard if block.guard is None else GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
+def _guard(block: LoopBlock) -> GuardLimits:
+    return GuardLimits() if block.guard is None else GuardLimits.of(block.guard.model_dump(exclude_none=True))
 
 
 def _reaction(work: _Round) -> ErrorReaction:

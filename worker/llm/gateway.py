@@ -69,6 +69,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("planq.llm")
 
+_FINDINGS_CHARS = 200_000
+"""Maximum characters of results that the responding model is shown; the longest are shortened first."""
+
 
 @dataclass(frozen=True)
 class _Question:
@@ -167,9 +170,10 @@ class ModelGateway:
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Responder.respond` promises."""
-        most = self._settings.max_findings_chars
         question = _Question(
-            Purpose.RESPOND, lambda: respond_request(ask, findings, most), lambda: answer_offline(ask, findings)
+            Purpose.RESPOND,
+            lambda: respond_request(ask, findings, _FINDINGS_CHARS),
+            lambda: answer_offline(ask, findings),
         )
         return await self._call(ask, question, cut_off)
 

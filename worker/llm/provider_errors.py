@@ -74,8 +74,8 @@ def _by_status(message: str, error: Exception) -> ExecutionFailed:
 def _timed_out(message: str, error: Exception) -> ExecutionFailed:
     if getattr(error, "setting", "") == "first_event_timeout":
         return FirstTokenTimedOut(
-            f"{message}. Raise PLANQ_MODEL_FIRST_TOKEN_SECONDS for a model that thinks in silence for longer, or set"
-            " PLANQ_MODEL_STREAM=false for a server that only sends whole replies"
+            f"{message}. Raise `first_token_seconds` of this model in PLANQ_MODEL_SETTINGS or in the agent's"
+            " `model_settings` if it thinks in silence for longer"
         )
     return TimedOut(message)
 

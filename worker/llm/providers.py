@@ -206,7 +206,6 @@ class Providers:
             first_event_timeout=said.first_token_seconds or self._settings.first_token_timeout,
         )
         temperature = said.temperature if request.temperature is None else request.temperature
-        temperature = self._settings.temperature if temperature is None else temperature
         more = {
             "temperature": temperature,
             "top_p": said.top_p,

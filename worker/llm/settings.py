@@ -30,14 +30,13 @@ class ModelSettings:
     may need no key. Times are in seconds. `request_timeout` bounds one attempt from its request to the end of its
     reply, `first_token_timeout` the part before the reply begins; where `stream` is off a reply comes whole, and only
     the former counts. `max_attempts` counts the first try; the wait before try n+1 is drawn between 0 and
-    `backoff_base * 2**(n-1)`, at most `backoff_cap` (both tuned, and not for operators to set). A server's
+    `backoff_base * 2**(n-1)`, at most `backoff_cap`. A server's
     `Retry-After` is obeyed up to `retry_after_cap`; one that asks for longer ends the call at once instead of holding
     a worker.
-    `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
-    provider's default, since some models refuse the setting. With `prompt_cache` the repeated beginning of prompts is
-    marked for the provider's prompt cache. `max_findings_chars` bounds the results that the
-    responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette;
-    `egress` makes the HTTP clients.
+    `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. With `prompt_cache` the
+    repeated beginning of prompts is marked for the provider's prompt cache. `record_path` appends every exchange to
+    a cassette; `egress` makes the HTTP clients. `openai_api`, `stream`, `first_token_timeout` and `retry_after_cap`
+    have no setting; `of_models` may hold another time for the first token of a model.
     """
 
     default_model: str = OFFLINE
@@ -53,8 +52,6 @@ class ModelSettings:
     retry_after_cap: float = 30.0
     keep_exchanges: bool = True
     max_output_tokens: int = 4096
-    max_findings_chars: int = 200_000
-    temperature: float | None = None
     of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
     prompt_cache: bool = True
     prices: Mapping[str, OwnPrice] = field(default_factory=dict)
@@ -81,5 +78,5 @@ class ModelSettings:
                 raise Misconfigured(f"model setting {name}: expected 0 or more seconds, found {getattr(self, name)}")
 
 
-_POSITIVE = ("request_timeout", "first_token_timeout", "max_attempts", "max_output_tokens", "max_findings_chars")
+_POSITIVE = ("request_timeout", "first_token_timeout", "max_attempts", "max_output_tokens")
 _WAITS = ("backoff_base", "backoff_cap", "retry_after_cap")

@@ -66,6 +66,9 @@ _SILENT_SECONDS = 2.0
 _TALLY_SECONDS = 5.0
 """Between two looks for what `/metrics` counts; of all workers one looks at a time."""
 
+_INSIGHTS_SECONDS = 5.0
+"""Pause between two looks for ended jobs to learn from."""
+
 _TICK_SECONDS = 0.05
 
 _CONCLUDE_SECONDS = 3.0
@@ -272,9 +275,9 @@ class Lifecycle:
             self._start(every(self._settings.retention_sweep_seconds, self._retain, name="retention"))
             self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
             if self._identity.lane == Lane.IO:
-                learning = Learning(self._database, self._settings.insights, self._settings.insights_days)
+                learning = Learning(self._database, self._settings.insights)
                 learn = partial(learn_all, learning)
-                self._start(every(self._settings.insights_sweep_seconds, learn, name="insights"))
+                self._start(every(_INSIGHTS_SECONDS, learn, name="insights"))
         self._start(self._lag.sample())
         if self._quarantine is not None:
             self._start(self._quarantine.listen())

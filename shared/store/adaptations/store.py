@@ -13,6 +13,9 @@ from planq.shared.store.refreshing_cache import RefreshingCache
 
 _FRESH_SECONDS = 60.0
 
+_DAYS = 7.0
+"""Days for which an adaptation is used; afterwards the next call tries the full request again."""
+
 _MAX_ROWS = 1_000
 """Maximum number of stored adaptations; the oldest are deleted first."""
 
@@ -32,11 +35,10 @@ class StoredAdaptation:
 
 
 class AdaptationStore:
-    """The port `Adaptations`; lives on one event loop. A row has no effect `days` after it was learned."""
+    """The port `Adaptations`; lives on one event loop."""
 
-    def __init__(self, database: Database, days: float) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._days = days
         self._known = RefreshingCache[tuple[str, str], frozenset[Adaptation]](self._look, _FRESH_SECONDS)
 
     async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
@@ -51,7 +53,7 @@ class AdaptationStore:
             model=model,
             adaptation=adaptation.value,
             refusal=capped(refusal, _MAX_REFUSAL_CHARS),
-            days=self._days,
+            days=_DAYS,
             most=_MAX_ROWS,
         )
 

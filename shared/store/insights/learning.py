@@ -30,6 +30,9 @@ _log = logging.getLogger("planq.engine")
 MOST_INSIGHTS = 2_000
 """Insights of a tenant, beside pinned ones: what comes again and again are a few hundred lessons."""
 
+INSIGHT_DAYS = 90.0
+"""Days for which an insight is kept after the last job that taught it."""
+
 _EVENTS = 1_000
 _GOAL_CHARS = 2_000
 _CANDIDATES = 12
@@ -39,11 +42,10 @@ _FORGOTTEN = 1_000
 class Learning:
     """Reads the ends of jobs, in all processes of a deployment by turns."""
 
-    def __init__(self, database: Database, mode: InsightMode, days: float) -> None:
-        """`mode` is that of tenants whose configuration names none; an insight outlives its last job by `days`."""
+    def __init__(self, database: Database, mode: InsightMode) -> None:
+        """`mode` is that of tenants whose configuration names none."""
         self._database = database
         self._mode = mode
-        self._days = days
 
     async def learn(self, events: int = _EVENTS) -> int:
         """Learn from the next stretch of so many events; return how many events were read, 0 where none is new.
@@ -74,7 +76,7 @@ class Learning:
             json_text([{"tenant": row["tenant_id"], "call": call} for row, _, one in found for call in one.worked]),
             json_text([_end(row, job) for row, job, _ in found]),
             json_text([_told(row) for row, *_ in found if row["is_reflection"]]),
-            self._days,
+            INSIGHT_DAYS,
             MOST_INSIGHTS,
         )
         return int(reached["events"])
@@ -82,7 +84,7 @@ class Learning:
     async def forget(self) -> int:
         """Remove some of what has expired; return how much."""
         gone = await self._database.execute("forget_expired_insights", limit=_FORGOTTEN)
-        return gone + await self._database.execute("forget_old_offers", days=self._days, limit=_FORGOTTEN)
+        return gone + await self._database.execute("forget_old_offers", days=INSIGHT_DAYS, limit=_FORGOTTEN)
 
     async def _is_asked_for(self) -> bool:
         row = await self._database.fetch_one("is_anybody_learning")

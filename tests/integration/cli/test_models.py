@@ -57,7 +57,7 @@ def test_refusals_are_listed_and_forgotten(planq: Planq, database_url: str) -> N
 
     async def learn() -> None:
         async with Database(database_url, max_connections=1) as database:
-            store = AdaptationStore(database, 7)
+            store = AdaptationStore(database)
             await store.learn("http://a/v1/", "m", Adaptation.UNFORCED_TOOL, "not in\nthinking mode")
             await store.learn("http://a/v1/", "n", Adaptation.MAX_TOKENS, "no")
 

@@ -53,7 +53,7 @@ class Desk:
     @classmethod
     async def open(cls, harness: Harness, mode: str = "on") -> Desk:
         await cls.set_mode(harness, mode)
-        learning = Learning(harness.database, InsightMode.OFF, 90)
+        learning = Learning(harness.database, InsightMode.OFF)
         assert await learning.learn() == 0  # from now on
         return cls(harness, learning, InsightStore(harness.database))
 

@@ -10,6 +10,7 @@ import pytest
 
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway, TryLimits
@@ -60,6 +61,11 @@ def settings_for(dialect: Dialect, server: WireServer, **changes: Any) -> ModelS
         request_timeout=10,
     )
     return replace(base, **changes)
+
+
+def warm(temperature: float) -> SettingsOfModels:
+    """Return an operator's settings that give every model a temperature."""
+    return SettingsOfModels({"*": CallSettings(temperature=temperature)})
 
 
 def ask_for(dialect: Dialect) -> Ask:

@@ -24,6 +24,7 @@ from tests.integration.llm.calls import (
     received,
     respond,
     settings_for,
+    warm,
 )
 from tests.integration.llm.dialects import ANTHROPIC, KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer
@@ -112,7 +113,7 @@ def test_prompts_are_not_kept_when_the_settings_say_so(server: WireServer, diale
 def test_temperature_and_output_limit_reach_the_wire(server: WireServer, dialect: Dialect) -> None:
     server.script(Reply(dialect.reply("", PLAN)))
 
-    plan(settings_for(dialect, server, temperature=0.25, max_output_tokens=777), dialect)
+    plan(settings_for(dialect, server, of_models=warm(0.25), max_output_tokens=777), dialect)
 
     body = server.requests[0].body
     sent = {**body, **body.get("generationConfig", {})}

@@ -24,7 +24,7 @@ from planq.shared.domain.models.exchange import (
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.settings import ModelSettings
-from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, settings_for
+from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, settings_for, warm
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer
 
@@ -127,7 +127,7 @@ async def planned(
 
 def run_plans(server: WireServer, dialect: Dialect, times: int = 1, **options: Any) -> Sequence[ModelReply]:
     server.script(Reply(dialect.reply("", PLAN)))
-    settings = settings_for(dialect, server, temperature=0.5)
+    settings = settings_for(dialect, server, of_models=warm(0.5))
     return asyncio.run(planned(settings, dialect, times, **options))
 
 

@@ -86,7 +86,7 @@ def test_a_server_that_sends_headers_and_nothing_more_times_out_by_its_first_tok
     assert (code, call.attempts) == ("first_token_timeout", 2)
     assert call.error is not None
     assert call.error.retryable
-    assert "PLANQ_MODEL_FIRST_TOKEN_SECONDS" in message
+    assert "`first_token_seconds`" in message
     eventually(lambda: len(server.left_at) == 2, what="both connections are closed")
 
 

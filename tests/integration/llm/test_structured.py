@@ -11,7 +11,7 @@ import pytest
 from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
 from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.settings import ModelSettings
-from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for
+from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for, warm
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer
 
@@ -149,7 +149,7 @@ OPTIONS = {
 @pytest.mark.parametrize("dialect", OPTIONS, ids=repr)
 def test_an_agents_options_win_over_the_workers_within_its_limit(dialect: Dialect, server: WireServer) -> None:
     server.script(Reply(dialect.reply(ANSWER, None)))
-    settings = settings_for(dialect, server, temperature=0.7, max_output_tokens=500)
+    settings = settings_for(dialect, server, of_models=warm(0.7), max_output_tokens=500)
     asks = [ask_for(dialect, temperature=0.0, max_tokens=most) for most in (100, 9_000)] + [ask_for(dialect)]
 
     answer(settings, *asks)

@@ -27,19 +27,19 @@ def on_database(database_url: str, use: Callable[[Database], Awaitable[None]]) -
 
 async def known(database: Database, model: str = "m") -> frozenset[Adaptation]:
     """Return what a process that has asked nothing so far finds."""
-    return await AdaptationStore(database, 7).of(URL, model)
+    return await AdaptationStore(database).of(URL, model)
 
 
 def test_what_one_process_learns_every_other_one_knows(database_url: str) -> None:
     async def use(database: Database) -> None:
-        store = AdaptationStore(database, 7)
+        store = AdaptationStore(database)
         await store.learn(URL, "m", Adaptation.UNFORCED_TOOL, "not in thinking mode")
         await store.learn(URL, "m", Adaptation.MAX_TOKENS, "x" * 10_000)
         await store.learn(URL, "m", Adaptation.UNFORCED_TOOL, "still not")
 
         assert await known(database) == {Adaptation.UNFORCED_TOOL, Adaptation.MAX_TOKENS}
         assert await known(database, "other") == frozenset()
-        assert await AdaptationStore(database, 7).of("http://other/v1", "m") == frozenset()
+        assert await AdaptationStore(database).of("http://other/v1", "m") == frozenset()
         first, second = await store.all()
         assert (first.adaptation, second.adaptation, second.refusal) == ("max_tokens", "unforced_tool", "still not")
         assert len(first.refusal) < 600
@@ -49,7 +49,7 @@ def test_what_one_process_learns_every_other_one_knows(database_url: str) -> Non
 
 def test_after_its_days_a_refusal_has_no_effect_and_goes(database_url: str) -> None:
     async def use(database: Database) -> None:
-        store = AdaptationStore(database, 7)
+        store = AdaptationStore(database)
         await store.learn(URL, "m", Adaptation.UNFORCED_TOOL, "no")
 
         await move_clock(database, timedelta(days=6))
@@ -65,7 +65,7 @@ def test_after_its_days_a_refusal_has_no_effect_and_goes(database_url: str) -> N
 
 def test_a_model_or_all_are_forgotten(database_url: str) -> None:
     async def use(database: Database) -> None:
-        store = AdaptationStore(database, 7)
+        store = AdaptationStore(database)
         for model in ("m", "n", "o"):
             await store.learn(URL, model, Adaptation.UNFORCED_TOOL, "no")
 
@@ -82,7 +82,7 @@ def test_names_that_anybody_may_choose_do_not_fill_the_table(
 ) -> None:
     async def use(database: Database) -> None:
         monkeypatch.setattr(adaptations, "_MAX_ROWS", 3)
-        store = AdaptationStore(database, 7)
+        store = AdaptationStore(database)
         for number in range(6):
             await store.learn(URL, f"m{number}", Adaptation.UNFORCED_TOOL, "no")
             await move_clock(database, timedelta(seconds=number))

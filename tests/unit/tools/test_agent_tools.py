@@ -285,16 +285,11 @@ def test_a_refused_plan_leaves_its_transitions_with_the_step_that_asked() -> Non
 
 
 @pytest.mark.parametrize(
-    ("request_", "setting", "asked"),
-    [
-        ({}, None, "offline"),
-        ({}, "openai:small", "openai:small"),
-        ({"planner_model": "openai:large"}, "openai:small", "openai:large"),
-    ],
+    ("request_", "asked"), [({}, "offline"), ({"planner_model": "openai:large"}, "openai:large")]
 )
-def test_the_planner_has_a_model_of_its_own(request_: dict[str, Any], setting: str | None, asked: str) -> None:
+def test_the_planner_has_a_model_of_its_own(request_: dict[str, Any], asked: str) -> None:
     around = Surroundings(["a"], "no plan")
-    tools = agent_tools(AgentServices(planner_model=setting, backends=around.backends()))
+    tools = agent_tools(AgentServices(backends=around.backends()))
     tool = next(one for one in tools if one.definition.name == "cp__agent_orchestrate")
 
     with pytest.raises(InvalidArguments):
