@@ -9,7 +9,7 @@ import io
 import os
 import select
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -132,20 +132,29 @@ def main() -> None:
         _end_without_reader()
     except SystemExit:
         if sys.stdout is stdout:
+            _closed_streams()
             raise
         _end_without_reader()  # typer replaces the streams when it catches a broken pipe
 
 
 def _end_without_reader() -> NoReturn:
     """End the process with exit code 0, or with 1 if only an error found no reader. Drops what was not written."""
-    code = NOT_OK
+    sys.exit(OK if sys.__stdout__ in _closed_streams() else NOT_OK)
+
+
+def _closed_streams() -> list[TextIO]:
+    """Return the output streams that have lost their reader, and drop what they still buffer.
+
+    Python flushes both once more when it ends, and a flush that fails there changes the exit code to 120.
+    """
+    found: list[TextIO] = []
     for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1):
         closed = select.poll()
         closed.register(number, 0)
         if stream is not None and closed.poll(0):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # Python flushes once more at its end
-            code = OK if stream is sys.__stdout__ else code
-    sys.exit(code)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            found.append(stream)
+    return found
 
 
 if __name__ == "__main__":

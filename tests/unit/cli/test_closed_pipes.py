@@ -29,6 +29,7 @@ def run(arguments: list[str], server: Recorder, *closed: str) -> subprocess.Comp
     try:
         command = [sys.executable, "-m", "planq.deploy.cli.main", *arguments]
         environment = {**os.environ, "PLANQ_URL": server.url, "COLUMNS": "80"}
+        environment.pop("PYTHONUNBUFFERED", None)  # only a buffer fails at the end of Python
         return subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False, **streams)
     finally:
         os.close(writer)
