@@ -474,11 +474,6 @@ class LaneRuntime:
         here, tools = self._identity, len(self._tools.registry.definitions())
         return {"worker": here.name, "lane": str(here.lane), "slots": here.capacity, "tools": tools}
 
-    def note_lag(self, seconds: float) -> None:
-        """Take note of how late the loop was just now; on the loop."""
-        if self.dispatcher is not None:
-            self.dispatcher.slots.note_lag(seconds)
-
     def missing(self) -> list[str]:
         """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
         return [] if self._mcp is None else self._mcp.away()

@@ -252,7 +252,6 @@ def _composed(
         counts=lambda: app.planq_dead_letters.counts + (Counter() if processes is None else processes.counts),
         missing=runtime.missing,
         beat=beat if has_processes else None,
-        lagged=runtime.note_lag,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import bisect
 import itertools
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -34,20 +33,9 @@ ANYBODY = Party()
 _NO_JOB = UUID(int=0)
 
 
-_LAGS_SECONDS, _STILL_LAGS_SECONDS = 0.05, 0.01
-"""How late a loop is that lags, and one that lags still: with fewer chains it is less late, until all are back."""
-
-_LATELY_SECONDS = 3.0
-
 _PATIENCE_SECONDS = 60.0
 """For so long, at most, the older jobs of a tenant pass a younger one by: else a wide job would keep it waiting until
 its last step."""
-
-_LEAST = 2
-"""What who has to give way keeps however late the loop is."""
-
-_FEWER, _MORE = 4, 8
-"""Who has to give way keeps a slot of four after a look at a loop that lags; one in time gives one more for eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +69,6 @@ class Slots:
     oldest job that waits. Nothing is taken from anybody, so there is a reserve beyond `count`, of an eighth for what
     is not slow while slow calls hold most slots, and of another one for tenants that hold next to nothing while
     others hold most. A tenant alone has all of `count`, as if there were no shares.
-
-    Where the loop lags, its time is short, and slots do not divide that: each chain waits for those of all others,
-    many times a job. So while several tenants have taken slots of late, each gets no more than an eighth of them.
-    Each look at a loop that lags leaves a tenant, and bulk work, fewer of these for what is not slow, and each one at
-    a loop in time gives them more, up to all of their share. That bounds a tenant while another one comes, and bulk
-    work while interactive work does, from the first of it on.
     """
 
     def __init__(
@@ -100,16 +82,12 @@ class Slots:
         self._weights = shares.weights
         self._most = shares.most * count
         self._clock = clock
-        self._lagged_until = self._several_until = -math.inf
-        self._last_tenant: str | None = None
-        self._few = self._room = reserved_slots(count)
+        self._few = reserved_slots(count)
         self._held = 0
         self._slow = 0
-        self._bulk = self._bulk_room = count if bulk is None else bulk
-        self._bulk_held = self._bulk_quick = 0
-        self._interactive_until = -math.inf
+        self._bulk = count if bulk is None else bulk
+        self._bulk_held = 0
         self._shares = Counter[str]()
-        self._quick = Counter[str]()
         self._waiting: dict[Party, list[_Turn]] = {}
         self._numbers = itertools.count()
 
@@ -148,30 +126,16 @@ class Slots:
         self._change(count, to)
         self._call_next()
 
-    def note_lag(self, seconds: float) -> None:
-        """Take note of how late the loop was just now."""
-        now = self._clock()
-        if self._few and seconds >= (_STILL_LAGS_SECONDS if now < self._lagged_until else _LAGS_SECONDS):
-            self._lagged_until = now + _LATELY_SECONDS
-        self._room = _after_look(seconds, self._room, self._few)
-        self._bulk_room = _after_look(seconds, self._bulk_room, self._bulk)
-        self._call_next()
-
     def is_wanted_from(self, party: Party) -> bool:
         """True while this tenant should begin nothing more for itself.
 
-        Another waits, and holds not half as much for its weight, or this one has more than it may then. Or the loop's
-        time is short, and this one has more than its part.
+        Another waits, and holds not half as much for its weight, or this one has more than it may then.
 
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
-        mine = self._shares[party.tenant]
-        if self._clock() < min(self._lagged_until, self._several_until) and self._left_while_short(party) < 0:
-            return True
-        if party.priority is Priority.BULK and not party.is_slow and self._bulk_left(party) < 0:
-            return True
         if not self._waiting:
             return False
+        mine = self._shares[party.tenant]
         share = self._share(party.tenant)
         return any(
             mine > self._most or 2 * self._share(other.tenant) < share
@@ -184,18 +148,6 @@ class Slots:
     def _share(self, tenant: str) -> float:
         return self._shares[tenant] / self._weights.get(tenant, 1.0)
 
-    @property
-    def _is_bulk_bounded(self) -> bool:
-        return self._clock() < self._interactive_until
-
-    def _bulk_left(self, party: Party) -> int:
-        left = self._bulk - self._bulk_held
-        return left if party.is_slow or not self._is_bulk_bounded else min(left, self._bulk_room - self._bulk_quick)
-
-    def _left_while_short(self, party: Party) -> int:
-        left = self._few - self._shares[party.tenant]
-        return left if party.is_slow else min(left, self._room - self._quick[party.tenant])
-
     def _left(self, party: Party) -> int:
         mine = self._shares[party.tenant]
         most = self._count
@@ -205,29 +157,19 @@ class Slots:
         else:
             most += self._few if not party.is_slow and 2 * self._slow > self._count else 0
             left = most - self._held
-        if self._clock() < min(self._lagged_until, self._several_until):
-            left = min(left, self._left_while_short(party))
-        return max(0, left if party.priority is Priority.INTERACTIVE else min(left, self._bulk_left(party)))
+        if party.priority is Priority.BULK:
+            left = min(left, self._bulk - self._bulk_held)
+        return max(0, left)
 
     def _change(self, count: int, party: Party) -> None:
-        if count > 0 and party.tenant != self._last_tenant:
-            self._several_until = -math.inf if self._last_tenant is None else self._clock() + _LATELY_SECONDS
-            self._last_tenant = party.tenant
         self._held += count
         self._shares[party.tenant] += count
         if not self._shares[party.tenant]:
             del self._shares[party.tenant]
         if party.is_slow:
             self._slow += count
-        else:
-            self._quick[party.tenant] += count
-            if not self._quick[party.tenant]:
-                del self._quick[party.tenant]
         if party.priority is Priority.BULK:
             self._bulk_held += count
-            self._bulk_quick += 0 if party.is_slow else count
-        elif count > 0:
-            self._interactive_until = self._clock() + _LATELY_SECONDS
 
     def _rank(self, party: Party) -> tuple[bool, bool, float]:
         tenant = party.tenant
@@ -268,13 +210,6 @@ class Slots:
         party = self._next()
         if party is not None and not (called := self._waiting[party][0].called).done():
             called.set_result(None)
-
-
-def _after_look(late_seconds: float, room: int, most: int) -> int:
-    """Return how many slots who has to give way has after a look at a loop that was so late."""
-    if late_seconds < _STILL_LAGS_SECONDS:
-        return min(most, room + -(-room // _MORE))
-    return max(min(_LEAST, most), room // _FEWER) if late_seconds >= _LAGS_SECONDS else room
 
 
 def reserved_slots(slots: int) -> int:

@@ -85,8 +85,7 @@ class HeartbeatParts:
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
     with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane live;
     `counts` returns what the worker's consumer has counted since its start, by name and labels, `missing` what the
-    worker lacks. `beat` is that of this thread, None where another loop beats. `lagged` is called on the loop of
-    `loop_of`, with the seconds for which it lets a callback wait.
+    worker lacks. `beat` is that of this thread, None where another loop beats.
     """
 
     here: InFlight
@@ -99,7 +98,6 @@ class HeartbeatParts:
     counts: Callable[[], Mapping[tuple[str, ...], int]] = dict
     missing: Callable[[], Sequence[str]] = list
     beat: Beat | None = None
-    lagged: Callable[[float], None] = lambda _: None
 
 
 class Lifecycle:
@@ -139,7 +137,7 @@ class Lifecycle:
         tool_wait = timedelta(seconds=settings.tool_wait_seconds)
         registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin, tool_wait=tool_wait)
         self._registry = self._failpoints.around("worker_registry", registry)
-        self._lag = LoopLag(parts.loop_of, parts.lagged)
+        self._lag = LoopLag(parts.loop_of)
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)
         self._watchdog = ConsumerWatchdog(self._registry, identity.lane, patience, parts.received)
         self._reconciler = Reconciler(
@@ -380,14 +378,9 @@ _SAMPLE_SECONDS = 0.5
 class LoopLag:
     """Asks a loop again and again to run a callback, and keeps the longest wait."""
 
-    def __init__(
-        self,
-        loop_of: Callable[[], asyncio.AbstractEventLoop | None],
-        lagged: Callable[[float], None] = lambda _: None,
-    ) -> None:
-        """`loop_of` returns the loop, None while there is none; `lagged` is called on it with each wait."""
+    def __init__(self, loop_of: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
+        """`loop_of` returns the loop, None while there is none."""
         self._loop_of = loop_of
-        self._lagged = lagged
         self._asked_at: float | None = None
         self._worst_seconds = 0.0
 
@@ -402,10 +395,8 @@ class LoopLag:
 
     def _answer(self) -> None:
         if self._asked_at is not None:
-            waited = monotonic() - self._asked_at
-            self._worst_seconds = max(self._worst_seconds, waited)
+            self._worst_seconds = max(self._worst_seconds, monotonic() - self._asked_at)
             self._asked_at = None
-            self._lagged(waited)
 
     def take_worst(self) -> timedelta:
         """Return the longest wait since the last call, an unanswered question's so far included."""
