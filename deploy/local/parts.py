@@ -105,7 +105,7 @@ def environment_of(part: str, env: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in env.items() if name in names or name.startswith(begins)}
 
     match part:
-        case "worker-io" | "worker-cpu":
+        case "worker-io" | "worker-io-bulk" | "worker-cpu":
             others = {*_OF_FLOWER, *_OF_CALLERS, "PLANQ_HOST", "PLANQ_PORT"}
             return {name: value for name, value in env.items() if name not in others}
         case "api" | "sample":
@@ -124,11 +124,15 @@ def _master_key() -> str:
 
 
 def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:
-    """Return API, workers and Flower, in the order in which they are started (the slowest first)."""
+    """Return API, workers and Flower, in the order in which they are started (the slowest first).
+
+    Each priority has an `io` worker: bulk jobs that compute would slow every interactive job in the same loop.
+    """
     drain = float(env.get("PLANQ_DRAIN_SECONDS") or _DEFAULT_DRAIN_SECONDS) + _STOP_MARGIN_SECONDS
     parts = [
-        _process("worker-io", ["worker", "io"], options, env, patience=drain),
+        _process("worker-io", ["worker", "io", "--priority", "interactive"], options, env, patience=drain),
         _process("api", ["api"], options, env),
+        _process("worker-io-bulk", ["worker", "io", "--priority", "bulk"], options, env, patience=drain),
         _process("worker-cpu", ["worker", "cpu"], options, env, patience=drain),
     ]
     if options.flower_port is not None:

@@ -1,7 +1,8 @@
 """`planq up`: everything on one machine, watched, until Ctrl-C.
 
-Embedded PostgreSQL and Valkey (unless URLs name others), migrations, API, an io and a cpu worker, and Flower
-with `--flower`. This process only watches, so it stays small; whatever needs planq's heavy libraries runs in a child.
+Embedded PostgreSQL and Valkey (unless URLs name others), migrations, API, an io worker for each priority, a cpu
+worker, and Flower with `--flower`. This process only watches, so it stays small; whatever needs planq's heavy
+libraries runs in a child.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _DATABASE_URLS = ("PLANQ_DATABASE_URL", "DATABASE_URL")
 _HOPELESS_DEATHS = 3
 """A part that died so often in a row before it was ever healthy will not get well by itself."""
 
-_STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), ("flower",))
+_STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-io-bulk", "worker-cpu"), ("api",), ("flower",))
 """Workers first, while the API still shows how their jobs end; servers last, because all the others write to them."""
 
 

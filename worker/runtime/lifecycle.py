@@ -30,7 +30,7 @@ from planq.shared.beats import Beat
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
 from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.failpoints import Failpoints
 from planq.shared.ports import Attempt
 from planq.shared.settings import Settings
@@ -83,9 +83,9 @@ class HeartbeatParts:
     """What the thread looks after. `processes` are those of a `cpu` worker's pool, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane live;
-    `counts` returns what the worker's consumer has counted since its start, by name and labels, `missing` what the
-    worker lacks. `beat` is that of this thread, None where another loop beats.
+    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane that serve
+    the same priority live; `counts` returns what the worker's consumer has counted since its start, by name and
+    labels, `missing` what the worker lacks. `beat` is that of this thread, None where another loop beats.
     """
 
     here: InFlight
@@ -139,7 +139,7 @@ class Lifecycle:
         self._registry = self._failpoints.around("worker_registry", registry)
         self._lag = LoopLag(parts.loop_of)
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)
-        self._watchdog = ConsumerWatchdog(self._registry, identity.lane, patience, parts.received)
+        self._watchdog = ConsumerWatchdog(self._registry, identity.lane, patience, parts.received, only=identity.only)
         self._reconciler = Reconciler(
             # A copy, for the counter belongs to another thread.
             self._registry,
@@ -328,7 +328,7 @@ class Lifecycle:
         if self._identity.has_processes and (ages := self._parts.here.ages()):
             await self._registry.watch_steps(self._identity.id, ages)
         alive = await self._registry.live()
-        self._parts.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
+        self._parts.counted(alike(alive, self._identity.lane, self._identity.only))
         self._io_workers = sum(Lane.IO in worker["lanes"] for worker in alive)
         if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
@@ -370,6 +370,12 @@ class Lifecycle:
         with contextlib.suppress(DatabaseUnavailable):
             await self._reconciler.hand_back_all()
         await self._end_by_force()
+
+
+def alike(alive: Sequence[Mapping[str, Any]], lane: Lane, only: Priority | None) -> int:
+    """Count the live workers of a lane that a worker which serves `only` (None: both priorities) shares work with."""
+    served = {None, *Priority} if only is None else {None, only}
+    return sum(lane in row["lanes"] and row["only_priority"] in served for row in alive)
 
 
 _SAMPLE_SECONDS = 0.5
@@ -456,10 +462,16 @@ class ConsumerWatchdog:
     """
 
     def __init__(
-        self, worker_registry: WorkerRegistry, lane: Lane, patience: timedelta, received: Callable[[], int]
+        self,
+        worker_registry: WorkerRegistry,
+        lane: Lane,
+        patience: timedelta,
+        received: Callable[[], int],
+        *,
+        only: Priority | None = None,
     ) -> None:
         self._registry = worker_registry
-        self._lane = lane
+        self._lane, self._only = lane, only
         self._patience = patience
         self._received = received
         self._count = -1
@@ -481,7 +493,7 @@ class ConsumerWatchdog:
         reconnecting = self._patience * _RECONNECTING_SHARE
         if idle < self._patience - reconnecting:
             return False
-        unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED)
+        unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED, self._only)
         if not unheard:  # what has just been published again counts in a moment
             return False
         if now - self._unheard_last > self._patience.total_seconds():

@@ -114,7 +114,8 @@ def _of_lane(job: Mapping[str, Any], what: str, who: str, lane: str) -> JobWait:
     if load is None:
         return JobWait(
             WaitKind.WORKER,
-            f"{who} waits {what}, but no worker of the lane {lane} is alive; `planq worker {lane}` starts one.",
+            f"{who} waits {what}, but no worker of the lane {lane} is alive for {job['priority']} jobs; "
+            f"`planq worker {lane}` starts one.",
         )
     if load["in_flight"] >= load["capacity"]:
         return JobWait(

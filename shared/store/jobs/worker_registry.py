@@ -175,8 +175,10 @@ class WorkerRegistry:
             again.append(stage_again(*given, links=links, tenant=tenant))
         return again
 
-    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
-        """Count the work of a lane that nobody claims though it was published again and again.
+    async def unanswered_wakes(
+        self, lane: Lane, idle: timedelta, settled: timedelta, only: Priority | None = None
+    ) -> int:
+        """Count the work of a lane (of one priority with `only`) that no worker claims though it was published again.
 
         The last time lies within `idle`, but longer ago than `settled`, which a wake-up takes to arrive.
         """
@@ -185,6 +187,7 @@ class WorkerRegistry:
             lane=str(lane),
             idle_seconds=idle.total_seconds(),
             settled_seconds=settled.total_seconds(),
+            only=None if only is None else str(only),
         )
         return 0 if row is None else int(row["n"])
 

@@ -120,7 +120,7 @@ def test_no_worker_of_a_lane(stack: Stack, visitor: Visitor) -> None:
     call = {"tool_name": "test_crunch", "arguments": {"seconds": 0}}
     job_id = submit(stack, input="Crunch", plan={"calls": [call]}, respond="none")
     sentence = re.compile(
-        r"\$0 test_crunch waits to begin, but no worker of the lane cpu is alive; `planq worker cpu` starts one\."
+        r"\$0 test_crunch waits to begin, but no worker of the lane cpu is alive for interactive jobs"
     )
     found_in_the_list(visitor, job_id, sentence)
     stack.run_worker("cpu", 1)

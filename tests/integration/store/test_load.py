@@ -40,6 +40,22 @@ def test_the_window_follows_the_workers_that_live_and_keep_up(play: Any) -> None
     play(scenario)
 
 
+def test_a_worker_of_one_priority_makes_room_for_that_one_alone(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        for only, bulk in ((Priority.INTERACTIVE, 0), (Priority.BULK, 100)):
+            await rows.worker_registry.register(
+                new_id(), str(only), [Lane.IO], [], 100, "1", bulk_capacity=bulk, only=only
+            )
+        found = [
+            row["planq_window"]
+            for priority in Priority
+            for row in await rows.database.call_table("planq_window", str(priority), 15.0)
+        ]
+        assert found == [200, 200]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("kind", ["a stage", "a step"])
 @pytest.mark.parametrize("priority", list(Priority))
 def test_interactive_work_that_waits_halves_the_window(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.store.database import Database
 from tests.integration.store.test_control import Rows
 
@@ -30,7 +30,10 @@ def test_what_the_broker_did_not_take_was_not_published(database_url: str, kind:
             assert await rows.worker_registry.take_due_wakes(10) == wakes, "it is due again at once"
             await rows.worker_registry.return_wakes(wakes)
         await rows.run(f"UPDATE {table} SET wake_at = wake_at - interval '1 minute'")
-        return await rows.worker_registry.unanswered_wakes(Lane.IO, IDLE, SETTLED)
+        unanswered = rows.worker_registry.unanswered_wakes
+        assert await unanswered(Lane.IO, IDLE, SETTLED, Priority.BULK) == 0, "a worker of bulk work alone is not deaf"
+        assert await unanswered(Lane.IO, IDLE, SETTLED, Priority.INTERACTIVE) == int(is_taken)
+        return await unanswered(Lane.IO, IDLE, SETTLED)
 
     async def inside() -> int:
         database = Database(database_url, max_connections=1)

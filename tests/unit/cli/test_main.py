@@ -111,12 +111,14 @@ def test_children_get_the_resolved_urls_and_no_competing_ones(
     assert (env["DATABASE_URL"], env["BROKER_URL"]) == ("postgresql://new", "redis://new")
 
 
-def test_the_parts_are_api_two_workers_and_flower_unless_it_is_switched_off(tmp_path: Path) -> None:
+def test_the_parts_are_api_a_worker_of_each_priority_one_of_cpu_and_flower_where_it_is_switched_on(
+    tmp_path: Path,
+) -> None:
     env = {"PLANQ_DRAIN_SECONDS": "20"}
 
     parts = planq_parts(UpOptions("127.0.0.1", 8000, 5555, tmp_path), env)
 
-    assert {part.name for part in parts} == {"api", "worker-io", "worker-cpu", "flower"}
+    assert {part.name for part in parts} == {"api", "worker-io", "worker-io-bulk", "worker-cpu", "flower"}
     assert all(part.patience > 20 for part in parts if part.name.startswith("worker"))
     without = planq_parts(UpOptions("127.0.0.1", 8000, None, tmp_path), env)
     assert "flower" not in {part.name for part in without}

@@ -34,8 +34,17 @@ def test_it_satisfies_the_compose_schema() -> None:
 
 
 def test_it_has_every_part() -> None:
-    assert set(SERVICES) == {"postgres", "redis", "migrate", "api", "worker-io", "worker-cpu", "flower"}
-    assert set(OURS) == {"migrate", "api", "worker-io", "worker-cpu", "flower"}
+    assert set(SERVICES) == {
+        "postgres",
+        "redis",
+        "migrate",
+        "api",
+        "worker-io",
+        "worker-io-bulk",
+        "worker-cpu",
+        "flower",
+    }
+    assert set(OURS) == {"migrate", "api", "worker-io", "worker-io-bulk", "worker-cpu", "flower"}
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -49,7 +58,7 @@ def test_each_command_is_one_that_planq_accepts(name: str) -> None:
             assert parsed.info_name == OURS[name]["command"][0]  # and its arguments were accepted
 
 
-@pytest.mark.parametrize("name", ["worker-io", "worker-cpu"])
+@pytest.mark.parametrize("name", ["worker-io", "worker-io-bulk", "worker-cpu"])
 def test_workers_can_be_scaled(name: str) -> None:
     assert "ports" not in SERVICES[name]
     assert "container_name" not in SERVICES[name]
@@ -82,6 +91,7 @@ def test_everything_that_serves_has_a_health_check() -> None:
         "api",
         "flower",
         "worker-io",
+        "worker-io-bulk",
         "worker-cpu",
     }
 
@@ -130,6 +140,7 @@ SECRETS = {
     "api": {"POSTGRES_PASSWORD", "BROKER_PASSWORD", "PLANQ_SECRET_KEYS", "PLANQ_API_KEYS"},
     "flower": {"BROKER_PASSWORD", "PLANQ_FLOWER_PASSWORD"},
     "worker-io": WORKERS,
+    "worker-io-bulk": WORKERS,
     "worker-cpu": WORKERS,
 }
 

@@ -19,7 +19,8 @@ IDLE = {"io": {"in_flight": 0, "capacity": 10}}
 def job(status: str = "queued", **changed: Any) -> dict[str, Any]:
     """A row of the query `job_waits`."""
     nothing = ("error", "paused_at", "question", "stage_worker_name", "stage_error", "turn_before")
-    own = {"id": JOB_ID, "status": status, "now": NOW, "run_at": NOW, "is_claimed": False, "lanes": IDLE}
+    own = {"id": JOB_ID, "priority": "interactive", "status": status, "now": NOW, "run_at": NOW}
+    own |= {"is_claimed": False, "lanes": IDLE}
     return {**dict.fromkeys(nothing), **own, "open_steps": [], **changed}
 
 
@@ -81,7 +82,8 @@ STARTED = {"started_at": ago(seconds=9)}
         (
             job(lanes={}),
             "worker",
-            "It waits to be planned, but no worker of the lane io is alive; `planq worker io` starts one.",
+            "It waits to be planned, but no worker of the lane io is alive for interactive jobs; "
+            "`planq worker io` starts one.",
         ),
         (job("planning", is_claimed=True, stage_worker_name="w-1"), "work", "It is being planned on w-1."),
         (job(run_at=ahead(minutes=5)), "time", "Its time comes in 5 min."),
@@ -101,7 +103,8 @@ STARTED = {"started_at": ago(seconds=9)}
         (
             executing(step(lane="cpu"), step("running", **STARTED)),
             "worker",
-            "$3 pay waits to begin, but no worker of the lane cpu is alive; `planq worker cpu` starts one.",
+            "$3 pay waits to begin, but no worker of the lane cpu is alive for interactive jobs; "
+            "`planq worker cpu` starts one.",
         ),
         (
             executing(step(tool_away_since=ago(days=3))),

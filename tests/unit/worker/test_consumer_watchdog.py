@@ -20,7 +20,7 @@ class Registry:
     def __init__(self) -> None:
         self.unheard = 0
 
-    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
+    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta, only: object) -> int:
         return self.unheard
 
 

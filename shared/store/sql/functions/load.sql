@@ -16,7 +16,8 @@ DECLARE
 BEGIN
     SELECT sum(CASE WHEN w.lag_ms < 500 THEN 2 ELSE 1 END * CASE p_priority WHEN 'bulk' THEN w.bulk_capacity ELSE w.capacity END)
     INTO v_most FROM workers w
-    WHERE 'io' = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds);
+    WHERE 'io' = ANY (w.lanes) AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds)
+      AND coalesce(w.only_priority, p_priority) = p_priority;
     IF v_most > 0 AND p_priority = 'bulk' AND planq_interactive_waits() THEN
         v_most := ceil(v_most / 2);
     END IF;

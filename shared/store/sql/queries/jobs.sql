@@ -196,7 +196,7 @@ SELECT k.parent_job_id, k.children, u.* FROM (
 -- name: job_waits
 -- One reading of all that says why jobs wait (shared/domain/overview/waiting.py): where each stands, the oldest question of it or of
 -- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
-SELECT j.id, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
+SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
     j.stage_worker IS NOT NULL AS is_claimed, (
         SELECT CASE WHEN %(names_workers)s THEN w.name ELSE 'worker ' || right(w.id::text, 6) END
         FROM workers w WHERE w.id = j.stage_worker
@@ -243,7 +243,9 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT u.lane, sum(w.in_flight)::int AS in_flight, sum(w.capacity)::int AS capacity
         FROM workers w CROSS JOIN LATERAL unnest(w.lanes) AS u (lane)
-        WHERE w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds) GROUP BY u.lane
+        WHERE w.heartbeat_at > planq_now() - make_interval(secs => w.lease_seconds)
+          AND coalesce(w.only_priority, j.priority) = j.priority
+        GROUP BY u.lane
     ) n
 ) l
 

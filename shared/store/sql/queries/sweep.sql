@@ -1,8 +1,8 @@
 -- Sweep: what is lost or due. sweep_look.sql says which of these is worth a statement.
 
 -- name: unanswered_wakes
--- How much of a lane's work nobody claims although the sweeper has published it at least twice, the last time more than
--- %(settled_seconds)s and less than %(idle_seconds)s seconds ago. The time of publication follows from `wake_at`, which
+-- How much of a lane's work (of one priority with `only`) no worker claims although the sweeper has published it at least
+-- twice, the last time more than %(settled_seconds)s and less than %(idle_seconds)s seconds ago. The time of publication follows from `wake_at`, which
 -- planq_take_due_wakes moves by planq_wake_pause(wakes), the longest of which bounds what an index is asked for: a history has
 -- thousands of steps that wait for days.
 WITH waiting AS (
@@ -10,12 +10,13 @@ WITH waiting AS (
     WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.lane = %(lane)s AND s.run_at <= planq_now()
       AND s.wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
       AND s.wakes >= 2 AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
+      AND j.priority = coalesce(%(only)s, j.priority)
     UNION ALL
     SELECT wake_at, wakes FROM jobs
     WHERE planq_is_unfinished(status)
       AND status IN ('queued', 'planning', 'responding') AND %(lane)s = 'io' AND stage_worker IS NULL
       AND wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
-      AND run_at <= planq_now() AND wakes >= 2 AND paused_at IS NULL
+      AND run_at <= planq_now() AND wakes >= 2 AND paused_at IS NULL AND priority = coalesce(%(only)s, priority)
 ), published AS (
     SELECT wake_at - planq_wake_pause(wakes) AS at FROM waiting
 )
