@@ -236,7 +236,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     builder = JobBuilder(settings, tenants, catalogue, conversations, assignments, parts)
     unfinished = UnfinishedJobs(requests.unfinished)
     submissions = Submissions(builder, tenants, requests, publisher, waiters, limits, unfinished)
-    messages = Messages(conversations, assignments, publisher, timers, waiters, endings)
+    messages = Messages(conversations, assignments, publisher, timers, waiters, endings, parts)
     answers = ElicitationAnswers(settings, elicitations, requests, catalogue, payloads)
     receiver = ChannelReceiver(settings, tenants, messages, elicitations, answers, publisher)
     subjects = (

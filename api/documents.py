@@ -60,18 +60,7 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
 def _parts(row: Row) -> list[_Document]:
     """Return an `InputPartDocument` for each image, file and piece of audio in a job's input."""
     stored = row["parts"]
-    parts = parts_of(decode_stored(stored) if isinstance(stored, str) else stored)
-    return [
-        {
-            "type": part.type,
-            "media_type": part.media_type,
-            "filename": part.filename,
-            "sha256": part.sha256,
-            "bytes": part.size,
-            "url": part.url,
-        }
-        for part in parts
-    ]
+    return [part.document() for part in parts_of(decode_stored(stored) if isinstance(stored, str) else stored)]
 
 
 def _last_output(row: Row, steps: Sequence[_Document]) -> Any:

@@ -1,8 +1,5 @@
 """Images, files and audio in the input of a request: checked, and their bytes stored, before anything refers to them.
 
-    read_input      the text of an input and its parts, with every defect of their form
-    PartIntake      the parts as a job stores them: their bytes become payloads
-
 A URL is stored as it is: a worker fetches it. No job refers to the bytes of a request that is refused afterwards:
 they are collected.
 """
@@ -13,78 +10,21 @@ import base64
 import binascii
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from planq.api.schemas import MAX_INPUT_PARTS, InputPart
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import InvalidRequest, TooLarge
-from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.models.parts import MAX_PARTS, Part, checked_media_type
+from planq.shared.domain.models.input_parts import InputPart
+from planq.shared.domain.models.parts import Part, checked_media_type
 from planq.shared.domain.results.artifacts import is_artifact_id
-from planq.shared.domain.results.media import is_media_type
-from planq.shared.domain.values.defects import Defect, body_refused, defects_of_fields
+from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.encoding import encode
 from planq.shared.domain.webhooks.endpoints import checked_url
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore
 
-_PARAGRAPH = "\n\n"
-_SOURCES = ("url", "artifact_id", "data")
-_PARTS = TypeAdapter(list[InputPart])
 _INLINE_CHARS = 64 * 1024
 """Longer base64 is decoded in a thread."""
-
-
-class ReadInput(NamedTuple):
-    """The `text` of an input, None where it has none, and its other `parts`, each with its place in the body."""
-
-    text: str | None
-    parts: Sequence[tuple[str, InputPart]] = ()
-
-
-def read_input(given: str | list[Any] | None) -> ReadInput:
-    """Return an input taken apart: texts of a list are joined by blank lines, and its other parts follow them.
-
-    Raises `InvalidRequest` with every defect of the parts.
-    """
-    if not isinstance(given, list):
-        return ReadInput(given)
-    if not given or len(given) > MAX_INPUT_PARTS:
-        raise body_refused([Defect("input", "", f"expected 1 to {MAX_INPUT_PARTS} parts, found {len(given)}")])
-    try:
-        parts = _PARTS.validate_python(given)
-    except ValidationError as error:
-        raise body_refused(defects_of_fields(error, "input")) from error
-    placed = [(f"input.{number}", part) for number, part in enumerate(parts)]
-    defects = [defect for place, part in placed for defect in _defects(place, part)]
-    others = [(place, part) for place, part in placed if part.type != "text"]
-    if len(others) > MAX_PARTS:
-        message = f"expected at most {MAX_PARTS} images, files and audio parts, found {len(others)}"
-        defects.append(Defect("input", "", message))
-    if defects:
-        raise body_refused(defects)
-    texts = [part.text for part in parts if part.type == "text" and part.text]
-    return ReadInput(_PARAGRAPH.join(texts) if texts or not others else None, others)
-
-
-def _defects(place: str, part: InputPart) -> list[Defect]:
-    given = [name for name in _SOURCES if getattr(part, name) is not None]
-    if part.type == "text":
-        others = [*given, *(name for name in ("media_type", "filename") if getattr(part, name) is not None)]
-        if part.text is None:
-            return [Defect(f"{place}.text", "", "expected a text, found none")]
-        return [Defect(f"{place}.{name}", "", "a part of the type text has a text alone") for name in others]
-    found = []
-    if part.text is not None:
-        found.append(Defect(f"{place}.text", "", "only a part of the type text has a text"))
-    if len(given) != 1:
-        listed = " and ".join(given) or "none of them"
-        found.append(Defect(place, "", f"expected one of url, artifact_id and data, found {listed}"))
-    if part.media_type is not None and not is_media_type(part.media_type):
-        found.append(Defect(f"{place}.media_type", "", "expected a media type such as image/png"))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +37,7 @@ class PartIntake:
     url_hosts: Collection[str]
 
     async def stored(
-        self, tenant_id: str, model: str, parts: Sequence[tuple[str, InputPart]], *, message_flow: bool = False
+        self, tenant_id: str, parts: Sequence[tuple[str, InputPart]], *, message_flow: bool = False
     ) -> list[dict[str, Any]] | None:
         """Return the parts as a job stores them, None for none; nothing is stored unless all of them are right.
 
@@ -107,10 +47,6 @@ class PartIntake:
         """
         if not parts:
             return None
-        if model == OFFLINE:
-            kinds = " and ".join(sorted({part.type for _, part in parts}))
-            message = f"the model {OFFLINE!r} reads text only, found {kinds}; name another model, or send text"
-            raise body_refused([Defect("input", "", message)])
         checked, total = [], 0
         for place, part in parts:
             one = await self._checked(tenant_id, place, part, message_flow=message_flow)

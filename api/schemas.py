@@ -30,6 +30,7 @@ from planq.shared.domain.jobs.states import (
 )
 from planq.shared.domain.models.call_settings import AgentCallSettings
 from planq.shared.domain.models.ending import OnIncomplete
+from planq.shared.domain.models.input_parts import PARTS_SCHEMA
 from planq.shared.domain.models.names import MODEL_PATTERN
 from planq.shared.domain.plan.document import WHOLE, Plan
 from planq.shared.domain.plan.forms import PlanForm
@@ -189,32 +190,10 @@ _SOMETHING_TO_DO: JsonDict = {
 """Which fields of a job's request go together, for `/openapi.json`."""
 
 
-MAX_INPUT_PARTS = 64
-"""Maximum number of parts of an input, texts included."""
-
-
-class InputPart(RequestBody):
-    """A part of an input: a text, or an image, a file or audio from one of `url`, `artifact_id` and `data`."""
-
-    type: Literal["text", "image", "file", "audio"] = Field(description="What it is.")
-    text: str | None = Field(None, description="The text of a part of the type `text`; these are joined.")
-    url: str | None = Field(
-        None, max_length=2_000, description="A public http or https address; a worker fetches it."
-    )
-    artifact_id: str | None = Field(None, max_length=255, description="An artifact of bytes of the tenant.")
-    data: str | None = Field(None, description="The bytes in base64.")
-    media_type: str | None = Field(
-        None, max_length=200, description="Such as `image/png`; may be left out where the bytes show it."
-    )
-    filename: str | None = Field(
-        None, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f/\\\\]+$", description="Its name for the model."
-    )
-
-
 _INPUT_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "pattern": SAYS_SOMETHING},
-        {"type": "array", "minItems": 1, "maxItems": MAX_INPUT_PARTS, "items": _inlined(InputPart)},
+        PARTS_SCHEMA,
         {"type": "null"},
     ],
     "description": "What is asked: a text of at most 100 kB of UTF-8, or a list of parts: texts, images, files and "

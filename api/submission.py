@@ -20,7 +20,7 @@ from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too
 from planq.api.assignments import Assignment, Assignments, without_rounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
 from planq.api.http.ids import conversation_id_of
-from planq.api.parts import PartIntake, read_input
+from planq.api.parts import PartIntake
 from planq.api.plan_checks import agent_errors, known_names, refused_plan, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.api.streams.waiting import Waiters
@@ -32,6 +32,7 @@ from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, To
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Priority, Respond, Strategy
 from planq.shared.domain.models.exchange import CONTEXT
+from planq.shared.domain.models.input_parts import check_reads_parts, read_input
 from planq.shared.domain.models.names import check_model_name
 from planq.shared.domain.rounds.block import LoopBlock, block_refused, read_block
 from planq.shared.domain.rounds.evaluate import rule_defects
@@ -130,7 +131,8 @@ class JobBuilder:
             assignment = await self._assigned(tenant_id, body, agent, assignment, block, strategy)
         if assignment.loop is not None:
             assignment = await self.assignments.completed(tenant_id, assignment)
-        parts = await self.parts.stored(tenant_id, assignment.model, given_input.parts) if given_input.parts else None
+        check_reads_parts(assignment.model, (part.type for _, part in given_input.parts))
+        parts = await self.parts.stored(tenant_id, given_input.parts)
         return Submission(
             id=new_id(),
             tenant_id=tenant_id,

@@ -83,7 +83,7 @@ class Settings(ModelServing):
         default=4 << 20, ge=1024, description="The same where a plan (of 10 000 steps, say) or an output is sent."
     )
     max_message_bytes: int = Field(
-        default=256 * 1024, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."
+        default=1 << 20, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."
     )
     max_batch_bytes: int = Field(
         default=200 * 1024 * 1024, ge=1024, description="Largest upload of a batch; each line is a request body, too."

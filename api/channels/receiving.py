@@ -72,7 +72,7 @@ class ChannelReceiver:
     async def receive(self, post: Post, message: CanonicalMessage, delay_ms: int = 0) -> InboundResult:
         """Store a message; with a delay its job begins so much later, and takes in what comes meanwhile.
 
-        Raises as `checked_message` and `Messages.receive` do.
+        Raises as `checked_message`, `Messages.with_parts` and `Messages.receive` do.
         """
         inbound = checked_message(self.settings, post.tenant, message, None, {})
         if delay_ms:
@@ -82,6 +82,7 @@ class ChannelReceiver:
                 debounce_most_ms=max(inbound.debounce_most_ms, delay_ms),
             )
         inbound = await self.messages.in_conversation(inbound, message.conversation_id)
+        inbound = await self.messages.with_parts(inbound, message, message_flow=True)
         return await self.messages.receive(inbound)
 
     async def answer(self, post: Post, question: Row, request: AnswerRequest) -> None:

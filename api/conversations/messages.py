@@ -1,6 +1,7 @@
 """From an inbound message to a job of its conversation, and from that job's end to the answer of the request.
 
     checked_message          every check of what was sent
+    Messages.with_parts      its images, files and audio, stored before anything refers to them
     Messages.receive         one commit, then the wake-ups
     MessageReplies.answer    wait for the job within bounds, and answer with what it came to
     MessageReplies.for_job   the same for a job that somebody asks for later
@@ -29,6 +30,7 @@ from planq.api.conversations.message_flow import task_document
 from planq.api.documents import elicitation_document
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from planq.api.http.ids import conversation_id_of
+from planq.api.parts import PartIntake
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
 from planq.api.streams.waiting import Waiters
 from planq.api.submission import check_key, check_object, trace_id
@@ -201,6 +203,13 @@ class Messages:
     timers: NearTimers
     waiters: Waiters
     endings: EndAnnouncer
+    parts: PartIntake
+
+    async def with_parts(self, inbound: Inbound, message: CanonicalMessage, *, message_flow: bool) -> Inbound:
+        """Return a message with its parts, whose bytes are stored; raises as `PartIntake.stored` does."""
+        submission = inbound.submission
+        parts = await self.parts.stored(submission.tenant_id, message.said().parts, message_flow=message_flow)
+        return inbound if parts is None else replace(inbound, submission=replace(submission, parts=parts))
 
     async def in_conversation(self, inbound: Inbound, conversation_id: str | None) -> Inbound:
         """Return a message in the thread of the conversation that it names; as it is where it names none.

@@ -77,6 +77,7 @@ async def post_message(
     try:
         messages, replies = services.subject(Messages), services.subject(MessageReplies)
         inbound = await messages.in_conversation(inbound, body.conversation_id)
+        inbound = await messages.with_parts(inbound, body, message_flow=not who.sees_all_jobs)
         received = await messages.receive(inbound)
         answer = (
             await replies.stored(who.tenant_id, received)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planq.shared.domain.conversations.history import words_of
 from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
 
 
@@ -45,7 +46,7 @@ def _add(turn: dict[str, Any], row: Mapping[str, Any]) -> None:
         said = "said" if row["direction"] == Direction.INBOUND else "replies"
         turn[said].append(
             {
-                "text": "" if is_erased else row["text"],
+                "text": "" if is_erased else words_of(row["text"], content),
                 "by": row["user_id"],
                 "is_erased": is_erased,
                 "created_at": row["created_at"],

@@ -67,6 +67,16 @@ def summary_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     return (ChatMessage("user", "\n".join([_SUMMARY, *lines])),) if lines else ()
 
 
+def words_of(text: str, content: Mapping[str, Any]) -> str:
+    """Return the text of a message and the names of its images, files and audio, which only its own turn is shown."""
+    parts = content.get("parts")
+    if not isinstance(parts, Sequence):
+        return text
+    names = [part["filename"] or part["url"] or part["media_type"] for part in parts]
+    shown = [f"[{part['type']}: {capped(str(name), 200)}]" for part, name in zip(parts, names, strict=True)]
+    return "\n".join([*([text] if text.strip() else []), *shown])
+
+
 def _entries(rows: Sequence[HistoryMessage], *, is_told: bool) -> Iterator[Sequence[ChatMessage]]:
     """Yield what is kept or left out as one, newest first; `is_told` shows who says what."""
     responses: dict[str, HistoryMessage] = {}
@@ -77,8 +87,9 @@ def _entries(rows: Sequence[HistoryMessage], *, is_told: bool) -> Iterator[Seque
             responses[own_id] = row
         elif row.kind is MessageKind.TOOL_CALL:
             yield _call(row.sequence, content, responses.pop(own_id, None))
-        elif row.text.strip() and row.direction is not Direction.INTERNAL:
-            text = as_said(row.text, row.speaker) if is_told and row.speaker is not None else row.text
+        elif (text := words_of(row.text, content)).strip() and row.direction is not Direction.INTERNAL:
+            if is_told and row.speaker is not None:
+                text = as_said(text, row.speaker)
             yield (ChatMessage("user" if row.direction is Direction.INBOUND else "assistant", text),)
 
 

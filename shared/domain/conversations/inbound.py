@@ -7,14 +7,16 @@ A channel's adapter and `POST /messages/inbound` make the same message of what t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from planq.shared.domain.conversations.wording import sanitized
 from planq.shared.domain.errors import ForeignTenant, TenantRequired, capped
+from planq.shared.domain.models.input_parts import PARTS_SCHEMA, ReadInput, read_input
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.describe import excerpt
@@ -61,6 +63,22 @@ class Content(_Part):
     )
 
 
+class _ContentOrParts:
+    """Lets a content be a list, which `read_input` reads; a union would name branches in places of defects."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(_unless_list, handler(Content))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(core), PARTS_SCHEMA]}
+
+
+def _unless_list(value: Any, checked: Callable[[Any], Any]) -> Any:
+    return value if isinstance(value, list) else checked(value)
+
+
 class CanonicalMessage(_Part):
     """One message of one person, whatever the channel."""
 
@@ -82,7 +100,9 @@ class CanonicalMessage(_Part):
     source_message_id: _Name | None = Field(
         None, description="The channel's name of the message: what comes twice in one conversation is answered once."
     )
-    content: Content
+    content: Annotated[Content | list[Any], _ContentOrParts] = Field(
+        description="A text, or a list of parts: texts, images, files and audio, as the `input` of a job has them."
+    )
     agent: _Name | None = Field(
         None,
         description="The agent that it is for, `name` or `name@version`; else that of its conversation, channel or "
@@ -108,29 +128,37 @@ class CanonicalMessage(_Part):
         external = self.metadata.get("external_thread_id")
         return self.thread or (None if external is None else str(external))
 
+    def said(self) -> ReadInput:
+        """Return the text, and the images, files and audio; raises `InvalidRequest` for wrong ones."""
+        if isinstance(self.content, Content):
+            return ReadInput(self.content.text)
+        return read_input(self.content, "content")
+
     def source_id(self) -> str | None:
         """Return the channel's name of the message; None where it has none."""
         return self.source_message_id or self.id
 
 
 def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig) -> str:
-    """Return the text of a message as it is stored and given to a model.
+    """Return the text of a message as it is stored and given to a model, empty where it has other parts alone.
 
     Raises `TenantRequired` where it names no tenant, `ForeignTenant` where it names another than the caller's, and
-    `InvalidRequest` for a channel that the tenant does not have, a text that says nothing, a thread that is no
-    name, and a time that is none.
+    `InvalidRequest` for a channel that the tenant does not have, a text that says nothing, parts that are wrong, a
+    thread that is no name, and a time that is none.
     """
     if not message.tenant_id:
         raise TenantRequired("tenant_id: expected the tenant of the API key, found none; a message names its tenant")
     if message.tenant_id.lower() != tenant_id:  # UUIDs are written in either case
         raise ForeignTenant("Tenant ID mismatch: the API key is of another tenant (possible spoofing attempt)")
-    text = sanitized(message.content.text)
+    said = message.said()
+    text = sanitized(said.text or "")
     defects = []
     if message.channel not in config.channels:
         defects.append(("channel", unknown_channel(message.channel, config.channels)))
-    if not text.strip():
-        found = "only white space or control characters" if message.content.text else "an empty one"
-        defects.append(("content.text", f"expected a text that says something, found {found}"))
+    if not text.strip() and not said.parts:
+        found = "only white space or control characters" if said.text else "an empty one"
+        field = "content.text" if isinstance(message.content, Content) else "content"
+        defects.append((field, f"expected a text that says something, found {found}"))
     defects += _thread_defects(message.metadata.get("external_thread_id")) + _time_defects(message.timestamp)
     if defects:
         raise body_refused([Defect(field, "", message) for field, message in defects])

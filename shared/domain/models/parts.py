@@ -122,6 +122,17 @@ class Part:
         shown = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "data"}
         return {name: value for name, value in shown.items() if value is not None}
 
+    def document(self) -> dict[str, Any]:
+        """Return the form in which answers show it."""
+        return {
+            "type": self.type,
+            "media_type": self.media_type,
+            "filename": self.filename,
+            "sha256": self.sha256,
+            "bytes": self.size,
+            "url": self.url,
+        }
+
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
         """Return the part that `to_json` stored."""

@@ -17,6 +17,8 @@ from planq.shared.domain.conversations.messages import Policy
 from planq.shared.domain.errors import Conflict, Erased, NotFound, SecretInChat, storable
 from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.domain.models.input_parts import check_reads_parts
+from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.questions.answering import answer_of_message
 from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
 from planq.shared.ports.jobs.follow_ups import after_end
@@ -159,8 +161,8 @@ class ConversationStore:
         Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
         it is with the same key. Without a thread that is the conversation that the message began when it came first.
         Raises `Conflict` where what came first is another message, `Erased` where it was erased, `OtherAgent` where
-        the submission is made for another agent than its conversation has, and `ValueError` for a submission with a
-        key.
+        the submission is made for another agent than its conversation has, `InvalidRequest` for parts in front of
+        planq's own rules, and `ValueError` for a submission with a key.
         """
         if inbound.submission.idempotency_key is not None:
             raise ValueError("an idempotency key is the message's; its submission has none")
@@ -168,7 +170,7 @@ class ConversationStore:
         message = _message(inbound)
         value = await self._arrivals.do(_Message(message, values))
         if value["outcome"] != "asking":
-            return await _received(self._database, value)
+            return await _received(self._database, value, inbound.submission)
         turn = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
         # What is asked of others is no question to this message.
         questions = await self._database.fetch_all("questions_of_turn", person=storable(inbound.user_id), **turn)
@@ -180,7 +182,8 @@ class ConversationStore:
         if inbound.cancels_questions and value["policy"] in (Policy.QUEUE, Policy.MERGE):
             wakes = await self._cancel(inbound, questions)
         message = {**message, "may_answer": False}
-        received = await _received(self._database, await self._arrivals.do(_Message(message, values)))
+        value = await self._arrivals.do(_Message(message, values))
+        received = await _received(self._database, value, inbound.submission)
         return replace(received, wakes=[*wakes, *received.wakes])
 
     async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
@@ -195,7 +198,7 @@ class ConversationStore:
     async def _answer(
         self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
     ) -> InboundResult | None:
-        """Answer the oldest of the questions that the message fits.
+        """Answer the oldest of the questions that the message fits; one with parts beside its text fits none.
 
         Raises `Conflict` while one of them asks for a secret, unless the message declines or cancels it: nothing of
         the message is stored then.
@@ -203,7 +206,9 @@ class ConversationStore:
         by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
             kind, is_secret = ElicitationKind(row["kind"]), row["is_secret"]
-            answer = answer_of_message(kind, row["schema"], inbound.text, is_secret=is_secret)
+            answer = None
+            if not inbound.submission.parts:
+                answer = answer_of_message(kind, row["schema"], inbound.text, is_secret=is_secret)
             if answer is None and is_secret:
                 raise SecretInChat(f"{NOT_IN_A_CHAT}; this message is not stored")
             if answer is None:
@@ -213,7 +218,7 @@ class ConversationStore:
             given = json_text(said), isinstance(after, ContinueStep), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
             if value["outcome"] is not None:
-                return await _received(self._database, value)
+                return await _received(self._database, value, inbound.submission)
         return None
 
     async def _cancel(self, inbound: Inbound, questions: Sequence[Row]) -> list[Wake]:
@@ -372,7 +377,7 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "request_hash": inbound.request_hash,
         "user_id": storable(inbound.user_id),
         "text": storable(inbound.text),
-        "content": stored_text(inbound.content),
+        "content": stored_text(_content(inbound)),
         "metadata": stored_text(inbound.metadata),
         "policy": str(inbound.policy),
         "debounce_seconds": inbound.debounce_ms / 1000,
@@ -386,6 +391,14 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "names_version": named is not None and named.version is not None,
         "default_agent": None if inbound.default_agent is None else inbound.default_agent.name,
     }
+
+
+def _content(inbound: Inbound) -> Any:
+    """Return what is kept beside the text: of parts what they are, without their bytes, which are the job's."""
+    parts = parts_of(inbound.submission.parts)
+    if not parts:
+        return inbound.content
+    return {**(inbound.content or {}), "parts": [part.document() for part in parts]}
 
 
 def erased(conversation_id: UUID) -> Erased:
@@ -406,9 +419,11 @@ def _mismatch(differs: Sequence[str]) -> Conflict:
     )
 
 
-async def _received(database: Database, value: Mapping[str, Any]) -> InboundResult:
+async def _received(database: Database, value: Mapping[str, Any], submission: Submission) -> InboundResult:
     if value["outcome"] == "agent":
         raise OtherAgent(None if value["agent"] is None else NamedAgent(value["agent"], value["version"]))
+    if value["outcome"] == "unread":
+        check_reads_parts(submission.model, (part.type for part in parts_of(submission.parts)), "content")
     outcome, conversation_id = value["outcome"], UUID(value["conversation_id"])
     if outcome == Arrival.DUPLICATE and value["is_erased"]:
         raise erased(conversation_id)

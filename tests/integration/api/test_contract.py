@@ -200,7 +200,8 @@ BEYOND_SCHEMAS = (
     "channel: unknown channel ",  # which the tenant has
     *("metadata: ", "defaults: "),  # JSON in the query
     "model_settings.",  # names that planq writes itself
-    "input.",  # of parts: one source each, and media types that are known
+    *("input.", "content."),  # of parts: one source each, and media types that are known
+    "content: ",  # texts of a list that say nothing, and models that read text only
     "conversation: is only understood together with",
     "respond: expected model, or none at all; found ",  # beside an agent
     "metadata.agent: ",  # what somebody else's metadata may hold

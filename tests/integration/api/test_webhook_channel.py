@@ -22,6 +22,7 @@ from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
 from tests.integration.api.control import TOOLS, publish
 from tests.integration.api.test_elicitations import WHERE
 from tests.integration.api.test_messages import asks
+from tests.support.pictures import PNG, base64_of
 from tests.support.servers import TestPostgres
 
 PATH = "/webhooks/channels/default/webhook"
@@ -97,6 +98,7 @@ def test_who_cannot_sign_is_refused_and_nothing_is_stored(api: Api) -> None:
         ({}, 422),
         ({"from": {"external_id": "ada"}, "content": {"text": ""}}, 422),
         ({**HELLO, "tenant": "x"}, 422),
+        ({**HELLO, "content": [{"type": "image"}]}, 422),
         ({"question_id": "7", "action": "accept"}, 404),
         ({"question_id": str(uuid4()), "action": "accept"}, 404),
         ({"question_id": str(uuid4()), "action": 7}, 422),
@@ -105,6 +107,12 @@ def test_who_cannot_sign_is_refused_and_nothing_is_stored(api: Api) -> None:
 )
 def test_what_is_no_message_is_told_so(api: Api, document: Any, status: int) -> None:
     assert signed(api, document).status_code == status
+
+
+def test_a_message_has_its_parts(api: Api) -> None:
+    picture = {"type": "image", "data": base64_of(PNG)}
+    refused = signed(api, {**HELLO, "content": [picture]})
+    assert problem_of(refused, 422, "invalid_request")["detail"].startswith("content: the model 'offline' reads text")
 
 
 def test_a_question_is_sent_and_its_answer_is_taken_once(api: Api) -> None:

@@ -88,6 +88,19 @@ def test_what_is_long_is_shortened_and_stays_an_object() -> None:
     assert len(response.content) < 1_100
 
 
+def test_a_message_says_which_images_and_files_came_with_it() -> None:
+    parts = [
+        {"type": "image", "filename": "cat.png", "url": None, "media_type": "image/png"},
+        {"type": "file", "filename": None, "url": "https://example.org/" + "a" * 300, "media_type": None},
+    ]
+    row = HistoryMessage(1, MessageKind.MESSAGE, Direction.INBOUND, "", {"parts": parts})
+
+    (message,) = history_messages([row], 1_000, words)
+
+    assert message.content.startswith("[image: cat.png]\n[file: https://example.org/aaa")
+    assert len(message.content) < 300
+
+
 _IDS = st.sampled_from(["1", "2", 3, None])
 _ROWS = st.lists(
     st.one_of(

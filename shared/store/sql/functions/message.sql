@@ -50,8 +50,8 @@ END $$;
 -- MessageReceived: stores the message `m`, with the job `p_job`, a `planq_new_job` without an idempotency key, or in one that is
 -- there. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken],
 -- later: {id, agent, seconds} of one that waits for further messages, policy, missed}; `rejected` and `closed` have stored nothing,
--- and neither have `asking`: a person is asked, which this may answer, and `agent`: the job is to be made for another one
--- (planq_other_agent). `missed` is the open question of the active turn behind which the message waits.
+-- and neither have `asking`: a person is asked, which this may answer, `agent`: the job is to be made for another one
+-- (planq_other_agent), and `unread` (planq_unread_parts). `missed` is the open question of the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(m planq_message, p_job json) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -75,7 +75,7 @@ DECLARE
     v_job CONSTANT uuid := p_job->>'id';
     c conversations;
     a planq_arrival;
-    v_other CONSTANT json := planq_other_agent(c, m);
+    v_other CONSTANT json := coalesce(planq_other_agent(c, m), planq_unread_parts(p_job));
 BEGIN
     IF v_other IS NOT NULL THEN
         RETURN v_other;
@@ -117,7 +117,7 @@ BEGIN
     IF NOT FOUND THEN  -- retention has just removed it: from the beginning, as the caller does then
         RAISE SQLSTATE '40001';
     END IF;
-    v_known := coalesce(planq_known_message(m, c.id), planq_other_agent(c, m));
+    v_known := coalesce(planq_known_message(m, c.id), planq_other_agent(c, m), planq_unread_parts(p_job));
     IF v_known IS NOT NULL THEN
         RETURN v_known;
     END IF;
@@ -127,7 +127,7 @@ BEGIN
         v_begun := array_remove(ARRAY[(v_settled->>'next')::uuid], NULL);
         SELECT * INTO c FROM conversations WHERE id = c.id;
     END IF;
-    a := planq_place_message(c, m, p_job->>'input');
+    a := planq_place_message(c, m, p_job);
     IF a.outcome IN ('rejected', 'closed', 'asking') THEN
         RETURN planq_received(c, m, a, coalesce(a.job, v_job), v_ended, NULL, planq_woken(v_begun, m.tenant_id));
     END IF;
@@ -323,13 +323,20 @@ BEGIN
         THEN json_build_object('outcome', 'agent', 'conversation_id', c.id, 'agent', v_agent, 'version', v_version) END;
 END $$;
 
+-- Refuses a message with parts whose job planq's own rules would work on, which read text only: {outcome: 'unread'}; else null.
+CREATE FUNCTION planq_unread_parts(p_job json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT json_build_object('outcome', 'unread') WHERE p_job->>'parts' IS NOT NULL AND p_job->>'model' = 'offline'
+$$;
+
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
 -- gathered, or while it would merge with a job that has not begun, is added to that job's input here. No turn of one agent
 -- takes in a message for another one, nor that of one person what another one says, for its tools act for the one. A message that
--- names another agent than the one that asks is no answer.
-CREATE FUNCTION planq_place_message(c conversations, m planq_message, p_input text) RETURNS planq_arrival LANGUAGE plpgsql AS $$
+-- names another agent than the one that asks is no answer. One with parts (images, files, audio) has a turn of its own, for only a
+-- text can be added to the input of another job.
+CREATE FUNCTION planq_place_message(c conversations, m planq_message, p_job json) RETURNS planq_arrival LANGUAGE plpgsql AS $$
 DECLARE
     v_policy CONSTANT text := CASE WHEN m.patient THEN 'queue' ELSE coalesce(c.policy, m.policy) END;
+    v_may_join CONSTANT boolean := NOT m.is_job AND p_job->>'parts' IS NULL;
     a planq_arrival;
     v_last uuid;
 BEGIN
@@ -347,10 +354,10 @@ BEGIN
         a.job := c.active_job_id;
         RETURN a;
     END IF;
-    IF NOT m.is_job AND (m.debounce_seconds > 0 OR v_policy = 'merge') THEN
+    IF v_may_join AND (m.debounce_seconds > 0 OR v_policy = 'merge') THEN
         SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
         IF FOUND AND planq_takes_in(v_last, m)
-           AND planq_extend_job(v_last, p_input, m.debounce_seconds, m.debounce_most_seconds) THEN
+           AND planq_extend_job(v_last, p_job->>'input', m.debounce_seconds, m.debounce_most_seconds) THEN
             a.outcome := CASE WHEN m.debounce_seconds > 0 THEN 'gathered' ELSE 'merged' END;
             a.job := v_last;
             a.interrupts := false;
@@ -358,7 +365,7 @@ BEGIN
         END IF;
         a.turn := NULL;
     END IF;
-    IF NOT m.is_job AND v_policy = 'merge' AND a.outcome = 'accepted' AND planq_takes_in(c.active_job_id, m)
+    IF v_may_join AND v_policy = 'merge' AND a.outcome = 'accepted' AND planq_takes_in(c.active_job_id, m)
        AND (v_last IS NULL OR planq_takes_in(v_last, m)) THEN  -- else it would go before what waits
         a.outcome := 'merged';
         a.job := c.active_job_id;
@@ -392,7 +399,7 @@ END $$;
 CREATE FUNCTION planq_extend_job(p_job uuid, p_input text, p_debounce float8, p_most float8) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE jobs j SET input = j.input || E'\n' || p_input, run_at = t.run_at,
+    UPDATE jobs j SET input = concat_ws(E'\n', nullif(j.input, ''), p_input), run_at = t.run_at,
         wake_at = CASE WHEN t.run_at > j.run_at THEN t.run_at ELSE j.wake_at END,
         expires_at = j.expires_at + (t.run_at - j.run_at)
     FROM (
