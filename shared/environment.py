@@ -22,12 +22,21 @@ ELSEWHERE = frozenset(
 """No settings of a process: the command line, the tests and `planq.shared.failpoints` read them."""
 
 REMOVED: Mapping[str, str] = {
+    "PLANQ_AGENT_ORCHESTRATOR_ENABLED": "unset it; to switch orchestration off, set PLANQ_TOOL_POLICY="
+    '\'{"cp__agent_orchestrate": "deny", "cp__call_agents": "deny"}\'',
     "PLANQ_GUARD_CONSECUTIVE_LIMIT": "unset it, and set `guard` in the loop block of an agent or a job",
     "PLANQ_GUARD_WINDOW_FREQ_LIMIT": "unset it, and set `guard` in the loop block of an agent or a job",
     "PLANQ_GUARD_WINDOW_SIZE": "unset it, and set `guard` in the loop block of an agent or a job",
+    "PLANQ_HTTP_FETCH_HOST_CALLS": "unset it; a worker sends at most 16 requests of one tenant to one host at once",
+    "PLANQ_HTTP_FETCH_HOST_WAIT_SECONDS": "unset it; a request waits at most 10 s for its turn at a host",
+    "PLANQ_HTTP_FETCH_LEAST_RATE": "unset it; a host must send at least 1 000 bytes a second",
+    "PLANQ_HTTP_FETCH_LEAST_RATE_SECONDS": "unset it; a host may be silent for 10 s",
+    "PLANQ_HTTP_FETCH_MAX_BYTES": "unset it; `http_fetch` reads at most 5 MiB",
     "PLANQ_INSIGHTS_DAYS": "unset it; an insight is kept for 90 days after the last job that taught it",
     "PLANQ_INSIGHTS_HOLDOUT": "unset it; a tenth of the jobs plans without insights",
     "PLANQ_INSIGHTS_SWEEP_SECONDS": "unset it; planq looks for jobs to learn from every 5 s",
+    "PLANQ_LEASE_MARGIN_SECONDS": "unset it; the margin is a fifth of PLANQ_LEASE_SECONDS",
+    "PLANQ_MAX_REMINDERS": "unset it, and set `max_reminders` in the tenant's configuration",
     "PLANQ_MODEL_FINDINGS_CHARS": "unset it; a model is shown at most 200 000 characters of results",
     "PLANQ_MODEL_FIRST_TOKEN_SECONDS": 'set PLANQ_MODEL_SETTINGS=\'{"*": {"first_token_seconds": 60}}\' instead',
     "PLANQ_MODEL_REFUSAL_DAYS": "unset it; planq remembers for 7 days what a model's server refuses",
@@ -35,7 +44,14 @@ REMOVED: Mapping[str, str] = {
     "PLANQ_MODEL_STREAM": "unset it; planq asks a server that refuses to stream for a whole reply by itself",
     "PLANQ_MODEL_TEMPERATURE": 'set PLANQ_MODEL_SETTINGS=\'{"*": {"temperature": 0.5}}\' instead',
     "PLANQ_OPENAI_API": "unset it; planq uses Responses at OpenAI itself and Chat Completions at other servers",
+    "PLANQ_ORCHESTRATE_MAX_DEPTH": "unset it; a tenant's configuration has `limits.orchestrate_max_depth`",
+    "PLANQ_ORCHESTRATE_MAX_PARALLEL": "unset it; a tenant's configuration has `limits.orchestrate_max_parallel`",
+    "PLANQ_ORCHESTRATE_MAX_STEPS": "unset it; a tenant's configuration has `limits.orchestrate_max_steps`",
     "PLANQ_ORCHESTRATE_PLANNER_MODEL": "unset it, and pass `planner_model` to `cp__agent_orchestrate`",
+    "PLANQ_RETAIN_DELIVERIES_DAYS": "unset it; a delivery is kept for 30 days after its end",
+    "PLANQ_RETAIN_VERSIONS_DAYS": "unset it, and set `retention.versions_days` in the tenant's configuration",
+    "PLANQ_WEBHOOK_CONCURRENCY": "unset it; an `io` worker sends at most 50 deliveries at once",
+    "PLANQ_WEBHOOK_TIMEOUT_SECONDS": "unset it; a receiver must answer within 15 s",
 }
 """What to do in place of each setting that was removed in 0.2."""
 

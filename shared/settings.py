@@ -43,6 +43,12 @@ VERSION = "0.1.0"
 _LEAST_KEY_CHARS = 16
 """Of a key that strangers may try to guess over the network."""
 
+_DELIVERIES_DAYS = 30.0
+"""Days after its end for which a delivery of a webhook is kept."""
+
+_VERSIONS_DAYS = 365.0
+"""Days for which a version of an agent or a skill is kept after the next one; a tenant's configuration may differ."""
+
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _MARGIN_SHARE = 0.2
@@ -138,13 +144,6 @@ class Settings(ModelServing):
         gt=0,
         description="How long a lease outlives its last renewal: three heartbeats, so that one may get lost.",
     )
-    lease_margin_seconds: float | None = Field(
-        default=None,
-        gt=0,
-        description="How long before the end of a lease that it could not renew a worker begins to stop its writes, "
-        "a fifth of the lease unless set: half of that is for cancelled calls to end, the rest for the "
-        "process to be gone on a busy machine, and for clocks that run apart.",
-    )
     detect_dead_peers: bool = Field(
         default=True,
         description="A worker publishes which process of which machine it is, and ends the leases of those beside it "
@@ -220,28 +219,8 @@ class Settings(ModelServing):
         default=None, description="PEM file of authorities that workers trust too, for all HTTP that they send."
     )
     egress_proxy: str = Field(default="", description="Its proxy: a URL, or `environment` (`HTTPS_PROXY` and so on).")
-    http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024, description="Most that `http_fetch` reads.")
     http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="", description="Hosts that `http_fetch` may reach although their address is private."
-    )
-    http_fetch_host_calls: int = Field(
-        default=16,
-        ge=1,
-        description="Requests of one tenant that a worker has under way at once to one host, of `http_fetch` and "
-        "`web_search`; others wait.",
-    )
-    http_fetch_host_wait_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        description="How long they wait; then the call is tried again later (`host_busy`).",
-    )
-    http_fetch_least_rate: float = Field(
-        default=1_000.0,
-        gt=0,
-        description="Bytes a second, as sent, that a host has to send of a body; less ends the call (`too_slow`).",
-    )
-    http_fetch_least_rate_seconds: float = Field(
-        default=10.0, gt=0, description="Over how long that counts, and how long a host may be silent."
     )
 
     web_search: Literal["", "searxng", "brave", "tavily"] = Field(
@@ -253,9 +232,6 @@ class Settings(ModelServing):
         "others not at their own.",
     )
     web_search_api_key: SecretStr | None = Field(default=None, description="Its key; needed for Brave and Tavily.")
-    max_reminders: int = Field(
-        default=100, ge=1, description="Reminders of one user that are still to come: no agent can fill the future."
-    )
 
     root_path: RootPath = Field(
         default="",
@@ -274,12 +250,6 @@ class Settings(ModelServing):
     webhook_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="",
         description="Hosts that webhooks may be sent to although their address is private, `host` or `host:port`.",
-    )
-    webhook_timeout_seconds: float = Field(
-        default=15.0, gt=0, le=60, description="What a receiver gets to answer; then the delivery is tried again."
-    )
-    webhook_concurrency: int = Field(
-        default=50, ge=1, le=1_000, description="Most deliveries that one `io` worker sends at once."
     )
     telegram_url: WebAddress = Field(
         default=None, description="Your own server of Telegram's Bot API, which may be private; else Telegram's."
@@ -312,15 +282,6 @@ class Settings(ModelServing):
     human_wait_seconds: float = Field(
         default=604_800.0, gt=0, description="How long a step waits for a person (`human_wait_timeout`): a week."
     )
-    orchestrate_max_depth: int = Field(
-        default=3,
-        ge=1,
-        description="How deeply agents that call agents may be nested; the outermost job has depth 0.",
-    )
-    orchestrate_max_steps: int = Field(
-        default=12, ge=1, description="Steps of one orchestration; the agents of a group do not count."
-    )
-    orchestrate_max_parallel: int = Field(default=4, ge=1, description="Agents of one group that run at once.")
     agent_timeout_seconds: float = Field(
         default=60.0,
         gt=0,
@@ -332,11 +293,6 @@ class Settings(ModelServing):
         description='JSON, `{"TENANT": {"orchestrate_max_depth": 2, …}}`: limits of single tenants in the place of '
         "those above, lower or higher, by their names in `limits`; they count for a tenant that has none in its "
         "configuration.",
-    )
-    agent_orchestrator_enabled: bool = Field(
-        default=True,
-        description="Whether agents may orchestrate others. Off, `cp__agent_orchestrate` and `cp__call_agents` are "
-        "not offered: a plan that names one is refused (`unknown_tool`); steps accepted before fail with `policy`.",
     )
     tool_policy: Annotated[dict[str, Any], NoDecode, PlainValidator(read_tool_policy)] = Field(
         default={},
@@ -353,18 +309,10 @@ class Settings(ModelServing):
         default=90.0, description="The same for failed jobs: a fault is looked into later than an answer is read."
     )
     retain_cancelled_days: Days = Field(default=30.0, description="The same for cancelled jobs.")
-    retain_deliveries_days: Days = Field(
-        default=30.0, description="Days after its end for which a delivery of a webhook is kept; empty: for ever."
-    )
     retain_conversations_days: Days = Field(
         default=365.0,
         description="Days for which a message of a conversation is kept, longer if its job is; a conversation goes "
         "with its last message. Empty: for ever.",
-    )
-    retain_versions_days: Days = Field(
-        default=365.0,
-        description="Days for which a version of an agent or a skill is kept after the next one, longer while a job "
-        "or a batch may need it; the newest stays. Empty: for ever.",
     )
     retention_sweep_seconds: float = Field(
         default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
@@ -422,18 +370,9 @@ class Settings(ModelServing):
         """How long before its lease ends by the database's clock a worker that cannot renew it begins to stop.
 
         Half of it is for cancelled tools to end; then the process ends where one has not. It must be gone, however
-        busy the machine, before the lease is over, by a clock that may run apart from the worker's. Raises
-        `Misconfigured` where a beat would come too late.
+        busy the machine, before the lease is over, by a clock that may run apart from the worker's.
         """
-        seconds = self.lease_seconds * _MARGIN_SHARE
-        if self.lease_margin_seconds is not None:
-            seconds = self.lease_margin_seconds
-            if seconds >= self.lease_seconds - self.heartbeat_seconds:
-                raise Misconfigured(
-                    f"PLANQ_LEASE_MARGIN_SECONDS: expected less than the time between a heartbeat and the end of its "
-                    f"lease ({self.lease_seconds - self.heartbeat_seconds:g} s), found {seconds:g}"
-                )
-        return timedelta(seconds=seconds)
+        return timedelta(seconds=self.lease_seconds * _MARGIN_SHARE)
 
     @property
     def is_loopback(self) -> bool:
@@ -471,9 +410,6 @@ class Settings(ModelServing):
             queue_timeout_seconds=self.queue_timeout_seconds,
             job_timeout_seconds=self.job_timeout_seconds,
             human_wait_seconds=self.human_wait_seconds,
-            orchestrate_max_depth=self.orchestrate_max_depth,
-            orchestrate_max_steps=self.orchestrate_max_steps,
-            orchestrate_max_parallel=self.orchestrate_max_parallel,
             agent_timeout_seconds=self.agent_timeout_seconds,
         )
 
@@ -484,9 +420,9 @@ class Settings(ModelServing):
             JobStatus.COMPLETED: self.retain_completed_days,
             JobStatus.FAILED: self.retain_failed_days,
             JobStatus.CANCELLED: self.retain_cancelled_days,
-            "deliveries": self.retain_deliveries_days,
+            "deliveries": _DELIVERIES_DAYS,
             "conversations": self.retain_conversations_days,
-            "versions": self.retain_versions_days,
+            "versions": _VERSIONS_DAYS,
         }
         return {kind: timedelta(days=kept) for kind, kept in days.items() if kept is not None}
 

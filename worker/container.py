@@ -74,7 +74,7 @@ from planq.shared.store.webhooks.signing import SigningSecrets
 from planq.shared.telemetry.logs import hide
 from planq.shared.timers import NearTimers
 from planq.shared.vocabulary import count_tokens
-from planq.worker.agents import SWITCHED, AgentBackends, AgentServices, agent_tools, conclude_orchestration
+from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
 from planq.worker.apart import Apart
 from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.alarms import Alarms
@@ -85,7 +85,7 @@ from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.channels.typing import TypingNotices
 from planq.worker.channels.webhook import WebhookChannel
-from planq.worker.egress import Egress, HostPlaces, LeastRate
+from planq.worker.egress import Egress
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
@@ -98,7 +98,7 @@ from planq.worker.tools.builtin.web import read_web_access
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices
 from planq.worker.webhooks.posting import Poster
-from planq.worker.webhooks.sender import DeliverySender, SendsDeliveries, hold_for
+from planq.worker.webhooks.sender import TIMEOUT_SECONDS, DeliverySender, SendsDeliveries, hold_for
 
 if TYPE_CHECKING:
     from planq.worker.tools.mcp import McpToolbox
@@ -210,20 +210,14 @@ class Tools:
             memory=memory,
             web_search=access,
             telegram_url=settings.telegram_url or BOT_API,
-            max_reminders=settings.max_reminders,
             allow_private_hosts=frozenset(comma_separated(settings.http_fetch_allow_hosts)),
-            http_max_bytes=settings.http_fetch_max_bytes,
-            http_places=HostPlaces(settings.http_fetch_host_calls, settings.http_fetch_host_wait_seconds),
-            http_least_rate=LeastRate(settings.http_fetch_least_rate, settings.http_fetch_least_rate_seconds),
             egress=Egress.read(settings.ca_file, settings.egress_proxy, os.environ),
         )
         registry = load_registry(
             services=services, modules=comma_separated(settings.tools), yaml_path=settings.tools_file
         )
-        agents = AgentServices(
-            is_enabled=settings.agent_orchestrator_enabled,
-        )
-        registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
+        agents = AgentServices()
+        registry.reserve(agent_tools(agents))
         return cls(registry, agents, load_planners(), services.apart, services.egress)
 
 
@@ -403,7 +397,7 @@ class LaneRuntime:
 
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
-        timeout, doubt = timedelta(seconds=settings.webhook_timeout_seconds), settings.uncertain_delivery
+        timeout, doubt = timedelta(seconds=TIMEOUT_SECONDS), settings.uncertain_delivery
         store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout), doubt)
         keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
         poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random, egress=self._tools.egress)
@@ -422,7 +416,6 @@ class LaneRuntime:
             deliveries,
             self._failpoints.around("poster", sending),
             self._tools.agent_services.counts,
-            most=settings.webhook_concurrency,
         )
         sender.start()
         return sender

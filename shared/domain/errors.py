@@ -224,7 +224,7 @@ class RateLimited(ExecutionFailed):
 
 
 class HostBusy(RateLimited):
-    """A tenant has as many requests to one host under way as `PLANQ_HTTP_FETCH_HOST_CALLS` says; nothing was sent.
+    """A tenant has 16 requests to one host under way in this worker; nothing was sent.
 
     To do: ask the host for less at once, or find out why it answers slowly.
     """
@@ -253,9 +253,9 @@ class FirstTokenTimedOut(TimedOut):
 
 
 class TooSlow(TimedOut):
-    """A host sends a body more slowly than `PLANQ_HTTP_FETCH_LEAST_RATE` says, and is read no further.
+    """A host sends a body more slowly than 1 000 bytes a second, and is read no further.
 
-    To do: take another source, or set a lower rate.
+    To do: take another source.
     """
 
     code = "too_slow"

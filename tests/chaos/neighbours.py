@@ -25,8 +25,6 @@ from tests.chaos.following import Following
 SMALL, WIDE, WIDTH = 40, 2, 200
 """Jobs of a flood, and the steps of each wide one."""
 
-LEAST_RATE_SECONDS = 2.0
-"""How long a page may drip (`PLANQ_HTTP_FETCH_LEAST_RATE_SECONDS`)."""
 
 _DRIP_SECONDS = 0.2
 _MB = 1_000_000

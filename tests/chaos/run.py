@@ -18,7 +18,7 @@ from tests.chaos.batches import Batches
 from tests.chaos.client import Client
 from tests.chaos.faults import Dealer, Dealt
 from tests.chaos.memory import Growth, Memory
-from tests.chaos.neighbours import LEAST_RATE_SECONDS, Neighbour, Pages
+from tests.chaos.neighbours import Neighbour, Pages
 from tests.chaos.observer import Observer
 from tests.chaos.processes import End, Processes
 from tests.chaos.recipes import KINDS, PEACEFUL, recipes
@@ -62,7 +62,6 @@ class Options:
             "PLANQ_FREEZE_SECONDS": str(self.lease / 2),
             # Workers are killed on purpose here: a step may be alone in several of them. Only what was alone counts.
             "PLANQ_MAX_WORKER_LOSSES": "12",
-            "PLANQ_HTTP_FETCH_LEAST_RATE_SECONDS": str(LEAST_RATE_SECONDS),
             "PLANQ_LOG_LEVEL": "INFO",
         }
 

@@ -78,9 +78,9 @@ class Surroundings:
         return {name: document(name) for name in names if name in self.agents}
 
 
-def agent_services(around: Surroundings | None = None, *, is_enabled: bool = True) -> AgentServices:
+def agent_services(around: Surroundings | None = None) -> AgentServices:
     """Agent services; without surroundings, those of a process that has not opened."""
-    return AgentServices(is_enabled, backends=None if around is None else around.backends())
+    return AgentServices(backends=None if around is None else around.backends())
 
 
 def context(tool_name: str, **fields: Any) -> ToolContext:

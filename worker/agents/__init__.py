@@ -18,9 +18,6 @@ from planq.worker.agents.orchestrate import Orchestrate
 from planq.worker.agents.orchestration_jobs import conclude_orchestration
 from planq.worker.agents.services import AgentBackends, AgentServices
 
-SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
-"""The tools that the operator can switch off: no agent is offered them, and a call planned before is refused."""
-
 AgentTool = AskAgent | CallAgent | CallAgents | Orchestrate | Parallel
 
 
@@ -29,4 +26,4 @@ def agent_tools(services: AgentServices) -> list[AgentTool]:
     return [kind(services) for kind in (AskAgent, CallAgent, CallAgents, Orchestrate, Parallel)]
 
 
-__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "agent_tools", "conclude_orchestration"]
+__all__ = ["AgentBackends", "AgentServices", "AgentTool", "agent_tools", "conclude_orchestration"]

@@ -322,7 +322,6 @@ class CallAgents(_AgentCallingTool):
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the agents' jobs; raises `InvalidArguments` with the defects of every entry."""
-        self._services.check_enabled(self.definition.name)
         entries = arguments["agents"]
         most = (await self._services.limits(context)).max_parallel
         defects = [defect for position, entry in enumerate(entries) for defect in _entry_defects(entry, position)]

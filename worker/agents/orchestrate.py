@@ -66,7 +66,6 @@ class Orchestrate:
         `InternalFault` when no plan could be made of a prompt because the model failed. Too deep a nesting is an
         error in the output.
         """
-        self._services.check_enabled(self.definition.name)
         backends = self._services.opened()
         await self._check(request_defects(arguments), context)
         caps = await self._services.limits(context)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from planq.shared.computing import off_loop
 from planq.shared.domain.agents.chaining import chained_result
-from planq.shared.domain.errors import DepthExceeded, InternalFault, InvalidOutput, PolicyDenied, TimedOut
+from planq.shared.domain.errors import DepthExceeded, InternalFault, InvalidOutput, TimedOut
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.orchestration.plan import ORCHESTRATE
 from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
@@ -67,7 +67,7 @@ def _is_cut(child: ChildOutcome) -> bool:
 
 @dataclass(slots=True)
 class AgentServices:
-    """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
+    """One per process. `counts` are totals since the start, by name and labels.
 
     `caps` returns a tenant's present limits, which cap those that a job was made under; None for no caps.
 
@@ -75,7 +75,6 @@ class AgentServices:
     (`depth_refused`, tool).
     """
 
-    is_enabled: bool = True
     backends: AgentBackends | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     caps: Callable[[str], Awaitable[Limits]] | None = None
@@ -87,14 +86,6 @@ class AgentServices:
                 "this process cannot run agents: it has no store and no models at hand", error_code="Internal"
             )
         return self.backends
-
-    def check_enabled(self, tool_name: str) -> None:
-        """Raise `PolicyDenied` when the operator has switched orchestration off."""
-        if not self.is_enabled:
-            raise PolicyDenied(
-                f"{tool_name} is switched off here; the operator can set PLANQ_AGENT_ORCHESTRATOR_ENABLED=true",
-                error_code="PermissionDenied",
-            )
 
     async def limits(self, context: ToolContext) -> OrchestrateLimits:
         """Return the limits of the calling job, under the tenant's."""

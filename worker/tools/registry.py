@@ -50,11 +50,10 @@ class Registry:
         self.resources = resources or Resources()
         self.left_out: Sequence[str] = ()  # tools of MCP servers that are not offered, and why
         self._tools: dict[str, Tool] = {}
-        self._hidden: frozenset[str] = frozenset()
 
     def definitions(self) -> Sequence[ToolDefinition]:
         """Return every offered tool's definition, sorted by name."""
-        return [self._tools[name].definition for name in sorted(self._tools) if name not in self._hidden]
+        return [self._tools[name].definition for name in sorted(self._tools)]
 
     def runnable(self) -> Sequence[ToolDefinition]:
         """Return the definition of every tool that can be called, those included that are not offered."""
@@ -88,12 +87,8 @@ class Registry:
         """
         self._tools = self._grown(tools, check_definition)
 
-    def reserve(self, tools: Iterable[Tool], hidden: Iterable[str] = ()) -> None:
-        """Add tools of planq itself, whose names nobody else can take; all or none, as `extend`.
-
-        Those that are `hidden` are found and not offered: plans that were made before say what has become of them.
-        """
-        self._hidden = frozenset(hidden)
+    def reserve(self, tools: Iterable[Tool]) -> None:
+        """Add tools of planq itself, whose names nobody else can take; all or none, as `extend`."""
         self._tools = self._grown(tools, check_schemas)
 
     def _grown(self, tools: Iterable[Tool], check: Callable[[ToolDefinition, str], None]) -> dict[str, Tool]:

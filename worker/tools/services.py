@@ -76,7 +76,7 @@ class ToolServices:
     telegram_url: str = BOT_API
     max_reminders: int = 100
     allow_private_hosts: frozenset[str] = frozenset()
-    http_max_bytes: int = 2_000_000
+    http_max_bytes: int = 5 << 20
     http_timeout_seconds: float = 30.0
     http_places: HostPlaces = field(default_factory=HostPlaces)
     http_least_rate: LeastRate = field(default_factory=LeastRate)

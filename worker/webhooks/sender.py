@@ -27,6 +27,12 @@ _log = logging.getLogger("planq.webhooks")
 TICK_SECONDS = 1.0
 """Between two looks where nothing was due: one probe of an index."""
 
+TIMEOUT_SECONDS = 15.0
+"""Time in which a receiver must answer; after it the delivery is retried."""
+
+_AT_ONCE = 50
+"""Maximum number of deliveries that one worker sends at the same time."""
+
 EACH = 8
 """How many of one recipient are taken at once; a claim takes no more, so that at most twice as many are under way."""
 
@@ -59,7 +65,7 @@ class DeliverySender:
         poster: SendsDeliveries,
         counts: MutableMapping[tuple[str, ...], int],
         *,
-        most: int,
+        most: int = _AT_ONCE,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._store = store

@@ -19,7 +19,6 @@ from planq.shared.domain.errors import (
     InternalFault,
     InvalidArguments,
     Misconfigured,
-    PolicyDenied,
     TimedOut,
     ToolFailed,
     UnknownAgent,
@@ -28,24 +27,19 @@ from planq.shared.domain.jobs.budget import Reservation
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.validation import validate_plan
 from planq.shared.domain.schema.schemas import violations
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import ChildOutcome, Delegated
-from planq.shared.settings import Settings
 from planq.shared.store.ids import new_id
 from planq.worker.agents import AgentServices, agent_tools
-from planq.worker.container import Tools
 from planq.worker.tools.registry import Registry
-from planq.worker.tools.services import NoDatabase
 from tests.support.agent_backends import Surroundings, agent_services, context
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def tool_named(name: str, around: Surroundings | None = None, *, is_enabled: bool = True) -> Any:
-    tools = agent_tools(agent_services(around or Surroundings(), is_enabled=is_enabled))
+def tool_named(name: str, around: Surroundings | None = None) -> Any:
+    tools = agent_tools(agent_services(around or Surroundings()))
     return next(one for one in tools if one.definition.name == name)
 
 
@@ -321,20 +315,6 @@ def test_what_is_logged_of_an_agent_names_the_tool_that_the_caller_called(
     assert (told["tool"], told["step_id"]) == (tool, step_id)
 
 
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_what_is_switched_off_is_not_offered(is_enabled: bool) -> None:
-    registry = Tools.load(Settings(agent_orchestrator_enabled=is_enabled), NoDatabase(), NoDatabase()).registry
-
-    offered = {one.name for one in registry.definitions()}
-
-    assert ({"cp__agent_orchestrate", "cp__call_agents"} <= offered) == is_enabled
-    assert "ask_agent" in offered
-    plan = Plan(calls=[Call(tool_name="cp__agent_orchestrate", arguments={"prompt": "p"})])
-    known = {one.name: one for one in registry.definitions()}
-    assert [one.type for one in validate_plan(plan, known, max_steps=5)] == ([] if is_enabled else ["unknown_tool"])
-    assert registry.find("cp__agent_orchestrate") is not None
-
-
 def test_a_planner_that_the_budget_does_not_allow_is_not_asked() -> None:
     around = Surroundings(["a"], "{}", reserved=Reservation(exceeded="max_model_calls", most=1, used=1))
 
@@ -357,14 +337,6 @@ def test_a_planner_is_told_of_the_agents_and_may_name_no_other() -> None:
     assert ask.max_tokens == 70
     assert ask.answer_schema is not None
     assert str(ask.answer_schema).count("['alpha', 'beta']") == 2
-
-
-@pytest.mark.parametrize("name", ["cp__agent_orchestrate", "cp__call_agents"])
-def test_what_is_switched_off_says_how_it_can_be_switched_on(name: str) -> None:
-    tool = tool_named(name, is_enabled=False)
-
-    with pytest.raises(PolicyDenied, match="PLANQ_AGENT_ORCHESTRATOR_ENABLED"):
-        asyncio.run(tool.call({}, context(name)))
 
 
 def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_more() -> None:
