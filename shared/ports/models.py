@@ -79,7 +79,8 @@ class TurnPlanner(Protocol):
     ) -> ModelReply:
         """Ask the model once what to do next; `transcript` is what has happened after `ask.input`, oldest first.
 
-        With `TurnForm.ANSWER` no tool is offered, and `text` of the reply is not empty. In the other forms a model
+        With `TurnForm.ANSWER` no further call is made: `tools` are those of the turns before, which a provider may
+        need to find them in its cache, and `text` of the reply is not empty. In the other forms a model
         may say nothing, as some do when they have seen the results; a reply that was cut off does not count as that.
         Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
         """

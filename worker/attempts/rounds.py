@@ -301,7 +301,7 @@ class RoundStage:
         self, work: _Round, messages: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
     ) -> ModelReply:
         claim, calls = work.claim, work.chain.calls
-        offered = [] if work.form is TurnForm.ANSWER else _sorted(work.tools)
+        offered = [] if work.block.planner is not None and work.form is TurnForm.ANSWER else _sorted(work.tools)
         if work.block.planner is not None and work.form is not TurnForm.ANSWER:
             return await self._decided_by(work.block.planner, work, offered, errors)
         own = call_limits(work.agent)
@@ -337,9 +337,9 @@ class RoundStage:
         )
 
     async def _answer(self, work: _Round, stop: StopReason) -> WakeOutcome:
-        """Let the model answer from what there is, without tools."""
-        work = replace(work, form=TurnForm.ANSWER)
+        """Let the model answer from what there is, without further calls."""
         messages = self._messages(work)
+        work = replace(work, form=TurnForm.ANSWER)
         reply = await self._asked(work, messages)
         return await self._finish(work, reply.text, stop, reply.incomplete)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planq.shared.domain.models.ending import Incomplete, cut_off_by
 from planq.shared.domain.models.exchange import ToolCallRequest
+
+if TYPE_CHECKING:
+    from planq.worker.llm.request import ModelRequest  # which imports prompts
 
 NO_COST = Decimal(0)
 """The cost of a reply without a provider."""
@@ -22,6 +25,7 @@ NO_COST = Decimal(0)
 class Completion:
     """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
+    `asked` is what was sent where that differs from the question (`ModelRequest.as_turn`).
     `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
     says why it is not whole, None for one that is. `cache_read_tokens` and
     `cache_write_tokens` are the parts of `input_tokens` that the provider read from its prompt cache or stored in it.
@@ -38,6 +42,7 @@ class Completion:
     incomplete: Incomplete | None = None
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    asked: ModelRequest | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold."""

@@ -163,7 +163,8 @@ class ModelGateway:
             Purpose.RESPOND if form is TurnForm.ANSWER else Purpose.PLAN,
             lambda: turn_request(ask, tools, transcript, form),
             lambda: turn_offline(ask, tools, transcript, form),
-            SpeechForm.WORDS if form is TurnForm.ANSWER else SpeechForm.DECISION,
+            # An answer may come in the form of a turn (`ModelRequest.as_turn`).
+            SpeechForm.WORDS if form is TurnForm.ANSWER and (ask.answer_schema or not tools) else SpeechForm.DECISION,
             may_be_silent=form is not TurnForm.ANSWER,
         )
         return await self._call(ask, question, cut_off)
@@ -422,7 +423,8 @@ class ModelGateway:
         if not self._settings.keep_exchanges:
             return None
         # The offline rules read the plan and the results themselves; there is no prompt that they were sent.
-        request = None if name == OFFLINE else question.request.to_keep()
+        asked = question.request if completion is None or completion.asked is None else completion.asked
+        request = None if name == OFFLINE else asked.to_keep()
         return {"request": request, "reply": None if completion is None else completion.to_json()}
 
 

@@ -6,7 +6,7 @@ Importing this module loads an SDK; only the gateway does so, at the first call 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
@@ -24,7 +24,7 @@ from planq.worker.llm.http_client import closing_replies
 from planq.worker.llm.live import LiveCall
 from planq.worker.llm.messages import check_parts
 from planq.worker.llm.provider_errors import FOREIGN, translated
-from planq.worker.llm.replies import LiveReader, check_is_whole, completion_of, partial_of
+from planq.worker.llm.replies import LiveReader, answer_of_turn, check_is_whole, completion_of, partial_of
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.settings import ModelSettings
 from planq.worker.llm.wire import Wire, wire_of
@@ -82,6 +82,14 @@ class Providers:
     async def _adapted(self, call: _Call, request: ModelRequest, spent: BrokenTryUsage) -> Completion:
         base_url = self._base_url(call)
         active = await self._known.of(base_url, call.name.model)
+        if request.as_turn is not None:
+            turn, request = request.as_turn, replace(request, as_turn=None)
+            if self._reads_marked(call, active):
+                said = await self._adapted(call, turn, spent)
+                if (answer := answer_of_turn(said, turn)) is not None:
+                    return answer
+                spent.broke_off(said, said)
+                spent.attempts += 1
         refusals: dict[Adaptation, str] = {}
         refused_schema: ModelRequest | None = None
         while True:
@@ -112,6 +120,13 @@ class Providers:
         if refusals:
             await self._known.learn(base_url, call.name.model, refusals)
         return completion
+
+    def _reads_marked(self, call: _Call, active: frozenset[Adaptation]) -> bool:
+        """Return whether the prompts of a model are marked for its provider's cache."""
+        if not self._settings.prompt_cache or Adaptation.NO_CACHE in active:
+            return False
+        model = self._models.model(call.name, call.key, active, is_stream=self._settings.stream)
+        return bool(model.profile.get("supports_cache", False))
 
     def _base_url(self, call: _Call) -> str:
         model = self._models.model(call.name, call.key, frozenset(), is_stream=self._settings.stream)

@@ -37,7 +37,9 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 
 from planq.shared.domain.errors import UnreadableReply
 from planq.shared.domain.models.ending import Incomplete, cut_off_by
-from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.domain.plan.interpret import Direct
+from planq.shared.domain.rounds.reading import interpret_turn
 from planq.worker.llm.completion import Completion
 from planq.worker.llm.live import LiveCall
 from planq.worker.llm.messages import state_of
@@ -262,6 +264,14 @@ def completion_of(
         cache_read_tokens=_count(response.usage.cache_read_tokens),
         cache_write_tokens=_count(response.usage.cache_write_tokens),
     )
+
+
+def answer_of_turn(said: Completion, request: ModelRequest) -> Completion | None:
+    """Return the answer in a reply to `ModelRequest.as_turn`; None where it calls tools instead, or says nothing."""
+    turn = interpret_turn(said.text, said.tool_calls, TurnForm.REACT if request.tool is None else TurnForm.LOOP)
+    if not isinstance(turn, Direct):
+        return None
+    return replace(said, text=turn.content, tool_calls=(), state=None, asked=request)
 
 
 def _incomplete(response: ModelResponse) -> Incomplete | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from planq.shared.domain.conversations.speakers import as_said
@@ -18,7 +19,7 @@ from planq.shared.domain.errors import capped
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import Purpose
 from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
+from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, ToolCallRequest, TurnForm
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, planning_tool
 from planq.shared.domain.results.texts import format_summary
@@ -47,6 +48,7 @@ class ModelRequest:
     With `continues` a later request of the job probably begins with this one, so that a prompt cache pays.
     `names` are those of the tools that a reply may call, also where they are part of the forced `tool`.
     `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
+    `as_turn` asks the same as one more turn, for a provider that has the turns before in its prompt cache.
     """
 
     purpose: Purpose
@@ -61,6 +63,7 @@ class ModelRequest:
     known: int = 0
     continues: bool = False
     names: Sequence[str] = ()
+    as_turn: ModelRequest | None = None
 
     @property
     def offered(self) -> Sequence[OfferedForm]:
@@ -205,10 +208,17 @@ def turn_request(
     """Return the request of a turn; `transcript` is what was done so far, after `ask.input`.
 
     The last answer is asked for without any tool, and told what was done as data in a text: some providers refuse
-    tool calls in a conversation where none is offered.
+    tool calls in a conversation where none is offered. With the `tools` of the turns before it has another form, too.
     """
     if form is TurnForm.ANSWER:
-        return _last_request(ask, transcript)
+        last = _last_request(ask, transcript)
+        # A schema of the answer, and the caller's own words for a turn, have no place beside tools.
+        if not tools or not transcript or ask.answer_schema is not None or ask.prompt is not None:
+            return last
+        is_loop = any(call.name == PLANNING_TOOL_NAME for message in transcript for call in message.tool_calls)
+        ending = ChatMessage("user", render_prompt("last_turn"))
+        turn = turn_request(ask, tools, [*transcript, ending], TurnForm.LOOP if is_loop else TurnForm.REACT)
+        return replace(last, as_turn=replace(turn, purpose=Purpose.RESPOND))
     system, messages = _conversation(ask)
     forced = form is TurnForm.LOOP
     rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
@@ -269,14 +279,22 @@ def _as_text(transcript: Sequence[ChatMessage]) -> str:
     parts = []
     for message in transcript:
         if message.role == "tool":
-            parts.append(f"Result of {message.name}: {message.content}")
+            of = "" if message.name == PLANNING_TOOL_NAME else f" of {message.name}"
+            parts.append(f"Result{of}: {message.content}")
         elif message.content.strip():
             parts.append(message.content)
-        for call in message.tool_calls:
-            raw = call.arguments
+        for name, raw in chain.from_iterable(map(_calls_in, message.tool_calls)):
             arguments = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, default=str)
-            parts.append(f"Call of {call.name}: {arguments}")
+            parts.append(f"Call of {name}: {arguments}")
     return "\n\n".join(parts)
+
+
+def _calls_in(call: ToolCallRequest) -> list[tuple[str, Any]]:
+    """Return the names and arguments of the calls that a call means: those of its plan where it is `__planning__`."""
+    planned = call.arguments.get("calls") if isinstance(call.arguments, Mapping) else None
+    if call.name != PLANNING_TOOL_NAME or not isinstance(planned, list):
+        return [(call.name, call.arguments)]
+    return [(str(one.get("tool_name")), one.get("arguments")) for one in planned if isinstance(one, Mapping)]
 
 
 def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelRequest:

@@ -58,7 +58,7 @@ class TurnForm(StrEnum):
 
     LOOP = "loop"  # by the forced tool `__planning__`, in its extended form
     REACT = "react"  # the tools are offered as they are, and the model may call several or answer
-    ANSWER = "answer"  # no tool is offered: the model answers from what there is
+    ANSWER = "answer"  # no further call is made: the model answers from what there is
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ in another form, is shown as if it had come in this one. What a tool said stands
 `tool`, so that no part of it can pass for a line of planq's. What people wrote while a round ran follows it, whole.
 
 What is too long is shortened by rule, and each place says so: whole rounds to a line for each call, the oldest first;
-many such lines to their counts; last the outputs of the newest round.
+many such lines to their counts; last the outputs of the newest round. Rounds are cut off in large steps, so that the
+beginning of the messages stays the same for several rounds: prompt caches compare from there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from planq.shared.domain.values.preview import fair_share, preview
 _LINES_SHARE = 4
 """Lines on shortened rounds may take one part in so many of the room."""
 
+_LEFT_SHARE = 3
+"""Whole rounds take one part in so many of their room after a cut: less forgets more, more cuts more often."""
+
 _LEAST_SHOWN = 200
 """Characters that are shown of an output or an error, however little room there is."""
 
@@ -52,16 +56,14 @@ _PLAIN_NAME = re.compile(r"[\w./:-]{1,80}", re.ASCII)
 def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
     """Return the messages that stand for `rounds`, oldest first, in about `max_tokens` tokens.
 
-    Every tool call has its message, and no two calls have one id. `TurnForm.ANSWER` is written as `REACT` is.
+    Every tool call has its message, and no two calls have one id. No `form` is `ANSWER`.
     """
     taken: set[str] = set()
     of_rounds = [_round_messages(record, record.results, form, taken) for record in rounds]
     messages = [*chain.from_iterable(of_rounds)]
     if not of_rounds or message_tokens(messages) <= max_tokens:
         return messages
-    whole = _whole_rounds(of_rounds, max_tokens - max_tokens // _LINES_SHARE)
-    # The next round builds on the newest one: of that, only what is too long is cut.
-    oldest = len(of_rounds) - max(whole, 1)
+    oldest, whole = _first_whole([*map(message_tokens, of_rounds)], max_tokens)
     lines = _summary(rounds[:oldest], max_tokens // _LINES_SHARE, form)
     if whole:
         return [*lines, *_merged(rounds[:oldest]), *chain.from_iterable(of_rounds[oldest:])]
@@ -235,14 +237,23 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _whole_rounds(of_rounds: Sequence[Sequence[ChatMessage]], max_tokens: int) -> int:
-    """Return how many of the newest rounds fit into `max_tokens` as they are."""
-    used = 0
-    for number, messages in enumerate(reversed(of_rounds)):
-        used += message_tokens(messages)
-        if used > max_tokens:
-            return number
-    return len(of_rounds)
+def _first_whole(sizes: Sequence[int], max_tokens: int) -> tuple[int, bool]:
+    """Return the oldest round that is shown, and whether that one is shown whole: the newest may be too long.
+
+    Where the rounds have become too long, two thirds of the room are freed, so that the next rounds begin with the
+    same messages.
+    """
+    room = max_tokens - max_tokens // _LINES_SHARE
+    first = 0
+    for newest in range(len(sizes)):
+        used = sum(sizes[first : newest + 1])
+        if used <= (room if first else max_tokens):
+            continue
+        # The next round builds on the newest one: of that, only what is too long is cut.
+        while first < newest and used > room // _LEFT_SHARE:
+            used -= sizes[first]
+            first += 1
+    return first, sizes[-1] <= room
 
 
 def _shortened(record: RoundRecord, messages: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:

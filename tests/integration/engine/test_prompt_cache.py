@@ -32,12 +32,18 @@ USED = """
 
 
 class CachingServer(WireServer):
-    """Answers `ROUNDS` times with a call and then with a text, and counts as a provider with a prompt cache does."""
+    """Answers `rounds` times with a call and then with a text, and counts as a provider with a prompt cache does.
 
-    def __init__(self, cache: PromptCache, refuses: str = "") -> None:
+    The calls are planned with `__planning__` where the model has to call that.
+    """
+
+    def __init__(self, cache: PromptCache, refuses: str = "", rounds: int = ROUNDS, lines: int = 30) -> None:
         super().__init__()
         self.cache = cache
         self.refuses = refuses
+        self.rounds = rounds
+        self.lines = lines
+        self.answered = 0
 
     def next_reply(self, asked: Any) -> Reply:
         if self.refuses and self.refuses in str(asked):
@@ -46,36 +52,59 @@ class CachingServer(WireServer):
             usage = self.cache.usage(asked)
         except Refused as error:
             return Reply({"error": {"message": str(error)}}, 400)
-        done = sum(message["role"] == "assistant" for message in asked["messages"])
+        done, self.answered = self.answered, self.answered + 1
+        given = {"number": done, "lines": self.lines}
+        is_forced = asked.get("tool_choice", {}).get("type") == "tool"
         body = deepcopy(ANTHROPIC.reply("All are late.", None))
-        if done < ROUNDS:
-            body = deepcopy(calling(ANTHROPIC, "Next.", ("look_up", {"number": done})))
+        if done < self.rounds and is_forced:
+            call = {"number": done, "tool_name": "look_up", "arguments": given}
+            plan = {"type": "tool_calls", "reasoning": "Next.", "calls": [call]}
+            body = deepcopy(calling(ANTHROPIC, "", ("__planning__", plan)))
+        elif done < self.rounds:
+            body = deepcopy(calling(ANTHROPIC, "Next.", ("look_up", given)))
+        elif is_forced:
+            decision = {"type": "direct_response", "content": "All are late."}
+            body = deepcopy(calling(ANTHROPIC, "", ("__planning__", decision)))
+        if body["content"][-1]["type"] == "tool_use":
             body["content"][-1]["id"] = f"call_{done}"
         body["usage"] |= usage
         return Reply(body)
 
 
 @tool(name="look_up", effect="read")
-async def look_up(number: int) -> dict[str, Any]:
+async def look_up(number: int, lines: int) -> dict[str, Any]:
     """Look up the orders of a customer by its number."""
-    return {"customer": number, "orders": [f"order {number}-{one}: due on 3 May, not sent" for one in range(30)]}
+    return {"customer": number, "orders": [f"order {number}-{one}: due on 3 May, not sent" for one in range(lines)]}
 
 
-def loop(play: Any, server: CachingServer, **settings: Any) -> dict[str, Any]:
+NO_LIMIT = Limits(max_tool_steps=100, max_rounds=100)
+"""The model ends by itself."""
+
+
+def loop(
+    play: Any,
+    server: CachingServer,
+    limits: Limits = NO_LIMIT,
+    strategy: Strategy = Strategy.REACT,
+    calls: int = 0,
+    **settings: Any,
+) -> dict[str, Any]:
     """Run a job of ten rounds; return what its row, its calls and the day's costs say of tokens and money."""
     gateway = ModelGateway(
         ModelSettings(ANTHROPIC.model, {Provider.ANTHROPIC: server.url}, {Provider.ANTHROPIC: KEY}, **settings)
     )
 
     async def scenario(harness: Harness) -> dict[str, Any]:
-        # The model ends by itself: at the limit a call without tools would answer, and read nothing from the cache.
-        limits = Limits(max_tool_steps=ROUNDS + 2)
-        job_id = await harness.submit(TASK, strategy=Strategy.REACT, model=ANTHROPIC.model, limits=limits)
+        job_id = await harness.submit(TASK, strategy=strategy, model=ANTHROPIC.model, limits=limits)
         await harness.drain()
         await gateway.aclose()
         await TallyStore(harness.database).add_up()
         job, _ = await harness.requests.job("default", job_id)
-        assert (job["status"], job["answer"], job["model_calls"]) == ("completed", "All are late.", ROUNDS + 1)
+        assert (job["status"], job["answer"], job["model_calls"]) == (
+            "completed",
+            "All are late.",
+            calls or server.rounds + 1,
+        )
         names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd")
         async with harness.database.connection() as connection:
             rows = {}
@@ -104,6 +133,47 @@ def test_a_loop_of_ten_rounds_reads_its_prompt_from_the_cache(play: Any, databas
     plain = job["input_tokens"] - job["cache_read_tokens"] - job["cache_write_tokens"]
     price = plain + 1.25 * job["cache_write_tokens"] + 0.1 * job["cache_read_tokens"] + 5 * job["output_tokens"]
     assert job["cost_usd"] == pytest.approx(price / 1e6)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.REACT, Strategy.LOOP])
+def test_the_answer_after_the_last_round_is_read_from_the_cache(play: Any, strategy: Strategy) -> None:
+    server = CachingServer(PromptCache())
+    try:
+        used = loop(play, server, Limits(max_tool_steps=ROUNDS, max_rounds=ROUNDS), strategy)
+    finally:
+        server.close()
+
+    job, asked = used["job"], [request.body for request in server.requests]
+    assert job["cache_read_tokens"] >= 0.8 * job["input_tokens"]
+    for field in ("tools", "tool_choice", "system"):
+        assert [body.get(field) for body in asked[-2:]] == [asked[0].get(field)] * 2
+    assert "no room for further tool calls" in str(asked[-1]["messages"][-1])
+
+
+def test_a_model_that_calls_a_tool_at_the_limit_is_asked_without_tools(play: Any) -> None:
+    server = CachingServer(PromptCache(), rounds=3)
+    try:
+        used = loop(play, server, Limits(max_tool_steps=2), calls=3)
+    finally:
+        server.close()
+
+    *_, last = [request.body for request in server.requests]
+    assert len(server.requests) == 4
+    assert ("tools" in last, "Result of look_up" in str(last["messages"])) == (False, True)
+    assert used["model_calls"] == pytest.approx(used["job"])
+
+
+@pytest.mark.parametrize("strategy", [Strategy.REACT, Strategy.LOOP])
+def test_a_loop_whose_rounds_are_cut_off_reads_most_from_the_cache(play: Any, strategy: Strategy) -> None:
+    server = CachingServer(PromptCache(), rounds=50, lines=110)
+    try:
+        job = loop(play, server, strategy=strategy)["job"]
+    finally:
+        server.close()
+
+    cut = [str(request.body["messages"]).count("Left out for length") for request in server.requests]
+    assert sum(cut) > 10
+    assert job["cache_read_tokens"] >= 0.8 * job["input_tokens"]
 
 
 def test_without_the_setting_nothing_is_marked_and_everything_is_paid(play: Any) -> None:

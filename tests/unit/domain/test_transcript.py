@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -238,6 +239,17 @@ def test_what_exceeds_the_room_is_summed_up_oldest_first_and_says_so() -> None:
     assert "- $1, fetch: failed (transient); 15 characters left out" in summary.content
     told = len(pairs(messages))
     assert summary.content.count("\n- $") == 2 * (6 - told)
+
+
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+def test_rounds_are_cut_off_in_steps_and_the_messages_before_stay_the_same(form: TurnForm) -> None:
+    rounds = [turn(number, ids=(f"a{number}", f"b{number}"), output={"text": "x" * 1_000}) for number in range(60)]
+
+    shown = [transcript(rounds[:size], max_tokens=4_000, form=form) for size in range(1, len(rounds) + 1)]
+
+    assert all(message_tokens(messages) <= 4_000 for messages in shown)
+    is_continued = [list(later[: len(before)]) == list(before) for before, later in pairwise(shown)]
+    assert 0 < is_continued.count(False) < len(rounds) / 5
 
 
 def test_so_many_rounds_that_even_their_lines_are_too_long_are_counted() -> None:
