@@ -33,6 +33,7 @@ class TenantLists:
         self._lock = threading.Lock()
         self._halved_at = clock()
         self._seen: dict[str, Counter[str]] = {}
+        self._totals = Counter[str]()
         self._lists: dict[str, tuple[str, ...]] = {}
         self._names: set[str] = set()
         for one in OWN_QUEUES:
@@ -55,7 +56,7 @@ class TenantLists:
         with self._lock:
             self._fade()
             chosen = min(others[home], others[other], key=lambda name: self._of_others(name, tenant))
-            self._seen.setdefault(chosen, Counter())[tenant] += 1
+            self._count(chosen, tenant)
         return chosen
 
     def note(self, name: str, tenant: str) -> None:
@@ -63,11 +64,15 @@ class TenantLists:
         if tenant not in ("", TENANT) and name in self._names:
             with self._lock:
                 self._fade()
-                self._seen.setdefault(name, Counter())[tenant] += 1
+                self._count(name, tenant)
+
+    def _count(self, name: str, tenant: str) -> None:
+        self._seen.setdefault(name, Counter())[tenant] += 1
+        self._totals[name] += 1
 
     def _of_others(self, name: str, tenant: str) -> int:
         seen = self._seen.get(name)
-        return 0 if seen is None else seen.total() - seen[tenant]
+        return 0 if seen is None else self._totals[name] - seen[tenant]
 
     def _fade(self) -> None:
         while self._clock() - self._halved_at >= _HALF_LIFE_SECONDS and self._seen:
@@ -76,5 +81,6 @@ class TenantLists:
                 name: Counter({t: n // 2 for t, n in seen.items() if n > 1}) for name, seen in self._seen.items()
             }
             self._seen = {name: seen for name, seen in halves.items() if seen}
+            self._totals = Counter({name: seen.total() for name, seen in self._seen.items()})
         if not self._seen:
             self._halved_at = self._clock()

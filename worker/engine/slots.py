@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from uuid import UUID
 
 from planq.shared.domain.jobs.states import Priority
@@ -62,6 +63,21 @@ class _Turn:
     called: asyncio.Future[None] = field(compare=False)
 
 
+_Place: TypeAlias = "tuple[bool, float, int, _Line]"
+"""Where a party is among those that wait: at its most or not, its share, when its line began."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The turns of a party that waits, and its place among the parties of its kind."""
+
+    party: Party
+    number: int
+    turns: list[_Turn] = field(default_factory=list)
+    kind: list[_Place] = field(default_factory=list)
+    place: _Place | None = None
+
+
 class Slots:
     """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one.
 
@@ -69,6 +85,10 @@ class Slots:
     oldest job that waits. Nothing is taken from anybody, so there is a reserve beyond `count`, of an eighth for what
     is not slow while slow calls hold most slots, and of another one for tenants that hold next to nothing while
     others hold most. A tenant alone has all of `count`, as if there were no shares.
+
+    Parties that wait are sorted as their shares change, so a grant costs the same however many tenants wait. There is
+    one list for each priority and kind: tenants that hold next to nothing, what is not slow, what is slow. All of one
+    list may take a slot, or none.
     """
 
     def __init__(
@@ -88,13 +108,14 @@ class Slots:
         self._bulk = count if bulk is None else bulk
         self._bulk_held = 0
         self._shares = Counter[str]()
-        self._waiting: dict[Party, list[_Turn]] = {}
+        self._lines: dict[str, dict[Party, _Line]] = {}
+        self._kinds: dict[Priority, tuple[list[_Place], ...]] = {one: ([], [], []) for one in Priority}
         self._numbers = itertools.count()
 
     def free(self, party: Party = ANYBODY) -> int:
         """Return how many can be had at once: 0 while others wait for theirs who go first."""
-        ahead = self._next() if self._waiting else None
-        return self._left(party) if ahead is None or self._rank(party) < self._rank(ahead) else 0
+        ahead = self._next() if self._lines else None
+        return self._left(party) if ahead is None or self._rank(party) < self._rank(ahead.party) else 0
 
     def reserve(self, most: int, party: Party = ANYBODY) -> int:
         """Take up to `most` of the free slots; returns how many."""
@@ -117,7 +138,7 @@ class Slots:
     def release(self, count: int = 1, party: Party = ANYBODY) -> None:
         """Give slots back."""
         self._change(-count, party)
-        if self._waiting:
+        if self._lines:
             self._call_next()
 
     def hand_over(self, count: int, party: Party, to: Party) -> None:
@@ -133,17 +154,18 @@ class Slots:
 
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
-        if not self._waiting:
+        if not self._lines:
             return False
-        mine = self._shares[party.tenant]
-        share = self._share(party.tenant)
-        return any(
-            mine > self._most or 2 * self._share(other.tenant) < share
-            for other in self._waiting
-            if other.tenant != party.tenant
-            and self._shares[other.tenant] < self._most
-            and (other.priority is Priority.INTERACTIVE or party.priority is Priority.BULK)
-        )
+        mine, share = self._shares[party.tenant], self._share(party.tenant)
+        for priority in Priority if party.priority is Priority.BULK else (Priority.INTERACTIVE,):
+            for places in self._kinds[priority]:
+                # The first of another tenant holds the least; a tenant has at most two places in a list.
+                for is_at_most, least, _, line in places[:3]:
+                    if line.party.tenant != party.tenant:
+                        if not is_at_most and (mine > self._most or 2 * least < share):
+                            return True
+                        break
+        return False
 
     def _share(self, tenant: str) -> float:
         return self._shares[tenant] / self._weights.get(tenant, 1.0)
@@ -170,45 +192,79 @@ class Slots:
             self._slow += count
         if party.priority is Priority.BULK:
             self._bulk_held += count
+        for line in self._lines.get(party.tenant, {}).values():
+            self._sort(line)
 
     def _rank(self, party: Party) -> tuple[bool, bool, float]:
         tenant = party.tenant
         return party.priority is Priority.BULK, self._shares[tenant] >= self._most, self._share(tenant)
 
     async def _turn(self, party: Party, job_id: UUID) -> None:
-        line = self._waiting.setdefault(party, [])
+        lines = self._lines.setdefault(party.tenant, {})
+        if party not in lines:
+            lines[party] = _Line(party, next(self._numbers))
+            self._sort(lines[party])
+        line = lines[party]
         loop = asyncio.get_running_loop()
         turn = _Turn(self._clock() // _PATIENCE_SECONDS, job_id, next(self._numbers), loop.create_future())
-        bisect.insort(line, turn)
+        bisect.insort(line.turns, turn)
         try:
             await turn.called
             # Between the call and now somebody who goes first may have taken it, or have come to wait.
-            while not self._left(party) or self._rank(self._next() or party) < self._rank(party):
+            while not self._left(party) or self._is_behind(party):
                 turn.called = loop.create_future()
                 await turn.called
         except asyncio.CancelledError:
-            self._leave(line, turn, party)
+            self._leave(line, turn)
             self._call_next()  # the next in line must not wait for one who has gone
             raise
-        self._leave(line, turn, party)
+        self._leave(line, turn)
 
-    def _leave(self, line: list[_Turn], turn: _Turn, party: Party) -> None:
-        line.remove(turn)
-        if not line:
-            del self._waiting[party]
+    def _is_behind(self, party: Party) -> bool:
+        ahead = self._next()
+        return ahead is not None and self._rank(ahead.party) < self._rank(party)
 
-    def _next(self) -> Party | None:
+    def _leave(self, line: _Line, turn: _Turn) -> None:
+        line.turns.remove(turn)
+        if not line.turns:
+            self._take_out(line)
+            tenant = line.party.tenant
+            del self._lines[tenant][line.party]
+            if not self._lines[tenant]:
+                del self._lines[tenant]
+
+    def _sort(self, line: _Line) -> None:
+        """Put a line in its place, again after each change of what its tenant holds."""
+        self._take_out(line)
+        party = line.party
+        _, is_at_most, share = self._rank(party)
+        number = 0 if self._shares[party.tenant] < self._few else 1 + party.is_slow
+        line.kind, line.place = self._kinds[party.priority][number], (is_at_most, share, line.number, line)
+        bisect.insort(line.kind, line.place)
+
+    def _take_out(self, line: _Line) -> None:
+        if line.place is not None:
+            del line.kind[bisect.bisect_left(line.kind, line.place)]
+            line.place = None
+
+    def _next(self) -> _Line | None:
         """Return who gets the next slot: interactive before bulk, the smallest share, of a tenant the oldest job."""
-        able = [party for party in self._waiting if self._left(party)]
-        if not able:
-            return None
-        first = min(able, key=self._rank)
-        alike = (party for party in able if (party.tenant, party.priority) == (first.tenant, first.priority))
-        return min(alike, key=lambda party: self._waiting[party][0])
+        beyond = (2 * self._few, self._few if 2 * self._slow > self._count else 0, 0)  # as in `_left`
+        for priority, kinds in self._kinds.items():
+            if priority is Priority.BULK and self._bulk_held >= self._bulk:
+                continue
+            able = zip(kinds, beyond, strict=True)
+            firsts = [places[0] for places, more in able if places and self._held < self._count + more]
+            if firsts:
+                *_, first = min(firsts)
+                own = self._lines[first.party.tenant].values()
+                alike = (line for line in own if line.party.priority is priority and self._left(line.party))
+                return min(alike, key=lambda line: line.turns[0])
+        return None
 
     def _call_next(self) -> None:
-        party = self._next()
-        if party is not None and not (called := self._waiting[party][0].called).done():
+        line = self._next()
+        if line is not None and not (called := line.turns[0].called).done():
             called.set_result(None)
 
 
