@@ -28,6 +28,7 @@ from planq.api.jobs.commands import artifacts, control, loops, status, submit
 from planq.api.schedules import commands as schedules
 from planq.api.webhooks import commands as webhooks
 from planq.deploy.cli import (
+    cassettes,
     channels,
     dead_letters,
     doctor,
@@ -65,6 +66,7 @@ GROUPS = (
     costs,
     knowledge,
     models,
+    cassettes,
     doctor,
     dead_letters,
     retention,

@@ -26,6 +26,62 @@ _ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{0,30}://)(?P<rest>[
 _SECRET_PARAMETER = re.compile(r"(?i)([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|auth|cred)[^=&;]*=)[^&;#]*")
 
 
+_FIELD_ENDING = (
+    r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|password|passwd|passphrase|secret|credentials?"
+    r"|authorization|cookie|(?:access|auth|bearer|refresh|id|session|security)[_-]?token|(?<![\w.-])token)"
+)
+"""The end of the name of a field that holds a credential."""
+
+_CREDENTIAL_FIELD = re.compile(rf".*{_FIELD_ENDING}", re.IGNORECASE)
+_CREDENTIALS = tuple(
+    re.compile(form, re.IGNORECASE | re.DOTALL)
+    for form in (
+        # in JSON, also JSON inside a JSON string, and in code: "api_key": "…", password = '…'
+        rf"""({_FIELD_ENDING}\\{{0,8}}["']?\s{{0,9}}[:=]\s{{0,9}}(?P<quote>\\{{0,8}}["']))"""
+        r"""(?:(?<=\\)(?P=quote)|(?!(?P=quote)).)+""",
+        # in YAML and in files of variables: a word with a digit
+        rf"""({_FIELD_ENDING}\s{{0,9}}[:=]\s{{0,9}})(?=[^\s"'\\&]{{0,200}}\d)[^\s"'\\&]{{6,}}""",
+        r"""(?<![\w-])((?:proxy-)?authorization:\s{0,9}(?:(?:basic|bearer|digest|token)\s{1,9})?|(?:set-)?cookie:\s{0,9}"""
+        r"""|(?:x-)?api-?key:\s{0,9})[^\s"'\\,]+""",
+        r"(\bbearer\s{1,9})[\w.~+/=-]{8,}",
+        rf"""([?&;](?:[\w.-]{{0,40}}{_FIELD_ENDING}|key|sig|auth|pwd|pass|x-(?:amz|goog)-signature)=)[^&;#\s"'<>\\]+""",
+        r"""(://[^/\s:@"'\\]*:)[^/\s@"'\\]+(?=@)""",
+        r"()\b(?:[spr]k[-_][\w-]{16,}|AIza[\w-]{30,}|gh[oprsu]_\w{20,}|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{16}\b)",
+        r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+",
+        r"()-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.{0,8000}?-----END [A-Z ]{0,20}PRIVATE KEY-----",
+    )
+)
+"""Credentials by their form. The first group of each is kept."""
+
+
+def without_credentials(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """Return a JSON value without credentials: these secrets, fields with the name of one, headers and known forms.
+
+    Of an address the password and the secret parameters are hidden, and the rest is kept. Doing it twice changes
+    nothing.
+    """
+    long_enough = {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS}
+    known = pattern_of(long_enough) if long_enough else None
+
+    def hide_text(text: str) -> str:
+        if known is not None:
+            text = known.sub(HIDDEN, text)
+        for pattern in _CREDENTIALS:
+            text = pattern.sub(rf"\g<1>{HIDDEN}", text)
+        return text
+
+    def hide(part: Any, name: str = "") -> Any:
+        if isinstance(part, str):
+            return HIDDEN if part and _CREDENTIAL_FIELD.fullmatch(name) else hide_text(part)
+        if isinstance(part, Mapping):
+            if name == "extra_headers":
+                return dict.fromkeys(part, HIDDEN)
+            return {key: hide(item, key) for key, item in part.items()}
+        return [hide(item, name) for item in part] if isinstance(part, (list, tuple)) else part
+
+    return hide(value)
+
+
 def redacted(text: str) -> str:
     """Return a text with the credentials and the query of every address in it hidden, its host and path kept."""
     return _ADDRESS.sub(_hidden, text) if "://" in text else text

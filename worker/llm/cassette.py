@@ -1,9 +1,10 @@
 """Cassettes: exchanges with a model in a JSON-lines file, recorded from real calls and replayed by request.
 
-One line is `{"version": 1, "key", "model", "recorded": {request}, "reply"}`. The key is a digest of the request
-without the model's name and without what changes from run to run (UUIDs, date-times, the ids of data fences), so that
-a recorded job replays although its artifact ids are new. When a request was recorded several times, the last one
-counts. Many processes may record into one file at once: a line is one `write` to a file opened for appending.
+One line is `{"version": 1, "key", "model", "recorded": {request}, "reply"}`, without credentials. The key is a digest
+of the request without the model's name and without what changes from run to run (UUIDs, date-times, the ids of data
+fences), so that a recorded job replays although its artifact ids are new. When a request was recorded several times,
+the last one counts, of the same model where there is one. Many processes may record into one file at once: a line is
+one `write` to a file opened for appending.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from planq.shared.domain.errors import InvalidOutput, Misconfigured, ModelRefused, capped
+from planq.shared.domain.redact import without_credentials
 from planq.worker.llm.completion import NO_COST, Completion
 from planq.worker.llm.prompts import FENCE_ID
 from planq.worker.llm.request import ModelRequest
 
 _VERSION = 1
 _COMPARED_CHARS = 4_000
-"""How much of a request is compared when the closest recorded one is looked for; difflib is quadratic."""
+"""Maximum length of the texts that are compared to find the closest recorded request; difflib is quadratic."""
+
+_SHOWN_CHARS = 120
+"""Maximum length of a text quoted in the description of a difference."""
+
+_SHOWN_DIFFERENCES = 4
+"""Maximum number of differences in an error."""
 
 _VOLATILE = (
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "UUID"),
@@ -37,7 +46,9 @@ _VOLATILE = (
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    line: int
     key: str
+    model: str
     purpose: str
     canonical: str
     reply: Mapping[str, Any]
@@ -58,9 +69,13 @@ def _key(canonical: str) -> str:
 class Recorder:
     """Appends exchanges to a cassette; safe to use from many threads and processes at once."""
 
-    def __init__(self, path: Path) -> None:
-        """Raise `Misconfigured` when `path` cannot be opened for appending; create it when it is not there."""
+    def __init__(self, path: Path, secrets: Iterable[str] = ()) -> None:
+        """Create `path` when it is not there; raise `Misconfigured` when it cannot be opened for appending.
+
+        `secrets` are removed from what is recorded, in addition to what looks like a credential.
+        """
         self._path = path
+        self._secrets = tuple(secrets)
         try:
             os.close(self._open())
         except OSError as error:
@@ -68,13 +83,13 @@ class Recorder:
 
     def append(self, model: str, request: ModelRequest, completion: Completion) -> None:
         """Add one exchange and return once it is written; raise `OSError` when it cannot be."""
-        recorded = request.to_json()
+        recorded = without_credentials(request.to_json(), self._secrets)
         entry = {
             "version": _VERSION,
             "key": _key(canonical_request(recorded)),
             "model": model,
             "recorded": recorded,
-            "reply": completion.to_json(),
+            "reply": without_credentials(completion.to_json(), self._secrets),
         }
         # ASCII only: a lone surrogate in a model's text could not be encoded otherwise.
         line = (json.dumps(entry, sort_keys=True) + "\n").encode("ascii")
@@ -94,73 +109,130 @@ class Recorder:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def replay(path: str, request: ModelRequest) -> Completion:
-    """Return the recorded reply to `request`; nothing is spent, so the cost is zero.
+def replay(path: str, request: ModelRequest, model: str = "") -> Completion:
+    """Return the recorded reply to `request`, that of `model` if it gave one; nothing is spent, so the cost is zero.
 
-    Raises `ModelRefused` when the file cannot be read or holds no such request (the message names the closest one),
-    and `InvalidOutput` when a line of it is damaged.
+    Raises `ModelRefused` when the file cannot be read or holds no such request (the message says how the closest one
+    differs), and `InvalidOutput` when a line of it is damaged.
     """
-    recorded = request.to_json()
+    recorded = without_credentials(request.to_json())
     canonical = canonical_request(recorded)
     key = _key(canonical)
+    entries = read_cassette(path)
+    found = [entry for entry in entries if entry.key == key]
+    if not found:
+        raise ModelRefused(_miss(path, canonical, entries))
+    same = [entry for entry in found if entry.model == model]
+    chosen = (same or found)[-1]
     try:
-        entries = list(_entries(path))
+        return Completion.from_json(chosen.reply, cost_usd=NO_COST)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidOutput(f"cassette {path}, line {chosen.line}: the reply is damaged: {error!r}") from error
+
+
+def read_cassette(path: str) -> Sequence[_Entry]:
+    """Return the exchanges of a cassette; raises as `replay` does."""
+    try:
+        state = os.stat(path)
+        return _read(path, state.st_mtime_ns, state.st_size)
     except OSError as error:
         raise ModelRefused(f"cannot read the cassette {path}: {error.strerror}") from error
-    found = next((entry for entry in reversed(entries) if entry.key == key), None)
-    if found is None:
-        raise ModelRefused(_miss(path, recorded, canonical, entries))
-    try:
-        return Completion.from_json(found.reply, cost_usd=NO_COST)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidOutput(f"cassette {path}: the reply of {key[:12]} is damaged: {error!r}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidOutput(f"cassette {path}: expected UTF-8 text, found other bytes") from error
 
 
-def _entries(path: str) -> Iterator[_Entry]:
+@lru_cache(maxsize=4)
+def _read(path: str, modified_ns: int, size: int) -> Sequence[_Entry]:
+    """Read a file again only after it has changed: a test suite asks for one after the other of its exchanges."""
     with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                entry = json.loads(line)
-                version, recorded, reply = entry["version"], entry["recorded"], entry["reply"]
-                if version != _VERSION:
-                    raise ValueError(f"version {version!r}, expected {_VERSION}")
-                canonical = canonical_request(recorded)
-                # The key is computed again, so that a cassette edited by hand means what it says.
-                yield _Entry(_key(canonical), str(recorded["purpose"]), canonical, reply)
-            except (KeyError, TypeError, ValueError, RecursionError) as error:
-                raise InvalidOutput(f"cassette {path}, line {number}: expected an exchange: {error!r}") from error
+        return list(_entries(path, file))
 
 
-def _miss(path: str, recorded: Mapping[str, Any], canonical: str, entries: list[_Entry]) -> str:
-    purpose = str(recorded["purpose"])
-    asked = _last_message(recorded)
-    message = f"cassette {path} has no recording of this {purpose} request (last message: {capped(asked, 200)!r})"
+def _entries(path: str, lines: Iterable[str]) -> Iterator[_Entry]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            version, recorded, reply = entry["version"], entry["recorded"], entry["reply"]
+            if version != _VERSION:
+                raise ValueError(f"version {version!r}, expected {_VERSION}")
+            canonical = canonical_request(recorded)
+            # The key is computed again, so that a cassette edited by hand means what it says.
+            model, purpose = str(entry.get("model", "")), str(recorded["purpose"])
+            yield _Entry(number, _key(canonical), model, purpose, canonical, reply)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InvalidOutput(f"cassette {path}, line {number}: expected an exchange: {error!r}") from error
+
+
+def _miss(path: str, canonical: str, entries: Sequence[_Entry]) -> str:
+    """Return the error for a request that was not recorded: how it differs from the closest one that was."""
+    asked = json.loads(canonical)
+    purpose = asked["purpose"]
+    message = f"cassette {path} has no recording of this {purpose} request"
+    remedy = f"If the change is meant, record it: planq record {path} -- COMMAND"
     rivals = [entry for entry in entries if entry.purpose == purpose]
     if not rivals:
-        return f"{message}; none of its {len(entries)} exchanges is a {purpose} request. Record it with PLANQ_RECORD."
-    wanted = canonical[:_COMPARED_CHARS]
+        return f"{message}: none of its {len(entries)} exchanges is a {purpose} request. {remedy}"
+    last = _last_message(asked)
 
-    def likeness(entry: _Entry) -> float:
-        return difflib.SequenceMatcher(None, wanted, entry.canonical[:_COMPARED_CHARS]).quick_ratio()
+    def distance(entry: _Entry) -> tuple[int, float]:
+        recorded = json.loads(entry.canonical)
+        texts = difflib.SequenceMatcher(None, last[:_COMPARED_CHARS], _last_message(recorded)[:_COMPARED_CHARS])
+        return len(_differences(recorded, asked)), -texts.quick_ratio()
 
-    closest = max(rivals, key=likeness)
-    heard = _last_message(json.loads(closest.canonical))
-    place = _first_difference(canonical, closest.canonical)
-    return (
-        f"{message}; the closest recording is {closest.key[:12]} (last message: {capped(heard, 200)!r}; {place})."
-        " Record it again with PLANQ_RECORD."
-    )
+    closest = min(rivals, key=distance)
+    found = _differences(json.loads(closest.canonical), asked)
+    more = len(found) - _SHOWN_DIFFERENCES
+    shown = [*found[:_SHOWN_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])]
+    return f"{message}. The closest is line {closest.line}, which differs in {'; '.join(shown)}. {remedy}"
 
 
-def _last_message(recorded: Mapping[str, Any]) -> str:
-    messages = recorded["messages"]
+def _last_message(request: Mapping[str, Any]) -> str:
+    messages = request["messages"]
     return str(messages[-1]["content"]) if messages else ""
 
 
-def _first_difference(wanted: str, recorded: str) -> str:
-    pairs = zip(wanted, recorded, strict=False)
-    at = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(recorded)))
-    window = slice(max(at - 20, 0), at + 40)
-    return f"first difference: asked {wanted[window]!r}, recorded {recorded[window]!r}"
+def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each message, tool and field of a request in which two differ."""
+    found = []
+    old, new = recorded["messages"], asked["messages"]
+    for number, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one != other:
+            found.append(f"messages[{number}] ({other.get('role')}): {_changed(one, other)}")
+    if len(old) != len(new):
+        found.append(f"the number of messages: recorded {len(old)}, now {len(new)}")
+    before, after = ({str(tool.get("name")): tool for tool in one["tools"]} for one in (recorded, asked))
+    found += [f"the tool {name}: not recorded" for name in after if name not in before]
+    found += [f"the tool {name}: recorded, now missing" for name in before if name not in after]
+    found += [
+        f"the tool {name}: {_changed(before[name], after[name])}"
+        for name in after
+        if name in before and before[name] != after[name]
+    ]
+    rest = dict.fromkeys([*recorded, *asked])
+    found += [
+        f"{name}: {_changed(recorded.get(name), asked.get(name))}"
+        for name in rest
+        if name not in ("messages", "tools") and recorded.get(name) != asked.get(name)
+    ]
+    # dictionaries compare without the order of their keys, as the canonical text does
+    return found or ["the order of its tools"]
+
+
+def _changed(recorded: Any, asked: Any) -> str:
+    """Return what two values hold from shortly before the first place in which they differ."""
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        names = [name for name in dict.fromkeys([*recorded, *asked]) if recorded.get(name) != asked.get(name)]
+        if "content" in names or len(names) == 1:
+            name = "content" if "content" in names else names[0]
+            return f"{name}: {_changed(recorded.get(name), asked.get(name))}"
+    old, new = (
+        one if isinstance(one, str) else json.dumps(one, ensure_ascii=False, sort_keys=True)
+        for one in (recorded, asked)
+    )
+    same = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(same - _SHOWN_CHARS // 4, 0)
+    before = "…" if start else ""
+    was, now = (f"{before}{capped(one[start:], _SHOWN_CHARS)}" for one in (old, new))
+    return f"recorded {was!r}, now {now!r}"

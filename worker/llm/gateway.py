@@ -42,6 +42,7 @@ from planq.shared.domain.models.failure import error_class
 from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
 from planq.shared.domain.models.own_prices import own_price
 from planq.shared.domain.models.speech import SpeechForm
+from planq.shared.domain.redact import secrets_of
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.describe import excerpt, sentence_list
 from planq.shared.ports.models import Adaptations, CutOff, MayName, ProviderKeys
@@ -133,7 +134,11 @@ class ModelGateway:
         self._is_elsewhere = is_elsewhere
         self._circuits = Circuits(clock)
         self._known = KnownAdaptations(adaptations, clock)
-        self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
+        self._recorder = None
+        if settings.record_path is not None:
+            urls = [secrets_of(url) for url in settings.base_urls.values()]
+            self._recorder = Recorder(settings.record_path, set(settings.api_keys.values()).union(*urls))
+        self._cassette = parse_model_name(settings.default_model).cassette
         self._providers: Providers | None = None
         self._has_loaded: set[Provider] = set()
 
@@ -336,7 +341,7 @@ class ModelGateway:
         self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None
     ) -> Completion:
         parsed = self._parsed(name)
-        if parsed.provider is None:
+        if parsed.provider is None or self._cassette:
             return await self._without_provider(parsed, question, ask, spent)
         key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.place)
         if key is None and self._may_name is not None and not await self._may_name(ask.tenant_id, parsed.full):
@@ -376,7 +381,8 @@ class ModelGateway:
         spent.attempts += 1
         if parsed.is_offline:
             return question.offline()
-        return await asyncio.to_thread(replay, parsed.cassette, question.request)
+        # A job or an agent may name a provider's model: a replay asks no network for any.
+        return await asyncio.to_thread(replay, self._cassette, question.request, parsed.full)
 
     async def _loaded(self, provider: Provider) -> Providers:
         if self._providers is not None and provider in self._has_loaded:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from planq.shared.domain.redact import Redaction, redacted, secrets_of, without_password
+from planq.shared.domain.redact import Redaction, redacted, secrets_of, without_credentials, without_password
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,28 @@ def test_a_short_secret_is_hidden_as_a_word_and_not_inside_one() -> None:
 
     shown = hide("the maximum context of contexts: key=context, Bearer context")
     assert shown == "the maximum … of contexts: key=…, Bearer …"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ('{"api_key": "abcdef", "q": "x"}', '{"api_key": "…", "q": "x"}'),
+        (json.dumps({"a": json.dumps({"password": 'h"x', "n": 1})}), r'{"a": "{\"password\": \"…\", \"n\": 1}"}'),
+        ("X-Api-Key: abc\nAccept: text/html", "X-Api-Key: …\nAccept: text/html"),
+        ("Authorization: Basic dXNlcjpwYXNz, then", "Authorization: Basic …, then"),
+        ("https://me:hush@h/p?q=dogs&token=K1&page_token=3", "https://me:…@h/p?q=dogs&token=…&page_token=3"),
+        ("OPENAI_API_KEY=abc-def-9 password: hunter2", "OPENAI_API_KEY=… password: …"),
+        ("the secret: nobody knows it; max_tokens: 4096", "the secret: nobody knows it; max_tokens: 4096"),
+        (f"use sk-{20 * 'a'} now", "use … now"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----", "…"),
+        ({"token": "a", "key": "color", "max_tokens": 5}, {"token": "…", "key": "color", "max_tokens": 5}),
+        ({"properties": {"api_key": {"type": "string"}}}, {"properties": {"api_key": {"type": "string"}}}),
+        ({"settings": {"extra_headers": {"X-A": "b"}}}, {"settings": {"extra_headers": {"X-A": "…"}}}),
+        (["own-hush", {"client_secret": ["z"]}], ["…", {"client_secret": ["…"]}]),
+    ],
+)
+def test_credentials_in_a_json_value_are_hidden_and_the_rest_is_kept(value: object, shown: object) -> None:
+    hidden = without_credentials(value, ["own-hush", "x"])
+
+    assert hidden == shown
+    assert without_credentials(hidden) == hidden

@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 
 from planq.shared.domain.errors import Misconfigured, ModelRefused, PolicyDenied
 from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
+from planq.shared.domain.models.call_settings import CallSettings
+from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest, TurnForm
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.cassette import Recorder, canonical_request, replay
 from planq.worker.llm.completion import Completion
 from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.request import ModelRequest, plan_request, respond_request
+from planq.worker.llm.request import ModelRequest, plan_request, respond_request, turn_request
 from planq.worker.llm.settings import ModelSettings
 
 TOOLS = [ToolDefinition(name="calculate")]
@@ -117,11 +119,67 @@ def test_a_miss_names_the_file_and_the_closest_recording(tmp_path: Path) -> None
         replay(str(path), planned("calculate 1+2"))
 
     message = caught.value.message
-    assert str(path) in message
-    assert "last message: 'calculate 1+2'" in message
-    assert "closest recording is" in message
-    assert "last message: 'calculate 1+1'" in message
-    assert "first difference" in message
+    assert message.startswith(f"cassette {path} has no recording of this plan request. The closest is line 1, which ")
+    assert "(user): content: recorded 'calculate 1+1', now 'calculate 1+2'. If" in message
+    assert message.endswith(f"planq record {path} -- COMMAND")
+
+
+def test_a_miss_names_tools_and_fields_that_differ(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    ask = Ask("job-1", "hi", "offline")
+    old = [ToolDefinition(name="calculate"), ToolDefinition(name="gone")]
+    new = [ToolDefinition(name="calculate", description="Calculates."), ToolDefinition(name="fetch")]
+    Recorder(path).append("offline", turn_request(ask, old, [], TurnForm.REACT), Completion("a"))
+
+    with pytest.raises(ModelRefused) as caught:
+        replay(str(path), turn_request(replace(ask, temperature=0.5), new, [], TurnForm.REACT))
+
+    for said in (
+        "the tool fetch: not recorded",
+        "the tool gone: recorded, now missing",
+        "the tool calculate: description: recorded '', now 'Calculates.'",
+        "temperature: recorded 'null', now '0.5'",
+    ):
+        assert said in caught.value.message
+
+
+def test_a_cassette_holds_no_credentials_and_replays_with_others(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    settings = CallSettings(extra_headers={"X-Team": "hush-1"})
+
+    def request(key: str) -> ModelRequest:
+        said = f'fetch https://me:{key}@a.example/?q=1&api_key={key} with "Authorization: Bearer {key}"'
+        return plan_request(Ask("job-1", said, "offline", settings=settings), TOOLS)
+
+    call = ToolCallRequest("x", {"password": "hush-3", "q": "own-hush-4"})
+    Recorder(path, ["own-hush-4"]).append("offline", request("hush-2"), Completion("a", [call]))
+
+    assert "hush" not in path.read_text()
+    assert "a.example/?q=1" in path.read_text()
+    assert replay(str(path), request("hush-5")).tool_calls[0].arguments == {"password": "…", "q": "…"}
+
+
+def test_a_gateway_removes_its_own_keys(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    settings = ModelSettings(
+        record_path=path, api_keys={"openai": "own-hush"}, base_urls={"openai": "http://a:mine-hush@b/"}
+    )
+
+    ask(settings, "say own-hush and mine-hush")
+
+    assert "hush" not in path.read_text()
+
+
+def test_models_that_jobs_name_reply_from_the_cassette_each_as_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    for model in ("openai:gpt-5", "mistral:small"):
+        Recorder(path).append(model, planned("hello"), Completion(f"I am {model}"))
+    settings = ModelSettings(default_model=f"cassette:{path}")
+
+    for model in ("openai:gpt-5", "mistral:small"):
+        assert ask(settings, "hello", model).text == f"I am {model}"
+    assert ask(settings, "hello", "anthropic:claude").text == "I am mistral:small"
+    assert "offline" in ask(settings, "hello", "offline").call.model
 
 
 def test_a_cassette_without_such_requests_says_so(tmp_path: Path) -> None:

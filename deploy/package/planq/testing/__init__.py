@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planq.testing.answers import AskedQuestion
+    from planq.testing.cassettes import Cassette
     from planq.testing.contexts import tool_context
     from planq.testing.runs import Run, run_agent, run_job, run_plan
     from planq.testing.scripted import ScriptedModel
 
 _PLACES = {
     "AskedQuestion": "answers",
+    "Cassette": "cassettes",
     "Run": "runs",
     "ScriptedModel": "scripted",
     "run_agent": "runs",
@@ -26,7 +28,7 @@ _PLACES = {
     "tool_context": "contexts",
 }
 
-__all__ = ["AskedQuestion", "Run", "ScriptedModel", "run_agent", "run_job", "run_plan", "tool_context"]
+__all__ = ["AskedQuestion", "Cassette", "Run", "ScriptedModel", "run_agent", "run_job", "run_plan", "tool_context"]
 
 
 def __getattr__(name: str) -> Any:

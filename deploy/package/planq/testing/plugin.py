@@ -1,4 +1,4 @@
-"""The pytest plugin: `planq_server`, a whole planq for the tests of one session. It imports nothing until then.
+"""The pytest plugin: `planq_server`, a whole planq, and `planq_cassette`. It imports nothing until they are used.
 
 pytest finds it by the entry point `pytest11`. What the server needs beside its tools, a test's `conftest.py` says by
 a fixture `planq_settings` of its own.
@@ -20,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from planq import Client
+    from planq.testing.cassettes import Cassette
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
@@ -41,8 +42,17 @@ class PlanqServer:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let pytest's configuration name the tools of `planq_server`."""
+    """Let pytest's configuration name the tools of `planq_server`, and the cassette."""
     parser.addini("planq_tools", "modules whose tools `planq_server` offers (PLANQ_TOOLS)", type="args", default=[])
+    parser.addini("planq_cassette", "recorded replies of models for `planq_cassette` and `planq_server`", default="")
+
+
+@pytest.fixture
+def planq_cassette(pytestconfig: pytest.Config) -> Cassette:
+    """A model whose replies were recorded, in the file that pytest's configuration names as `planq_cassette`."""
+    from planq.testing.cassettes import Cassette
+
+    return Cassette(_cassette_path(pytestconfig) or None)
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +67,7 @@ def planq_server(
 ) -> Iterator[PlanqServer]:
     """A planq with embedded servers, an API and workers, for the whole session; its tools are `planq_tools`."""
     from planq.deploy.local.parts import PLANQ
+    from planq.testing.cassettes import replayed_model
 
     folder = tmp_path_factory.mktemp("planq")
     port = _free_port()
@@ -64,7 +75,8 @@ def planq_server(
     own = ("PLANQ_", "CELERY_", "DATABASE_URL", "BROKER_URL", "REDIS_URL")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     tools = ",".join(pytestconfig.getini("planq_tools"))
-    env = {**clean, **({"PLANQ_TOOLS": tools} if tools else {}), **planq_settings}
+    model = replayed_model(_cassette_path(pytestconfig))
+    env = {**clean, **({"PLANQ_TOOLS": tools} if tools else {}), **model, **planq_settings}
     # What the settings name is meant for tests, so nobody is asked before planq's tables are made there.
     command = [*PLANQ, "up", "--no-flower", "--migrate", "--port", str(port), "--data", str(folder / "data")]
     said = folder / "up.log"
@@ -77,6 +89,11 @@ def planq_server(
         yield PlanqServer(f"http://127.0.0.1:{port}", folder / "data")
     finally:
         _stop(process)
+
+
+def _cassette_path(config: pytest.Config) -> str:
+    path = config.getini("planq_cassette")
+    return str(config.rootpath / path) if path else ""
 
 
 def _wait_up(process: subprocess.Popen[bytes], said: Path) -> None:

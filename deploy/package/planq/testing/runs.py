@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from types import FunctionType, ModuleType
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from planq.shared.domain.agents.document import parse_agent
+from planq.shared.domain.agents.document import full_model_name, parse_agent
 from planq.shared.domain.agents.input import input_defects, input_refused
 from planq.shared.domain.agents.source import read_source
 from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanInvalid
@@ -42,6 +42,9 @@ from planq.worker.tools.registry import Registry
 from planq.worker.tools.resources import Resource, Resources, resource_of
 from planq.worker.tools.services import ToolServices
 
+if TYPE_CHECKING:
+    from planq.testing.cassettes import Cassette
+
 OwnTools = ModuleType | Iterable[Callable[..., Any] | Tool | ModuleType]
 """Functions with `@tool`, tools of other kinds, and modules whose tools are meant."""
 
@@ -66,7 +69,7 @@ class Run:
     questions: Sequence[AskedQuestion]
     chained: Any
     stop_reason: str | None
-    model: ScriptedModel
+    model: ScriptedModel | Cassette
 
     @property
     def outputs(self) -> list[Any]:
@@ -78,14 +81,14 @@ class Surroundings(TypedDict, total=False):
     """What a job meets in a test; each may be left out.
 
     `tools` are functions, tools, or modules with tools. `answers` are what people answer, in order, or a function of
-    the `AskedQuestion`; `model` says what the test wants. `user` and `tenant` are those of the job, `secrets` what
-    the tenant keeps under which name. `resources` are what tools ask for by type, in the place of those that modules
-    declare. `policy` is the server's for tools, `limits` are lower ones of the job.
+    the `AskedQuestion`; `model` says what the test wants, or replies as a recorded model did. `user` and `tenant` are
+    those of the job, `secrets` what the tenant keeps under which name. `resources` are what tools ask for by type, in
+    the place of those that modules declare. `policy` is the server's for tools, `limits` are lower ones of the job.
     """
 
     tools: OwnTools
     answers: Answers
-    model: ScriptedModel
+    model: ScriptedModel | Cassette
     user: str
     tenant: str
     secrets: Mapping[str, str]
@@ -113,7 +116,10 @@ def run_job(
     loop: Mapping[str, Any] | None = None,
     **around: Unpack[Surroundings],
 ) -> Run:
-    """Run a request that the model plans, to its end; else as `run_plan`."""
+    """Run a request that the model plans, to its end; else as `run_plan`.
+
+    Raises `AssertionError` where a `Cassette` has no recording of a request.
+    """
     block = None if loop is None else parse_block(loop).to_json()
     return _run(around, _registry(around), input=input, strategy=Strategy(strategy), loop=block)
 
@@ -151,6 +157,7 @@ def run_agent(
         with_=dict(with_ or {}),
         strategy=Strategy(agent.strategy or Strategy.PLAN),
         loop=None if block is None else block.to_json(),
+        own_model=full_model_name(agent.model) if agent.model else "",
     )
 
 
@@ -209,7 +216,10 @@ def _checked(plan: Any, tools: Mapping[str, ToolDefinition], max_steps: int) -> 
     return read.plan.model_dump(mode="json", exclude_none=True)
 
 
-def _run(around: Surroundings, registry: Registry, **fields: Any) -> Run:
+def _run(around: Surroundings, registry: Registry, own_model: str = "", **fields: Any) -> Run:
+    model = around.get("model") or ScriptedModel()
+    if not isinstance(model, ScriptedModel):
+        fields["model"] = own_model
     claim = _first(
         limits=Limits().lowered(around.get("limits", {})),
         user_id=around.get("user", ""),
@@ -219,17 +229,21 @@ def _run(around: Surroundings, registry: Registry, **fields: Any) -> Run:
 
     async def run() -> Run:
         try:
-            return await _Worker(claim, registry, around).run()
+            return await _Worker(claim, registry, around, model).run()
         finally:
             await registry.resources.close()
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run())
-    # A test that is itself on a loop: the job has one of its own, in a thread.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
+        found = asyncio.run(run())
+    else:
+        # A test that is itself on a loop: the job has one of its own, in a thread.
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(contextvars.copy_context().run, asyncio.run, run()).result()
+    if not isinstance(model, ScriptedModel):
+        model.check()
+    return found
 
 
 class _MemoryPayloads:
@@ -250,10 +264,12 @@ class _MemoryPayloads:
 class _Worker:
     """One worker's engine, for one job."""
 
-    def __init__(self, claim: StageClaim, registry: Registry, around: Surroundings) -> None:
+    def __init__(
+        self, claim: StageClaim, registry: Registry, around: Surroundings, model: ScriptedModel | Cassette
+    ) -> None:
         own = (claim.loop or {}).get("policy")
         self.store = MemoryStore(claim, () if own is None else (own,))
-        self._model = model = around.get("model") or ScriptedModel()
+        self._model = model
         self._people = People(around.get("answers", ()))
         self._secrets = around.get("secrets", {})
         self._tools = {one.name: one for one in registry.definitions()}
