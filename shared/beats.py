@@ -2,7 +2,8 @@
 
 A regular expression holds the interpreter's lock from its first character to its last: nothing in the same process
 can tell that its loop stands still, and no time-out of it fires. So each loop writes into a slot of a table that the
-guard has made, and the guard reads. Standard library only, and little of it: the guard stays small.
+guard has made, and the guard reads. The slot of a worker also has the end of its lease: a process that is stopped
+cannot end itself. Standard library only, and little of it: the guard stays small.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import signal
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,9 +29,14 @@ GUARD_VARIABLE = "PLANQ_GUARD"
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """Makes a watched process write the stacks of all its threads; nothing else uses it."""
 
-_SLOT = struct.Struct("=qqqqq16s")
+boot_clock: Callable[[], float] = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Returns seconds since the machine was started; on Linux with those for which it slept."""
+
+_SLOT = struct.Struct("=qqqqq16sdq")
 _BEATS = struct.Struct("=q")
 _BEATS_AT = struct.calcsize("=qqqq")
+_FENCE = struct.Struct("=dq")
+_FENCE_AT = struct.calcsize("=qqqqq16s")
 _SLOTS = 64
 """A worker, and at most 24 of its processes for suspects."""
 
@@ -40,7 +48,8 @@ _BEATS_IN_LIMIT = 10
 
 class Slot(NamedTuple):
     """What one process says: which it is (`started` in clock ticks of its boot), which thread runs the loop, how late
-    a beat may be, how many there were, and as which worker it is registered (an id in hex; all zeros: as none).
+    a beat may be (0: not watched), how many there were, and as which worker it is registered (an id in hex; zeros:
+    none). Where its writes act (`is_acting`), it must be gone at `fence_at` on the boot clock.
     """
 
     number: int
@@ -50,19 +59,22 @@ class Slot(NamedTuple):
     limit_seconds: float
     beats: int
     worker: str
+    fence_at: float = 0.0
+    is_acting: bool = False
 
 
 def slots(table: mmap.mmap) -> Iterator[Slot]:
     """Yield the slots that are taken."""
     for number in range(_SLOTS):
-        pid, started, thread, limit, beats, worker = _SLOT.unpack_from(table, number * _SLOT.size)
+        pid, started, thread, limit, beats, worker, *fence = _SLOT.unpack_from(table, number * _SLOT.size)
         if pid:
-            yield Slot(number, pid, started, thread, limit / 1000, beats, worker.hex())
+            fence_at, acting = fence
+            yield Slot(number, pid, started, thread, limit / 1000, beats, worker.hex(), fence_at, bool(acting))
 
 
 def clear(table: mmap.mmap, number: int) -> None:
     """Let others have a slot."""
-    _SLOT.pack_into(table, number * _SLOT.size, 0, 0, 0, 0, 0, bytes(16))
+    _SLOT.pack_into(table, number * _SLOT.size, 0, 0, 0, 0, 0, bytes(16), 0.0, 0)
 
 
 def process_state(pid: int) -> tuple[str, int] | None:
@@ -116,7 +128,7 @@ class Beats:
             if number >= 0:
                 who = (os.getpid(), 0 if own is None else own[1], threading.get_native_id())
                 owner = bytes(16) if worker is None else worker.bytes
-                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, owner)
+                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, owner, 0.0, 0)
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
         return number
@@ -124,6 +136,10 @@ class Beats:
     def write(self, number: int, beats: int) -> None:
         """Say that the loop goes on."""
         _BEATS.pack_into(self._table, number * _SLOT.size + _BEATS_AT, beats)
+
+    def fence(self, number: int, at: float, is_acting: bool) -> None:
+        """Store when the process must be gone, and whether writes of it act."""
+        _FENCE.pack_into(self._table, number * _SLOT.size + _FENCE_AT, at, is_acting)
 
     def give_back(self, number: int) -> None:
         """Be watched no more."""
@@ -144,14 +160,23 @@ class Beat:
         self._every = min(_EVERY_SECONDS, limit_seconds / _BEATS_IN_LIMIT)
         self._slot = -1
         self._count = 0
+        self._fence = 0.0, False
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Beat from now on; call it on the loop. A limit of 0 means that nobody watches."""
-        if self._limit > 0 and self._timer is None:
+        """Beat from now on; call it on the loop. With a limit of 0 only the fence is watched."""
+        if self._slot < 0:
             self._slot = self._beats.take(self._limit, self._worker)
             if self._slot >= 0:
-                self._next(loop)
+                self._beats.fence(self._slot, *self._fence)
+                if self._limit > 0:
+                    self._next(loop)
+
+    def fence(self, at: float, is_acting: bool) -> None:
+        """Have this process killed at `at` on the boot clock, if writes of it act then; from any thread."""
+        self._fence = at, is_acting
+        if (number := self._slot) >= 0:
+            self._beats.fence(number, at, is_acting)
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._count += 1
@@ -163,4 +188,6 @@ class Beat:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._beats.give_back(self._slot)
+        if self._slot >= 0:
+            number, self._slot = self._slot, -1
+            self._beats.give_back(number)

@@ -228,16 +228,16 @@ def _composed(
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
     require_schema(settings.require_database(), settings.pooled_schema)
     require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
+    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes), identity.id)
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
-    fence = Fence(lease)
+    fence = Fence(lease) if beat is None else Fence(lease, beat.fence)
     in_flight = (
         InFlightWork(lease, on_acting=fence.is_acting) if processes is None else InFlightWork(lease, processes.notify)
     )
     runtime = LaneRuntime(
         settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
     )
-    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes), identity.id)
     if not has_processes:
         runtime.beat = beat
     on_loop = LoopInFlight(runtime, in_flight)

@@ -12,6 +12,9 @@ the stacks of all threads are taken, the process is stopped, the freeze is noted
 flight there knows of the note, for its lease is held until then. Everything that this needs comes from the kernel, so
 it is Linux only.
 
+It also ends a worker whose lease is over while it calls a write (`planq.worker.engine.fence`), however that process
+stands: nothing in one that is stopped can.
+
 Everything else is as without it: it hands on signals, and ends as its child has ended. Standard library only.
 """
 
@@ -273,7 +276,7 @@ class LoopGuard:
         self._start()
         looked, waited = monotonic(), _own_wait()
         while self._code is None:
-            if select.select([reader], [], [], self._tick)[0]:
+            if select.select([reader], [], [], self._fence())[0]:
                 for heard in os.read(reader, 64):
                     self._hear(signal.Signals(heard))
             gap = monotonic() - looked
@@ -304,6 +307,7 @@ class LoopGuard:
         """Ctrl-Z: stop with the child, and go on with it."""
         _kill(self._child, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
+        self._fence()  # before it goes on
         _kill(self._child, signal.SIGCONT)
 
     def _reap(self) -> None:
@@ -319,8 +323,21 @@ class LoopGuard:
                 code = os.waitstatus_to_exitcode(status)
                 self._code = code if code >= 0 else 128 - code
 
+    def _fence(self) -> float:
+        """Kill each process that calls a write and has no lease for it; return the seconds until the next look."""
+        wait = self._tick
+        for slot in beats.slots(self._table):
+            left = slot.fence_at - beats.boot_clock()
+            if left > 0:
+                wait = min(wait, left)
+            elif slot.is_acting:
+                with _Handle(slot.pid) as handle:
+                    if self._is_there(slot):
+                        handle.send(signal.SIGKILL)
+        return wait
+
     def _look(self, seconds: float) -> None:
-        taken = list(beats.slots(self._table))
+        taken = [slot for slot in beats.slots(self._table) if slot.limit_seconds]
         self._watched = {
             self._key(slot): self._watched.get(self._key(slot), WatchedLoop())
             for slot in taken

@@ -104,7 +104,7 @@ class Scene:
 
     def guarded(self, kind: str = "io", *program: str, **env: str) -> str:
         """Start a worker or API as `planq` does, below a guard that waits for two seconds; returns its name."""
-        program = program or ("-m", "planq.worker", kind, "--concurrency", "100")
+        program = program or ("-m", "planq.worker", kind, "--concurrency", "100" if kind == "io" else "1")
         name = f"guarded-{kind}"
         # A guard starts what looks into no present folder, where modules of the tests lie.
         own = {"PLANQ_FREEZE_SECONDS": "2", "PYTHONPATH": str(ROOT)}

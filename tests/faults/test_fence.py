@@ -40,6 +40,9 @@ ELSEWHERE = {"PLANQ_DETECT_DEAD_PEERS": "false"}
 LEASE = {"PLANQ_LEASE_SECONDS": "4", "PLANQ_HEARTBEAT_SECONDS": "0.5"}
 """Long enough for a worker that nothing has struck, on a busy machine."""
 
+NO_WATCH = {"PLANQ_FREEZE_SECONDS": "0"}
+"""A tool that blocks its loop is not killed for that here."""
+
 
 @contextmanager
 def proxied(scene: Scene) -> Iterator[tuple[TcpProxy, dict[str, str]]]:
@@ -63,13 +66,15 @@ class Worker:
         return any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in self.callers)
 
 
-def begun(scene: Scene, lane: str, tool: str, env: dict[str, str]) -> tuple[Worker, UUID]:
-    """Start a worker of a lane and wait until the tool is called in it."""
+def begun(scene: Scene, lane: str, tool: str, env: dict[str, str], start: Callable[..., str]) -> tuple[Worker, UUID]:
+    """Start a worker of a lane by `start` and wait until the tool is called in it."""
     if lane == "cpu":
         scene.worker()
-    pid = scene.pid(scene.worker(lane, **env))
+    pid = scene.pid(start(lane, **env))
     job_id = scene.submit((tool, {"text": "a"}))
     eventually(lambda: scene.began(job_id, 1), PATIENCE, what="the first attempt runs")
+    if start == scene.guarded:
+        [pid] = [one.pid for one in psutil.Process(pid).children() if "planq.worker" in one.cmdline()]
     process = psutil.Process(pid)
     return Worker(pid, step_processes(pid) if lane == "cpu" else [process]), job_id
 
@@ -78,7 +83,7 @@ def begun(scene: Scene, lane: str, tool: str, env: dict[str, str]) -> tuple[Work
 def cut_off(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
     """A worker in the middle of a call, whose connections to the database lead nowhere from now on."""
     with stage(env=LEASE) as scene, proxied(scene) as (proxy, through):
-        worker, job_id = begun(scene, lane, tool, {**through, **env})
+        worker, job_id = begun(scene, lane, tool, {**through, **env}, scene.worker)
         proxy.accept(False)
         assert proxy.freeze() >= 2, "there were connections to freeze"
         yield scene, worker, job_id
@@ -86,10 +91,11 @@ def cut_off(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Sc
 
 @contextmanager
 def frozen(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
-    """A worker in the middle of a call that stands still with all its processes."""
+    """A worker in the middle of a call that is stopped with all its processes; its guard kills it."""
     with stage(env=LEASE) as scene:
-        worker, job_id = begun(scene, lane, tool, env)
+        worker, job_id = begun(scene, lane, tool, {**NO_WATCH, **env}, scene.guarded)
         os.killpg(worker.pid, signal.SIGSTOP)
+        eventually(lambda: not worker.can_act, PATIENCE, what="the guard ends it when its lease is over")
         yield scene, worker, job_id
 
 

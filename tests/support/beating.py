@@ -1,7 +1,8 @@
 """`python -m tests.support.beating FOLDER LIMIT`: a loop that beats for a guard, and does what files in FOLDER say.
 
 `PID.turns` grows with each turn of the loop; `hold` holds the interpreter in a regular expression, `block` blocks the
-loop in a system call, `end` ends it in peace. A file is taken away when it is obeyed.
+loop in a system call, `rest` and `act` let a lease end soon, the latter in a write and with the process
+stopped, `end` ends it in peace. A file is taken away when it is obeyed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import sys
 import time
 from pathlib import Path
 
-from planq.shared.beats import Beats
+from planq.shared.beats import Beats, boot_clock
 
 SERVER = ".server"
 """`PID.server` holds the pid of a program that a process has started in a session of its own, as the MCP SDK does."""
+
+
+_FENCED_SECONDS = 0.5
 
 
 def hold() -> None:
@@ -39,12 +43,20 @@ async def live(folder: Path, limit: float) -> None:
     assert beats is not None
     beat = beats.beat(limit)
     beat.start(asyncio.get_running_loop())
+
+    def rest() -> None:
+        beat.fence(boot_clock() + _FENCED_SECONDS, False)
+
+    def act() -> None:
+        beat.fence(boot_clock() + _FENCED_SECONDS, True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     turns = folder / f"{os.getpid()}.turns"
     with turns.open("w") as file:
         while not stop.is_set() and not (folder / "end").exists():
             file.write(".")
             file.flush()
-            for do in (hold, block):
+            for do in (hold, block, rest, act):
                 order = folder / do.__name__
                 if order.exists():
                     order.unlink()

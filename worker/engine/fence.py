@@ -2,9 +2,9 @@
 
 The worker's own clock decides, within the lease's margin. At its beginning the calls are cancelled (the processes of
 the `cpu` lane killed). Where one has not ended after half of it, because a thread of it runs or the event loop hangs,
-the process ends. After three quarters the kernel kills the process (Linux), also one that stands still, in which no
-thread of ours runs. A process without such calls lives on, and waits. A thread of its own sees that a lease is over:
-the loop may hang, and the heartbeat thread with it.
+the process ends. After three quarters the guard kills it (`planq.deploy.local.guard`, Linux), also a process that is
+stopped, in which no thread runs. A process without such calls lives on, and waits. A separate thread sees that a
+lease is over: the loop may hang, and the heartbeat thread with it.
 
 The mark of the lease lies in anonymous shared memory, which child processes inherit; the clock is the same for all of
 them, and counts the time for which the machine slept. Only the heartbeat thread moves the mark, after each heartbeat
@@ -19,21 +19,18 @@ ask here before it reports an attempt as stopped.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import mmap
 import os
-import signal
 import struct
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
+from planq.shared.beats import boot_clock
 from planq.shared.domain.errors import DatabaseUnavailable, OwnershipLost
 from planq.shared.domain.jobs.states import Effect, Recovery
 from planq.shared.ports.jobs.claims import StepClaim
@@ -48,21 +45,18 @@ _LOOK_SECONDS = 0.1
 _END_SHARE = 0.5
 _KILL_SHARE = 0.75
 
-_CLOCK_BOOTTIME = 7
-_TIMER_ABSTIME = 1
-_SIGEV_SIGNAL = 0
-
 
 class Fence:
     """One for a worker, in the process whose end ends its calls; `is_acting` is for any thread."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, guard: Callable[[float, bool], None] = lambda *_: None) -> None:
+        """`guard` gets when the process must be gone, on the lease's clock, and whether writes act now."""
         self._lease = lease
+        self._guard = guard
         self._stop: Callable[[], None] = lambda: None
         self._busy = threading.Event()
         self._lock = threading.Lock()
-        self._timer = _KillTimer.make()
-        lease.on_renewal = self._arm
+        lease.on_renewal = self._renewed
 
     def start(self, stop: Callable[[], None]) -> None:
         """Begin to watch. `stop` ends the calls, or begins to; it is called from a thread of its own, and again."""
@@ -76,15 +70,14 @@ class Fence:
                 self._busy.set()
             else:
                 self._busy.clear()
-            self._set_timer()
+            self._notify_guard()
 
-    def _arm(self) -> None:
+    def _renewed(self) -> None:
         with self._lock:
-            self._set_timer()
+            self._notify_guard()
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.set(self._at(_KILL_SHARE) if self._busy.is_set() else None)
+    def _notify_guard(self) -> None:
+        self._guard(self._at(_KILL_SHARE), self._busy.is_set())
 
     def _at(self, share: float) -> float:
         return self._lease.ends_at + share * self._lease.margin_seconds
@@ -110,65 +103,9 @@ class Fence:
             time.sleep(_LOOK_SECONDS / 10)
 
 
-class _SigEvent(ctypes.Structure):
-    _fields_ = (
-        ("value", ctypes.c_void_p),
-        ("signo", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("pad", ctypes.c_char * 48),
-    )
-
-
-class _TimeSpec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
-
-
-class _KillTimer:
-    """A timer of the kernel that kills this process; its clock runs on while the machine sleeps (timer_create(2))."""
-
-    def __init__(self, libc: ctypes.CDLL, timer: ctypes.c_void_p) -> None:
-        self._libc = libc
-        self._timer = timer
-        self._spec = _TimerSpec()
-
-    @classmethod
-    def make(cls) -> _KillTimer | None:
-        """Return a timer that is not set; None where the system has none."""
-        if sys.platform != "linux":
-            return None
-        libc = ctypes.CDLL(None, use_errno=True)
-        timer = ctypes.c_void_p()
-        event = _SigEvent(None, signal.SIGKILL, _SIGEV_SIGNAL)
-        try:
-            made = libc.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(timer)) == 0
-        except AttributeError:  # a C library without it: glibc before 2.34 keeps it elsewhere
-            made = False
-        if not made:
-            _log.warning("no_kill_timer", extra={"errno": ctypes.get_errno()})
-            return None
-        return cls(libc, timer)
-
-    def set(self, at: float | None) -> None:
-        """Kill at this moment of the boot clock, at once where it is over; None for never."""
-        # A value of zero would disarm.
-        seconds, rest = (0, 0) if at is None else divmod(max(round(at * 1e9), 1), 1_000_000_000)
-        self._spec.value.seconds, self._spec.value.nanoseconds = seconds, rest
-        self._libc.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(self._spec), None)
-
-
 _POLL_SECONDS = 0.2
 
 _FORMAT = "d"
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-boot_clock: Callable[[], float] = partial(time.clock_gettime, _BOOT_CLOCK)
-"""Returns seconds since the machine was started; where the system can tell (Linux), with those of its sleep."""
 
 
 class Lease:

@@ -93,9 +93,9 @@ class Guarded:
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[Guarded]:
+def guarded(folder: Path, limit: float = LIMIT) -> Iterator[Guarded]:
     folder.mkdir(exist_ok=True)
-    one = Guarded(folder)
+    one = Guarded(folder, limit)
     try:
         yield one
     finally:
@@ -164,6 +164,29 @@ def test_what_was_stopped_for_longer_than_the_limit_is_not_frozen(tmp_path: Path
             assert not one.froze()
             (one.folder / "end").touch()
             assert one.ends() == 3
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 0.0])
+def test_a_process_that_is_stopped_in_a_write_is_killed_when_its_lease_is_over(tmp_path: Path, limit: float) -> None:
+    """No thread of it runs, so only its guard can end it; also where no loop is watched."""
+    with guarded(tmp_path, limit) as one:
+        pid = one.lives()
+        one.order("rest")
+        one.goes_on(pid)
+        one.order("act")
+        assert one.ends() == 128 + signal.SIGKILL
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_guard_that_was_suspended_kills_a_process_without_a_lease_before_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = LoopGuard("io", ["-c", ""])
+    done: list[str] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: done.append(signal.Signals(number).name))
+    monkeypatch.setattr(one, "_fence", lambda: done.append("fence"))
+    one._suspend()
+    assert done == ["SIGSTOP", "SIGSTOP", "fence", "SIGCONT"]
 
 
 def test_signals_are_handed_on_and_the_end_is_that_of_the_process(tmp_path: Path) -> None:
