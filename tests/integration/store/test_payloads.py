@@ -14,9 +14,13 @@ from uuid import uuid4
 import pytest
 
 from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
-from planq.shared.store.database import Database
+from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.states import Strategy
+from planq.shared.store.database import Database, json_text
+from planq.shared.store.ids import new_id
 from planq.shared.store.payloads.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
 from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
+from planq.shared.store.requests import Submission, submission_values
 from tests.support.s3 import BUCKET, s3_server
 from tests.support.tiers import some
 
@@ -171,6 +175,28 @@ def test_a_reference_to_a_payload_that_has_just_been_collected_fails_and_may_be_
             await database.call("planq_touch_payload", "default", digest)
         await payloads.put("default", BODY, PREVIEW)
         await database.call("planq_touch_payload", "default", digest)
+
+    play(scenario)
+
+
+def test_the_bytes_of_an_input_are_not_collected_while_a_job_that_refers_to_them_is_stored(play: Play) -> None:
+    """A job that is run again refers to bytes as old as the first job, which retention may remove meanwhile."""
+
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        await sql(database, OLD.format("payloads"))
+        part = {"type": "image", "media_type": "image/png", "sha256": digest.hex(), "size": len(BODY)}
+        url = {"type": "image", "url": "https://example.org/a.png"}
+        job = Submission(new_id(), "default", "", Strategy.PLAN, "offline", Limits(), parts=[part, url])
+        jobs = json_text([submission_values(job)])
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute("SELECT * FROM planq_submit_jobs(%s, NULL, planq_now())", [jobs])
+            assert await payloads.collect(10) == 0
+        assert await payloads.get("default", digest) == BODY
+        await sql(database, "DELETE FROM jobs")
+        await sql(database, "DELETE FROM payloads")
+        with pytest.raises(DatabaseUnavailable):
+            await database.call_table("planq_submit_jobs", jobs, None, None)
 
     play(scenario)
 

@@ -120,9 +120,13 @@ BEGIN
         WHERE b.batch_id = p_batch AND b.tenant_id = p_tenant AND b.line = j.line AND b.status = 'received'
           -- These lines alone: before there are statistics, a batch is taken for a few lines and read as a whole.
           AND b.line BETWEEN (SELECT min(line) FROM given) AND (SELECT max(line) FROM given)
-        RETURNING b.status
+        RETURNING b.tenant_id, b.status, b.parts
+    ), referred AS MATERIALIZED (
+        SELECT planq_touch_payload(s.tenant_id, decode(part->>'sha256', 'hex'))
+        FROM stored s CROSS JOIN LATERAL jsonb_array_elements(s.parts) part WHERE s.parts IS NOT NULL ORDER BY part->>'sha256'
     )
-    SELECT count(*), count(*) FILTER (WHERE s.status = 'valid') INTO v_looked, v_valid FROM stored s;
+    SELECT count(*), count(*) FILTER (WHERE s.status = 'valid') INTO v_looked, v_valid FROM stored s
+    WHERE (SELECT count(*) FROM referred) IS NOT NULL;  -- so that they are touched
     UPDATE batches SET validated_lines = validated_lines + v_looked, valid = valid + v_valid,
         invalid = invalid + v_looked - v_valid, estimate = p_estimate::json
     WHERE id = p_batch AND tenant_id = p_tenant;

@@ -62,6 +62,12 @@ BEGIN
             WHEN g.forked_from IS NOT NULL THEN json_build_object('forked_from', g.forked_from)
             WHEN p_conversation IS NOT NULL THEN json_build_object('conversation_id', p_conversation) END
         FROM given g JOIN made m ON m.id = g.id
+    ), referred AS MATERIALIZED (
+        -- A job that is run again refers to bytes that are as old as the first job, which may be removed at this moment.
+        SELECT planq_touch_payload(g.tenant_id, decode(part->>'sha256', 'hex'))
+        FROM given g JOIN made m ON m.id = g.id CROSS JOIN LATERAL jsonb_array_elements(g.parts::jsonb) part
+        WHERE g.parts IS NOT NULL ORDER BY part->>'sha256'
     )
-    SELECT g.id, m.created_at, g.is_gone FROM given g LEFT JOIN made m ON m.id = g.id;
+    SELECT g.id, m.created_at, g.is_gone FROM given g LEFT JOIN made m ON m.id = g.id
+    WHERE (SELECT count(*) FROM referred) IS NOT NULL;  -- so that they are touched
 END $$;
