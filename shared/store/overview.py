@@ -64,14 +64,9 @@ class JobOverview:
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
         """Return how many jobs that no other job has made stand in each status, each up to `COUNTED_UP_TO`."""
-        statuses = [str(status) for status in JobStatus]
-        rows = await self._database.fetch_all(
-            "count_jobs", tenant_id=tenant_id, statuses=statuses, most=COUNTED_UP_TO
-        )
-        counts = dict.fromkeys(statuses, 0)
-        for row in rows:
-            counts[row["status"]] += row["n"]
-        return counts
+        stored = [str(one) for one in dict.fromkeys(status.stored for status in JobStatus)]
+        rows = await self._database.fetch_all("count_jobs", tenant_id=tenant_id, statuses=stored, most=COUNTED_UP_TO)
+        return {str(status): 0 for status in JobStatus} | {row["status"]: row["n"] for row in rows}
 
     async def found(
         self, tenant_id: str, wanted: JobFilter, *, below: UUID | None, limit: int, roots: bool

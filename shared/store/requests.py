@@ -36,9 +36,6 @@ from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
 from planq.shared.store.jobs.ends import wakes_of_end
 from planq.shared.store.views import JobView, ViewLook, view_batcher
 
-_WAITING_OR_NOT = (JobStatus.INPUT_REQUIRED, JobStatus.EXECUTING)
-_SHOWN_AS = {JobStatus.INPUT_REQUIRED: _WAITING_OR_NOT}
-"""A job is shown as `input_required` whenever one below it asks a person, and is `executing` itself."""
 _LAST_ID = UUID(int=2**128 - 1)
 
 _BYTES_OF_AN_ITEM = 64 * 1024
@@ -299,7 +296,7 @@ class RequestStore:
 
         With `roots` those that no other job has made. With `message_flow` turns and tasks alone.
         """
-        statuses = _SHOWN_AS.get(status, [status]) if status else list(JobStatus)
+        statuses = dict.fromkeys(one.stored for one in ([status] if status else JobStatus))
         strategies = [strategy] if strategy else list(Strategy)
         is_filtered = status or strategy
         return await self._database.fetch_page(
@@ -307,7 +304,7 @@ class RequestStore:
             tenant_id=tenant_id,
             statuses=[str(one) for one in statuses] if is_filtered else None,
             strategies=[str(one) for one in strategies] if is_filtered else None,
-            asking=status is JobStatus.INPUT_REQUIRED if status in _WAITING_OR_NOT else None,
+            asking=asks(status),
             roots=roots,
             message_flow=message_flow,
             below=below or _LAST_ID,
@@ -447,6 +444,11 @@ class RequestStore:
         if row is None:
             raise NotFound(f"there is no artifact {artifact_id!r:.100}")
         return row
+
+
+def asks(status: JobStatus | None) -> bool | None:
+    """Return whether a job that is shown with a status asks a person; None where that makes no difference."""
+    return None if status is None or status.stored is not JobStatus.EXECUTING else status is JobStatus.INPUT_REQUIRED
 
 
 _COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}

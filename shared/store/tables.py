@@ -87,8 +87,8 @@ from planq.shared.store.webhooks import tables as delivery_tables  # noqa: F401
 
 _KEYED = "idempotency_key IS NOT NULL"
 
-UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
-_RUNNING = "status IN ('executing', 'input_required')"
+UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'responding')"
+_RUNNING = "status = 'executing'"
 _MOVING = "paused_at IS NULL"
 """No time runs out while a job is paused; a sweep would look at all paused ones again and again."""
 _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
@@ -144,6 +144,7 @@ class Job(SQLModel, table=True):
             "tenant_id",
             postgresql_where=text(f"stage_retry IS NOT NULL AND {UNFINISHED_JOB}"),
         ),
+        Index("ix_jobs_asking", "id", postgresql_where=text("open_questions > 0")),
         Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
         parts_index("jobs"),
     )
@@ -170,7 +171,7 @@ class Job(SQLModel, table=True):
     with_input: Any = json_column()
     strategy: str = text_column()
     loop_block: Any = json_column()
-    status: str = enum_column("job_status", JobStatus, default="queued")
+    status: str = enum_column("job_status", dict.fromkeys(one.stored for one in JobStatus), default="queued")
     round: int = int_column()
     after_steps: str = enum_column("after_steps", AfterSteps, default="responding")
     on_failure: str = enum_column("on_failure", OnFailure, default="answer")

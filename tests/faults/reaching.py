@@ -333,7 +333,7 @@ CHARGE = [("fault_charge", {"text": "a", "until": "never"}), ("fault_note", {"te
 
 def asks(scene: Scene, job_id: UUID) -> None:
     """Wait until a job asks what became of a call; say that it happened; see it end."""
-    eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
+    eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE open_questions > 0"), PATIENCE, what="it asks")
     assert scene.steps(job_id) == ["waiting", "pending"]
     asked = scene.read(
         "SELECT elicitation_id, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0"

@@ -126,7 +126,7 @@ def asked(struck: Struck, env: dict[str, str], stage: Stage) -> None:
     """A person says that it has not happened, and the next attempt does it."""
     with struck(stage, "io", "fault_late_charge", **env) as (scene, worker, job_id):
         scene.worker()
-        eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
+        eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE open_questions > 0"), PATIENCE, what="it asks")
         verdict = Verdict(Settlement.DID_NOT_HAPPEN)
         settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
         assert settled.applied

@@ -199,7 +199,7 @@ EVENTS: list[Event] = [
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("job_status", list(JobStatus))
+@pytest.mark.parametrize("job_status", list(JOB_TRANSITIONS))
 @pytest.mark.parametrize("step_status", list(StepStatus))
 def test_every_state_and_event_moves_only_along_the_tables(
     event: Event, job_status: JobStatus, step_status: StepStatus

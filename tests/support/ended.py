@@ -16,8 +16,7 @@ SELECT (lpad(to_hex(floor(1000 * extract(epoch FROM now() - %(made)s))::bigint +
        'default', 'plan', %(status)s::text, 'offline', '{}', 'an old request', now() - %(made)s,
        CASE WHEN %(status)s::text IN ('completed', 'failed', 'cancelled') THEN now() - %(ended)s END,
        %(parent)s, %(forked_from)s, %(key)s, 'digest',
-       (%(status)s::text IN ('executing', 'input_required'))::int, (%(status)s::text = 'input_required')::int,
-       now(), now()
+       (%(status)s::text = 'executing')::int, 0, now(), now()
 FROM generate_series(1, %(count)s) i
 RETURNING id"""
 

@@ -305,9 +305,10 @@ class StoredJob:
         return (await self._worker_registry.fire_timer(due)).applied
 
     async def state(self) -> tuple[Any, ...]:
-        job, _ = await self._requests.job("default", self.id)
         query = 'SELECT * FROM steps WHERE job_id = %s ORDER BY "index"'
         async with self._database.connection() as connection:
+            job = await (await connection.execute("SELECT * FROM jobs WHERE id = %s", [self.id])).fetchone()
+            assert job is not None
             steps = await (await connection.execute(query.encode(), [self.id])).fetchall()
         counters = (
             *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),

@@ -1,7 +1,7 @@
 """States of jobs and steps. The SQL functions decide what follows; this is the picture of it.
 
     job   queued → planning → executing → responding → completed | failed | cancelled
-                      ▲            │ ▲          │ (`input_required` whenever it waits for a person)
+                      ▲            │ ▲          │ (shown as `input_required` while it waits for a person)
                       └────────────┘ └──────────┘
                       a further round: planned, or that of a chained tool
           failed, completed → queued | executing | responding when a job with failures is resumed
@@ -34,7 +34,7 @@ class JobStatus(StrEnum):
     QUEUED = "queued"
     PLANNING = "planning"
     EXECUTING = "executing"
-    INPUT_REQUIRED = "input_required"
+    INPUT_REQUIRED = "input_required"  # derived: `executing`, and it or a job below it asks a person
     RESPONDING = "responding"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -44,6 +44,11 @@ class JobStatus(StrEnum):
     def is_terminal(self) -> bool:
         """True when the job has ended; only somebody who resumes it moves it on."""
         return self in TERMINAL_JOB
+
+    @property
+    def stored(self) -> JobStatus:
+        """The status that the row of such a job has."""
+        return JobStatus.EXECUTING if self is JobStatus.INPUT_REQUIRED else self
 
 
 class StepStatus(StrEnum):

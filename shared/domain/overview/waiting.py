@@ -57,7 +57,7 @@ def wait_of(job: Mapping[str, Any]) -> JobWait:
         )
     if job["question"] is not None:
         return JobWait(WaitKind.PERSON, _question(job, job["question"]))
-    if status in (JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED):
+    if status.stored is JobStatus.EXECUTING:
         return _of_steps(job)
     return _of_stage(job, status)
 

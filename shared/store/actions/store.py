@@ -13,6 +13,7 @@ from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.domain.overview.selection import JobAct, JobFilter, statuses_for
 from planq.shared.store.database import Database, Row, as_json
 from planq.shared.store.ids import new_id
+from planq.shared.store.requests import asks
 
 COUNTED_AMONG = 5_000
 """So many jobs a count looks at: it says what an action would concern before somebody asks for it."""
@@ -25,7 +26,6 @@ _PART = 500
 _FORGOTTEN_AT_ONCE = 100
 _BEFORE_ALL = UUID(int=0)
 _LAST_ID = UUID(int=2**128 - 1)
-_WAITING_OR_NOT = (JobStatus.INPUT_REQUIRED, JobStatus.EXECUTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,11 @@ async def selected_jobs(
     database: Database, tenant_id: str, act: JobAct, wanted: JobFilter, until: datetime, after: UUID, limit: int
 ) -> Sequence[Row]:
     """Return the next jobs in the statuses that an act concerns, each with whether all but its metadata fits."""
-    waiting = wanted.status is JobStatus.INPUT_REQUIRED
     return await _select(
         database,
         tenant_id,
         wanted,
-        statuses=_WAITING_OR_NOT if waiting else statuses_for(act, wanted.status),
+        statuses=statuses_for(act, wanted.status),
         is_paused={JobAct.PAUSE: False, JobAct.RESUME: True}.get(act),
         has_failures=act is JobAct.RETRY,
         made_until=until,
@@ -144,9 +143,9 @@ async def _select(
         "select_jobs",
         **{
             "tenant_id": tenant_id,
-            "statuses": None if statuses is None else [str(one) for one in statuses],
+            "statuses": None if statuses is None else [str(one) for one in dict.fromkeys(s.stored for s in statuses)],
             "strategies": [str(wanted.strategy)] if wanted.strategy else [str(one) for one in Strategy],
-            "asking": wanted.status is JobStatus.INPUT_REQUIRED if wanted.status in _WAITING_OR_NOT else None,
+            "asking": asks(wanted.status),
             "agent": wanted.agent,
             "priority": None if wanted.priority is None else str(wanted.priority),
             "batch_id": wanted.batch_id,
@@ -184,7 +183,7 @@ async def found_jobs(
     """
     statuses: Collection[JobStatus] | None = None
     if wanted.status is not None:
-        statuses = _WAITING_OR_NOT if wanted.status is JobStatus.INPUT_REQUIRED else [wanted.status]
+        statuses = [wanted.status]
     elif wanted.strategy is not None:
         statuses = list(JobStatus)
     ids: list[UUID] = []

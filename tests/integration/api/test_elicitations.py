@@ -243,12 +243,20 @@ def listed(api: Api, **query: Any) -> set[str]:
     return {job["id"] for job in api.http.get("/jobs", params={"limit": 100, **query}).json()["items"]}
 
 
+def counts(api: Api) -> dict[str, int]:
+    """Return how many jobs that no other job has made execute, and how many of them ask."""
+    found = api.http.get("/job-counts").json()["counts"]
+    return {status: found[status] for status in ("executing", "input_required")}
+
+
 def test_every_job_above_a_question_waits_for_the_person(api: Api) -> None:
     root, middle, leaf = family(api, {"tree": "one"})
     other, beside, _ = family(api, {"tree": "other"})
     assert {job.seen()["status"] for job in (root, middle, leaf)} == {"executing"}
+    counted = counts(api)
     leaf.ask(0, WHERE)
     beside.ask(0, MAY_IT)
+    assert counts(api) == {"executing": counted["executing"] - 2, "input_required": counted["input_required"] + 2}
 
     (question,) = api.http.get(f"/jobs/{leaf.id}/elicitations").json()["items"]
     short = {name: question[name] for name in ("id", "job_id", "step_index", "kind", "message")}

@@ -29,6 +29,7 @@ from planq.shared.store.jobs.worker_registry import WorkerRegistry
 from planq.shared.store.tenants.api_keys import ApiKeyStore
 from planq.shared.store.tenants.rates import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
+from tests.integration.api.control import JobDriver
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -278,6 +279,12 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     # Half as many once the step has been ready for longer than a wake-up may take, as it is on a slow machine.
     assert not {'planq_bulk_jobs{count="window"} 2.0', 'planq_bulk_jobs{count="window"} 1.0'}.isdisjoint(lines)
     assert "planq_waiting_clients 0.0" in lines
+    other = api.submit({"plan": {"calls": [search()]}})
+    api.jobs.run_plan(other["id"], {"calls": [search()]}, {})
+    JobDriver(api, other["id"]).ask(0)
+    lines = api.http.get("/metrics").text.splitlines()
+    assert 'planq_unfinished_jobs{status="executing"} 1.0' in lines
+    assert 'planq_unfinished_jobs{status="input_required"} 1.0' in lines
     assert api.http.post(f"/jobs/{job['id']}/cancel").status_code == 200
     lines = api.http.get("/metrics").text.splitlines()
     assert 'planq_jobs_ended_total{outcome="cancelled"} 1.0' in lines

@@ -56,7 +56,6 @@ from planq.testing.model.events import (
     ToolMissed,
 )
 from planq.testing.model.simulation import NOW, SimulatedJob
-from planq.testing.model.states import EXECUTING_JOB
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import StoredJob, least_window
@@ -209,7 +208,7 @@ class Both:
 
     async def execute(self) -> None:
         """Move on until no step is left, or until the plan, the job or somebody's patience ends."""
-        while self.simulated.job.status in EXECUTING_JOB:
+        while self.simulated.job.status is JobStatus.EXECUTING:
             assert await self.stored.state() == simulated_state(self.simulated)
             if self.draw(st.integers(0, 19)) == 0:
                 await self._cut_short()
@@ -292,7 +291,7 @@ class Both:
         resume = ResumeRequested(True, self.simulated.unfinished())
         rejected = isinstance(next(iter(self.simulated.apply(resume, 0)), None), Rejected)
         assert await self.stored.apply(resume, 0) is not rejected
-        return self.simulated.job.status in EXECUTING_JOB
+        return self.simulated.job.status is JobStatus.EXECUTING
 
 
 async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:

@@ -42,7 +42,7 @@ DAMAGE = {
     "counter_differs": "UPDATE jobs SET open_steps = open_steps + 1",
     "window_differs": "UPDATE jobs SET places = 1, out_steps = 0, held_steps = 1",
     "held_and_not_counted": "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",
-    "questions_differ": "UPDATE jobs SET open_questions = 1, status = 'input_required'",
+    "questions_differ": "UPDATE jobs SET open_questions = 1",
     "question_open_in_vain": "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, "
     "attempt, kind, message) SELECT id, tenant_id, id, id, 0, 0, 1, 'form', 'why?' FROM jobs",
     "question_closed_too_soon": "UPDATE steps SET status = 'waiting', wake_at = now(), elicitation_id = job_id "
@@ -83,7 +83,7 @@ REFUSED = {
         "UPDATE jobs SET out_steps = -1",
         "UPDATE jobs SET out_steps = 1, held_steps = -1",
     ],
-    "questions_differ": ["UPDATE jobs SET open_questions = 1", "UPDATE jobs SET status = 'input_required'"],
+    "questions_differ": ["UPDATE jobs SET open_questions = -1"],
     "ended_with_open_steps": [
         "UPDATE jobs SET status = 'completed', finished_at = now()",
         "UPDATE jobs SET status = 'failed', open_steps = 0, held_steps = 1, finished_at = now()",

@@ -33,7 +33,6 @@ from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
 from planq.shared.store.requests import Verdict
-from planq.testing.model.states import EXECUTING_JOB
 from tests.integration.store.test_control import BOOM, Rows
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT
@@ -269,7 +268,7 @@ async def storm(database: Database, seed: int) -> None:
     for job in rows.jobs:
         await rows.resume(job, StepRef(job, 0, 0))
         row, _ = await rows.requests.planned("default", job)
-        while JobStatus(row["status"]) in (*EXECUTING_JOB, *STAGES):
+        while JobStatus(row["status"]) in (JobStatus.EXECUTING, *STAGES):
             await rows.calm()
             await rows.resume(job, StepRef(job, 0, 0))
             row, _ = await rows.requests.planned("default", job)

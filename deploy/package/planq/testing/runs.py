@@ -355,7 +355,7 @@ class _Worker:
                 }
             )
         return Run(
-            str(store.status),
+            str(JobStatus.INPUT_REQUIRED if store.asking() else store.status),
             None if store.outcome is None else str(store.outcome),
             store.answer,
             store.output,

@@ -24,7 +24,7 @@ CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN 
 
 CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE IN ('pending', 'sending', 'sent', 'uncertain', 'failed'));
 
-CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled'));
+CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'responding', 'completed', 'failed', 'cancelled'));
 
 CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning', 'completed'));
 
@@ -728,13 +728,15 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_awaiting_models ON jobs (tenant_id) WHERE stage_retry IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_asking ON jobs (id) WHERE open_questions > 0;
 
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL;
+CREATE INDEX ix_jobs_awaiting_models ON jobs (tenant_id) WHERE stage_retry IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
 
-CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND paused_at IS NULL;
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL;
 
-CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'responding') AND paused_at IS NULL;
+
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'responding');
 
 CREATE INDEX ix_jobs_holding ON jobs (id) WHERE held_steps > 0;
 
@@ -752,11 +754,11 @@ CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS N
 
 CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
 
-CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'responding');
 
 CREATE INDEX ix_jobs_unserved ON jobs (finished_at) WHERE (is_untold OR NOT is_joined AND coalesce(parent_job_id, conversation_id, batch_id) IS NOT NULL) AND status IN ('completed', 'failed', 'cancelled');
 
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'responding');
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 

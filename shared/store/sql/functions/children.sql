@@ -20,7 +20,7 @@ DECLARE
     v_begun json;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+    IF j.id IS NULL OR j.status <> 'executing' OR j.round <> p_round THEN
         RETURN json_build_object('applied', false);
     END IF;
     SELECT array_agg(c.id ORDER BY c.position) INTO v_ids FROM json_to_recordset(p_children) AS c (id uuid, position int);

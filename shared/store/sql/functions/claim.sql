@@ -183,13 +183,13 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 AS $$
 DECLARE
     v_ready CONSTANT text := 'ready';
-    v_executing CONSTANT text[] := '{executing,input_required}';
+    v_executing CONSTANT text := 'executing';
     v_free int[] := p_indices;
     v_index int;
     s steps;
     v_events planq_event[];
 BEGIN
-    PERFORM FROM jobs WHERE id = p_job AND status = ANY (v_executing) AND paused_at IS NULL;
+    PERFORM FROM jobs WHERE id = p_job AND status = v_executing AND paused_at IS NULL;
     IF NOT FOUND THEN
         RETURN;
     END IF;

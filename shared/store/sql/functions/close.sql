@@ -43,7 +43,7 @@ BEGIN
         stage_worker = p_worker, stage_attempt = stage_attempt + (p_worker IS NOT NULL)::int, wakes = 0,
         wake_at = CASE WHEN p_worker IS NULL THEN planq_now() + planq_wake_grace() END,
         deadline = CASE WHEN p_worker IS NOT NULL THEN planq_now() + make_interval(secs => p_seconds) END
-    WHERE id = p_job AND status IN ('executing', 'input_required') AND after_steps <> 'completed'
+    WHERE id = p_job AND status = 'executing' AND after_steps <> 'completed'
       AND NOT (on_failure = 'fail' AND failed_steps + p_failed > 0)
     RETURNING tenant_id, status, stage_attempt INTO j;
     IF NOT FOUND THEN
@@ -93,7 +93,7 @@ BEGIN
         status = v_status, error = v_error, output = v_output, answer = v_answer, preview = v_preview, failed_steps = j.failed_steps,
         open_steps = 0, open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0, deadline = NULL,
         wake_at = NULL, wakes = 0, paused_at = NULL, finished_at = planq_clock()
-    WHERE id = p_job AND status IN ('executing', 'input_required');
+    WHERE id = p_job AND status = 'executing';
     ASSERT FOUND, 'ended_twice';
     PERFORM pg_notify('planq_ended', p_job::text);
     RETURN ROW(j.tenant_id, p_job, 'job_' || v_status, planq_end_told(v_status, v_error))::planq_event;

@@ -187,7 +187,7 @@ BEGIN
         v_again := planq_reopen_steps(p_job, j.round, j.on_failure, p_in_doubt);
         v_status := planq_reopen_job(j, v_again, p_seconds);
     END IF;
-    IF v_status IN ('executing', 'input_required') THEN
+    IF v_status = 'executing' THEN
         v_ready := planq_rewake_steps(p_job, j.round);
     END IF;
     PERFORM planq_append_event(j.tenant_id, p_job, 'job_resumed',

@@ -33,7 +33,7 @@ BEGIN
         SELECT status, round, open_steps, stage_attempt, places - out_steps AS room, held_steps,
             paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
-        CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
+        CONTINUE WHEN NOT FOUND OR j.status <> 'executing' OR j.round <> i.round;
         v_was_out := 0;
         IF j.room IS NOT NULL THEN
             SELECT count(*) INTO v_was_out FROM steps WHERE job_id = i.job AND index = i.index AND status = v_running;
@@ -190,7 +190,7 @@ BEGIN
         PERFORM planq_lock_lineages(ARRAY[i.job]);
     END IF;
     SELECT * INTO j FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round THEN
+    IF j.id IS NULL OR j.status <> 'executing' OR j.round <> i.round THEN
         RETURN json_build_object('applied', false);
     END IF;
     IF j.places IS NOT NULL THEN

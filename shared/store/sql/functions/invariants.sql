@@ -16,11 +16,10 @@ BEGIN
                 ASSERT NEW.status <> 'queued', 'stage_held_in_vain';
                 ASSERT NEW.deadline IS NOT NULL, 'without_deadline';
             END IF;
-        WHEN 'executing', 'input_required' THEN
+        WHEN 'executing' THEN
             ASSERT NEW.open_steps > 0, 'executing_without_steps';
             ASSERT NEW.held_steps >= 0 AND coalesce(NEW.out_steps >= 0, NEW.held_steps = 0), 'window_differs';
-            ASSERT NEW.open_questions >= 0 AND (NEW.open_questions > 0) = (NEW.status = 'input_required'),
-                'questions_differ';
+            ASSERT NEW.open_questions >= 0, 'questions_differ';
             -- The sweeper gives back only what is a stage: any other job would hold its worker for ever.
             ASSERT NEW.stage_worker IS NULL, 'stage_held_in_vain';
             ASSERT NEW.deadline IS NOT NULL, 'without_deadline';

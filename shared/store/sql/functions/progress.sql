@@ -63,6 +63,6 @@ END $$;
 -- Gives the plan of a job, and those of the jobs above it, their whole time from now on. The caller holds the rows.
 CREATE FUNCTION planq_renew_plans(p_job uuid) RETURNS void LANGUAGE sql AS $$
     UPDATE jobs SET deadline = planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
-    WHERE id = ANY (planq_lineage(p_job)) AND status IN ('executing', 'input_required') AND paused_at IS NULL
+    WHERE id = ANY (planq_lineage(p_job)) AND status = 'executing' AND paused_at IS NULL
       AND deadline < planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
 $$;

@@ -17,5 +17,5 @@ $$;
 -- The statuses of a job that has not ended. A statement that looks up jobs by their ids takes this list from a variable: else it
 -- may be planned, while there are few jobs, as a look at all that are unfinished, and a session keeps its plans.
 CREATE FUNCTION planq_unfinished() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT '{queued,planning,executing,input_required,responding}'::text[]
+    SELECT '{queued,planning,executing,responding}'::text[]
 $$;

@@ -68,7 +68,7 @@ BEGIN
         IF r.delays THEN
             UPDATE jobs SET deadline = deadline + (planq_now() - r.noted_at),
                 expires_at = expires_at + (planq_now() - r.noted_at)
-            WHERE id = r.job_id AND status IN ('planning', 'executing', 'input_required', 'responding');
+            WHERE id = r.job_id AND status IN ('planning', 'executing', 'responding');
         END IF;
         IF r.index < 0 THEN
             UPDATE jobs SET run_at = planq_now() WHERE id = r.job_id AND stage_attempt = r.attempt

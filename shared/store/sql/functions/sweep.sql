@@ -126,7 +126,7 @@ DECLARE
 BEGIN
     PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.paused_at IS NOT NULL
+    IF j.id IS NULL OR j.status <> 'executing' OR j.paused_at IS NOT NULL
        OR j.deadline IS NULL OR j.deadline > planq_now() OR planq_is_held_below(p_job) THEN
         RETURN NULL;
     END IF;
@@ -165,7 +165,7 @@ DECLARE
     v_late boolean;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+    IF j.id IS NULL OR j.status <> 'executing' OR j.round <> p_round THEN
         RETURN json_build_object('applied', false);
     END IF;
     v_late := coalesce(p_index > j.halt_index, false);

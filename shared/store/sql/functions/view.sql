@@ -57,7 +57,7 @@ BEGIN
         FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
     ) j
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN j.status IN ('executing', 'input_required')
+        SELECT CASE WHEN j.status = 'executing'
             THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
     ) q
     LEFT JOIN LATERAL (
@@ -116,8 +116,7 @@ BEGIN
         ) o);
 END $$;
 
--- Where a job stands, as callers see it: one whose child asks a person waits for that person, too. What is stored is where
--- its own steps stand.
+-- The status of a job as callers see it: it is `input_required` while the job, or one below it, asks a person. Stored is `executing`.
 CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_status = 'executing' AND p_questions IS NOT NULL THEN 'input_required' ELSE p_status END
 $$;

@@ -20,7 +20,7 @@ DECLARE
     j jobs%ROWTYPE;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') THEN
+    IF j.id IS NULL OR j.status <> 'executing' THEN
         RETURN false;
     END IF;
     UPDATE steps SET status = 'waiting', output = p_output, wake_at = planq_now() + p_delay, worker_id = NULL,
@@ -64,7 +64,7 @@ DECLARE
 BEGIN
     PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+    IF j.id IS NULL OR j.status <> 'executing' OR j.round <> p_round THEN
         RETURN false;
     END IF;
     SELECT * INTO q FROM json_to_record(p_question) AS r (
@@ -99,8 +99,7 @@ BEGIN
             coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, coalesce(q.is_secret, false), planq_now(), planq_now())
     ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, details = excluded.details, asked_of = excluded.asked_of,
         asked_ids = excluded.asked_ids, waiting_since = excluded.waiting_since;
-    UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1, out_steps = out_steps - 1
-    WHERE id = p_job;
+    UPDATE jobs SET open_questions = open_questions + 1, out_steps = out_steps - 1 WHERE id = p_job;
     PERFORM planq_shift_lineage(p_job, v_wait);
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error,
@@ -197,7 +196,7 @@ BEGIN
     IF q.id IS NULL OR s.job_id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF q.status <> 'open' OR j.status NOT IN ('executing', 'input_required')
+    IF q.status <> 'open' OR j.status <> 'executing'
        OR (q.waiting_since IS NOT NULL AND s.elicitation_id IS DISTINCT FROM p_id)
        OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
         RETURN json_build_object('found', true, 'applied', false, 'job_id', q.job_id, 'round', q.round,
@@ -231,9 +230,7 @@ BEGIN
     END IF;
     UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
-    UPDATE jobs SET open_questions = open_questions - 1, out_steps = out_steps + 1,
-        status = CASE WHEN open_questions = 1 THEN 'executing' ELSE status END
-    WHERE id = q.job_id;
+    UPDATE jobs SET open_questions = open_questions - 1, out_steps = out_steps + 1 WHERE id = q.job_id;
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
     PERFORM planq_shift_lineage(q.job_id, -planq_wait_left(s.wake_at, j.paused_at));
     PERFORM planq_append_event(j.tenant_id, q.job_id, 'step_settled', json_build_object(

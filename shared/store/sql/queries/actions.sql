@@ -61,7 +61,7 @@ SELECT j.id, (NOT %(roots)s OR j.parent_job_id IS NULL)
        AND (%(words)s::text IS NULL OR strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0)
        AND (%(is_paused)s::bool IS NULL OR (j.paused_at IS NOT NULL) = %(is_paused)s)
        AND (NOT %(has_failures)s OR j.status = 'failed' OR j.failed_steps > 0)
-       AND (%(asking)s::bool IS NULL OR j.status <> 'executing' OR CASE WHEN EXISTS (  -- few trees ask at all
+       AND (%(asking)s::bool IS NULL OR CASE WHEN EXISTS (  -- few trees ask at all
                 SELECT FROM elicitations e
                 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
             ) THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL ELSE false END = %(asking)s) AS fits,

@@ -28,7 +28,7 @@ SELECT 'stage_waits_in_vain', id, NULL FROM unfinished
 WHERE stage_retry IS NOT NULL AND stage_worker IS NULL AND status IN ('planning', 'responding') AND run_at > expires_at
 UNION ALL
 SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
+WHERE j.status = 'executing' AND c.movable = 0
 UNION ALL
 -- A step that waits for child jobs has one that has not ended, or of whose end it was not notified.
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
@@ -98,22 +98,22 @@ SELECT 'woken_too_late', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, planq_now()) + interval '11 minutes'
 UNION ALL
 SELECT 'counter_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status IN ('executing', 'input_required') AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
+WHERE j.status = 'executing' AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
 UNION ALL
 -- What is ready and not out is held and counted: it follows as places come free, by the commits that free them.
 SELECT 'window_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status IN ('executing', 'input_required')
+WHERE j.status = 'executing'
   AND (coalesce(j.out_steps, c.out_steps), j.held_steps) <> (c.out_steps, c.held_steps)
 UNION ALL
 SELECT 'halt_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status IN ('executing', 'input_required') AND j.halt_index IS DISTINCT FROM c.halt_index
+WHERE j.status = 'executing' AND j.halt_index IS DISTINCT FROM c.halt_index
 UNION ALL
 -- Nothing begins that the sequence would not have begun.
 SELECT 'open_after_a_failure', j.id, s.index FROM unfinished j JOIN steps s ON s.job_id = j.id AND s.round = j.round
 WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index AND NOT s.joined
 UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
+WHERE j.open_questions <> c.questions
 UNION ALL
 -- A question is open exactly as long as the step waits that asked it; one that was asked ahead, until its step has ended.
 SELECT 'question_open_in_vain', e.job_id, e.step_index FROM elicitations e
@@ -143,7 +143,7 @@ WHERE s.status = 'pending' AND EXISTS (
 UNION ALL
 SELECT 'ended_with_open_steps', j.id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('pending', 'ready', 'running', 'waiting')
-  AND (j.status NOT IN ('executing', 'input_required') OR s.round <> j.round)
+  AND (j.status <> 'executing' OR s.round <> j.round)
 UNION ALL
 SELECT 'payload_missing', s.job_id, s.index FROM steps s
 WHERE s.payload_hash IS NOT NULL AND NOT EXISTS (

@@ -2,7 +2,7 @@
 
 -- name: get_job
 -- One job with the plan of its first round.
-SELECT j.*, p.source AS plan_source, p.body AS plan_body, p.errors AS plan_errors
+SELECT j.*, CASE WHEN j.open_questions > 0 THEN 'input_required' ELSE j.status END AS status, p.source AS plan_source, p.body AS plan_body, p.errors AS plan_errors
 FROM jobs j LEFT JOIN plans p ON p.job_id = j.id AND p.round = 0
 WHERE j.id = %(id)s AND j.tenant_id = %(tenant_id)s
 
@@ -13,8 +13,8 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 -- name: list_jobs
 -- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
 -- jobs. With `statuses` and `strategies` those of each pair of them, for of each the index knows the newest ones; both are null
--- where any will do. With `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a
--- filter for either looks at both: `asking` says which of them it is for.
+-- where any will do. With `message_flow` turns and tasks alone. `asking` says which of those that are `executing`: the ones that
+-- are shown as `input_required`, or the others.
 SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, respond, planq_outcome(j.status, error) AS outcome, round, stop_reason, input, answer, preview, error, model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id, batch_id, batch_line,
@@ -33,7 +33,7 @@ FROM (
             WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
               AND o.id < %(below)s AND (NOT %(roots)s OR o.parent_job_id IS NULL)
               AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
-              AND (%(asking)s::bool IS NULL OR s.status <> 'executing' OR CASE WHEN EXISTS (  -- few trees ask at all
+              AND (%(asking)s::bool IS NULL OR CASE WHEN EXISTS (  -- few trees ask at all
                        SELECT FROM elicitations e
                        WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = coalesce(o.root_job_id, o.id) AND e.status = 'open'
                    ) THEN planq_open_questions(o.tenant_id, o.id, o.root_job_id) IS NOT NULL ELSE false END = %(asking)s)
@@ -43,7 +43,7 @@ FROM (
     ORDER BY id DESC LIMIT %(limit)s
 ) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN j.status IN ('executing', 'input_required') THEN planq_open_questions(tenant_id, j.id, root_job_id) END AS questions
+    SELECT CASE WHEN j.status = 'executing' THEN planq_open_questions(tenant_id, j.id, root_job_id) END AS questions
 ) q
 ORDER BY j.id DESC
 
@@ -213,7 +213,7 @@ SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.
 FROM unnest(%(job_ids)s::uuid[]) AS g (id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = g.id AND tenant_id = %(tenant_id)s OFFSET 0) j
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN j.status IN ('executing', 'input_required')
+    SELECT CASE WHEN j.status = 'executing'
         THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
 ) q
 LEFT JOIN LATERAL (
@@ -251,19 +251,22 @@ CROSS JOIN LATERAL (
 
 -- name: count_jobs
 -- How many of a tenant's jobs that no other job has made stand in each status; of more than `most` no more are counted.
--- What waits for an answer in a job below it is counted where it is shown: as `input_required`.
-SELECT CASE WHEN f.is_asking THEN 'input_required' ELSE s.status END AS status, count(*)::int AS n
+-- A job that asks, or one below which a job asks, is counted as `input_required`.
+SELECT s.status, count(*)::int AS n
 FROM unnest(%(statuses)s::text[]) AS s (status)
 CROSS JOIN LATERAL (
-    SELECT s.status = 'executing' AND CASE WHEN EXISTS (
-        SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = o.id AND e.status = 'open'
-    ) THEN planq_open_questions(%(tenant_id)s, o.id, NULL) IS NOT NULL ELSE false END AS is_asking
-    FROM (
-        SELECT j.id FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
-        ORDER BY j.strategy, j.id LIMIT %(most)s  -- that of an index: for a status that few have, the table would be read
-    ) o
+    SELECT FROM jobs j WHERE j.tenant_id = %(tenant_id)s AND j.status = s.status AND j.parent_job_id IS NULL
+      AND CASE WHEN s.status = 'executing' THEN NOT EXISTS (
+          SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = j.id AND e.status = 'open'
+      ) ELSE true END
+    ORDER BY j.strategy, j.id LIMIT %(most)s  -- that of an index: for a status that few have, the table would be read
 ) f
 GROUP BY 1
+UNION ALL
+SELECT 'input_required', count(*)::int FROM (
+    SELECT DISTINCT e.root_job_id FROM elicitations e
+    WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT %(most)s
+) f
 
 -- name: find_by_id
 -- What of a tenant has an id: a job, a conversation, a batch, a schedule, a question, a job action. A question tells its job.
@@ -305,7 +308,7 @@ WITH waiting AS (
     (SELECT s.lane, j.priority, s.run_at FROM steps s JOIN jobs j ON j.id = s.job_id
      WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.tenant_id = %(tenant_id)s
        AND s.wake_at < planq_now() + planq_wake_pause(100) AND s.run_at <= planq_now()
-       AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
+       AND j.status = 'executing' AND j.paused_at IS NULL
      LIMIT %(most)s)
     UNION ALL
     (SELECT 'io', priority, run_at FROM jobs

@@ -155,8 +155,13 @@ SELECT 'cancelled', CASE WHEN is_called THEN last_value ELSE 0 END FROM jobs_end
 WITH unfinished AS MATERIALIZED (
     SELECT status, priority, count(*)::int AS n FROM jobs
     WHERE planq_is_unfinished(status) GROUP BY status, priority
+), asking AS MATERIALIZED (
+    SELECT count(*)::int AS n FROM jobs WHERE open_questions > 0
 )
-SELECT 'job' AS kind, status, sum(n)::int AS n FROM unfinished GROUP BY status
+SELECT 'job' AS kind, u.status, sum(u.n)::int - CASE u.status WHEN 'executing' THEN a.n ELSE 0 END AS n
+FROM unfinished u CROSS JOIN asking a GROUP BY u.status, a.n
+UNION ALL
+SELECT 'job', 'input_required', n FROM asking
 UNION ALL
 SELECT 'step', status, count(*)::int FROM steps WHERE status IN ('pending', 'ready', 'waiting') GROUP BY status
 UNION ALL

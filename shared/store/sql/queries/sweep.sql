@@ -9,7 +9,7 @@ WITH waiting AS (
     SELECT s.wake_at, s.wakes FROM steps s JOIN jobs j ON j.id = s.job_id
     WHERE s.status IN ('pending', 'ready', 'waiting') AND s.status = 'ready' AND s.lane = %(lane)s AND s.run_at <= planq_now()
       AND s.wake_at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s) AND planq_now() + planq_wake_pause(100)
-      AND s.wakes >= 2 AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
+      AND s.wakes >= 2 AND j.status = 'executing' AND j.paused_at IS NULL
       AND j.priority = coalesce(%(only)s, j.priority)
     UNION ALL
     SELECT wake_at, wakes FROM jobs
@@ -153,7 +153,7 @@ SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_s
     SELECT DISTINCT tool_name FROM steps s
     WHERE s.job_id = jobs.id AND s.status = 'ready' AND s.tool_away_since IS NOT NULL ORDER BY tool_name) AS awaited_tools
 FROM jobs
-WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
+WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL
   AND deadline <= planq_now() AND NOT planq_is_held_below(id) LIMIT %(limit)s
 
 -- name: unserved_ends

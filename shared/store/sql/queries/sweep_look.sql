@@ -30,7 +30,7 @@ SELECT 'stages', NULL, NULL WHERE EXISTS (
 UNION ALL
 SELECT 'plans', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
-    WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
+    WHERE status = 'executing' AND deadline IS NOT NULL AND paused_at IS NULL
       AND deadline <= planq_now() AND NOT planq_is_held_below(id)
 )
 UNION ALL
@@ -95,7 +95,7 @@ SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
           AND paused_at IS NULL
     ), (
         SELECT min(deadline) FROM jobs
-        WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL
+        WHERE status = 'executing' AND deadline IS NOT NULL
           AND deadline > planq_now() AND deadline < planq_now() + make_interval(secs => %(ahead_seconds)s)
           AND paused_at IS NULL
     )) AS at

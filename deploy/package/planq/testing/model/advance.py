@@ -67,7 +67,6 @@ from planq.testing.model.events import (
     ToolChained,
     ToolMissed,
 )
-from planq.testing.model.states import EXECUTING_JOB
 
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
@@ -157,7 +156,7 @@ def _stage_failed(here: Neighbourhood, event: StageFailed, now: datetime) -> Res
 
 def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Result:
     step = here.step
-    if step is None or step.status is not StepStatus.READY or here.job.status not in EXECUTING_JOB:
+    if step is None or step.status is not StepStatus.READY or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step is taken, over or not yet free")
     if here.job.is_paused:
         return _reject(here, "the job is paused")
@@ -174,7 +173,7 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
 def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> bool:
     step = here.step
     is_held = step is not None and step.status in statuses and step.attempt == attempt and not step.asks
-    return is_held and here.job.status in EXECUTING_JOB
+    return is_held and here.job.status is JobStatus.EXECUTING
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
@@ -248,7 +247,7 @@ def _failed_for_good(here: Neighbourhood, step: StepView) -> Result:
 
 def _tool_missed(here: Neighbourhood, event: ToolMissed, now: datetime) -> Result:
     step = here.step
-    if step is None or step.status is not StepStatus.READY or here.job.status not in EXECUTING_JOB:
+    if step is None or step.status is not StepStatus.READY or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step is taken, over or not yet free")
     if step.held or step.attempt != event.attempt:
         return _reject(here, "the step waits for a place, or was tried since")
@@ -263,7 +262,7 @@ def _step_lost(here: Neighbourhood, event: StepLost, now: datetime) -> Result:
 
 
 def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:
-    if event.count == 0 or here.job.status not in EXECUTING_JOB:
+    if event.count == 0 or here.job.status is not JobStatus.EXECUTING:
         return here, ()
     job, effects = _close(here.job, event.count)
     return replace(here, job=job), effects
@@ -289,7 +288,7 @@ def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Resul
     step = here.step
     if step is None or step.status is not StepStatus.WAITING or step.waits_for is None or step.joined:
         return _reject(here, "the step waits for no child job")
-    if here.job.status not in EXECUTING_JOB:
+    if here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the parent has ended")
     step = replace(step, open_children=step.open_children - 1)
     if _is_decided(step, completed=event.completed, failed=not event.completed):
@@ -349,19 +348,14 @@ def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
 def _step_asked(here: Neighbourhood, event: StepAsked, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
-    job = replace(here.job, status=JobStatus.INPUT_REQUIRED, open_questions=here.job.open_questions + 1)
+    job = replace(here.job, open_questions=here.job.open_questions + 1)
     return replace(here, job=job, step=replace(here.step, status=StepStatus.WAITING, asks=True)), ()
 
 
 def _step_settled(here: Neighbourhood, event: StepSettled, now: datetime) -> Result:
-    if here.step is None or not here.step.asks or here.job.status not in EXECUTING_JOB:
+    if here.step is None or not here.step.asks or here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "the step asks nothing")
-    left = here.job.open_questions - 1
-    job = replace(
-        here.job,
-        open_questions=left,
-        status=JobStatus.EXECUTING if left == 0 else here.job.status,
-    )
+    job = replace(here.job, open_questions=here.job.open_questions - 1)
     # Settled means: it runs no more and waits no more; from here on it goes as for any attempt that ends.
     step = replace(here.step, status=StepStatus.RUNNING, asks=False)
     here = replace(here, job=job, step=step)
@@ -373,7 +367,7 @@ def _step_settled(here: Neighbourhood, event: StepSettled, now: datetime) -> Res
 
 
 def _plan_expired(here: Neighbourhood, event: PlanExpired, now: datetime) -> Result:
-    if here.job.status not in EXECUTING_JOB:
+    if here.job.status is not JobStatus.EXECUTING:
         return _reject(here, "no plan is being executed")
     if here.job.is_paused:
         return _reject(here, "the job is paused, and so is its time")
@@ -416,7 +410,7 @@ def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime
     if job.status not in TERMINAL_JOB:
         if not job.is_paused:
             return _reject(here, "the job goes on already")
-        is_executing = job.status in EXECUTING_JOB
+        is_executing = job.status is JobStatus.EXECUTING
         return replace(here, job=replace(job, is_paused=False)), (
             DispatchReady() if is_executing else DispatchStage(),
         )

@@ -34,7 +34,6 @@ from planq.testing.model.events import (
     StepView,
     ToolMissed,
 )
-from planq.testing.model.states import EXECUTING_JOB
 from planq.testing.model.window import keep_window, places_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,7 +74,7 @@ class SimulatedJob:
         reopens = isinstance(event, ResumeRequested) and any(
             step.status in TERMINAL_STEP and self.steps[n].status not in TERMINAL_STEP for n, step in before.items()
         )
-        if self.job.status not in EXECUTING_JOB:
+        if self.job.status is not JobStatus.EXECUTING:
             self.job = replace(self.job, places=None)
         elif isinstance(event, PlanAccepted) or reopens:
             self.job = replace(self.job, places=places_of(self.job.open_steps, self.least_window))

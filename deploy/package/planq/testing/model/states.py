@@ -1,13 +1,10 @@
-"""Which state of a job or a step may follow which, and where the steps of a job are carried out."""
+"""Which stored status of a job or a step may follow which."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from planq.shared.domain.jobs.states import JobStatus, StepStatus
-
-EXECUTING_JOB = frozenset({JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED})
-"""Where the steps of a job are carried out; in `input_required` at least one of them waits for a person."""
 
 JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.FAILED, JobStatus.CANCELLED}),
@@ -16,7 +13,6 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
             JobStatus.PLANNING,  # every call of the round was decided at once
             JobStatus.EXECUTING,
             JobStatus.RESPONDING,
-            JobStatus.INPUT_REQUIRED,
             JobStatus.COMPLETED,
             JobStatus.FAILED,
             JobStatus.CANCELLED,
@@ -25,16 +21,6 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.EXECUTING: frozenset(
         {
             JobStatus.PLANNING,
-            JobStatus.RESPONDING,
-            JobStatus.INPUT_REQUIRED,
-            JobStatus.FAILED,
-            JobStatus.CANCELLED,
-        }
-    ),
-    JobStatus.INPUT_REQUIRED: frozenset(
-        {
-            JobStatus.PLANNING,
-            JobStatus.EXECUTING,
             JobStatus.RESPONDING,
             JobStatus.FAILED,
             JobStatus.CANCELLED,
