@@ -45,8 +45,17 @@ class PlainConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; what will not be shown has no part in how lines are laid out."""
-        super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
+        """Print as rich does; what will not be shown has no part in how lines are laid out.
+
+        A standard error that cannot be written (a full disk) changes nothing about the command.
+        """
+        try:
+            super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
+        except OSError:
+            if not self.stderr:
+                raise
+            self.quiet = True
+            discard(2)
 
     def on_broken_pipe(self) -> None:
         """Go on in silence without standard error; leave the end to `main` without standard output.
@@ -73,6 +82,11 @@ RowText = Callable[[Any], Sequence[str]]
 
 out = PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
 err = PlainConsole(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def discard(stream: int) -> None:
+    """Drop what is written to a standard stream from now on: Python flushes its buffer once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def plain(text: str) -> str:

@@ -2,7 +2,8 @@
 
 0    done; for a job: it succeeded, or it runs; or the reader of the output went away before the end
 1    the request was refused, the plan is invalid, the job failed or was cancelled, `doctor` found something
-2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
+2    wrong usage, a bad setting, a key that is not accepted, something that does not answer, or an output that
+     cannot be written
 3    the job completed and is partial: a step failed or the plan was refused, and it answers from what there was;
      it answers with the output of a plan of agents that did not succeed;
      every line of the batch completed, and some are partial or incomplete

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import errno
 import io
-import os
 import select
 import sys
 from typing import Annotated, NoReturn, TextIO
@@ -17,8 +17,8 @@ from planq.api.actions import commands as actions
 from planq.api.agents.commands import agents
 from planq.api.batches import commands as batches
 from planq.api.catalogue import commands as catalogue
-from planq.api.cli.console import out
-from planq.api.cli.outcome import NOT_OK, OK, exit_code, report
+from planq.api.cli.console import discard, err, out
+from planq.api.cli.outcome import CANNOT, NOT_OK, OK, exit_code, report
 from planq.api.conversations.commands import chat, conversations
 from planq.api.costs import commands as costs
 from planq.api.elicitations import commands as elicitations
@@ -117,7 +117,8 @@ def planq(
 def main() -> None:
     """Run the command line; a deliberate error becomes one message and the exit code that `outcome` gives it.
 
-    If the reader of the output goes away first, as `head` does, the command ends at once with exit code 0.
+    If the reader of the output goes away first, as `head` does, the command ends at once with exit code 0. If the
+    output cannot be written (a full disk), it ends with exit code 2.
     """
     stdout = sys.stdout
     for stream in (sys.stdout, sys.stderr):
@@ -130,13 +131,33 @@ def main() -> None:
         except PlanqError as error:
             report(error, as_json=False)
             sys.exit(exit_code(error))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what cannot be written fails here, where it is reported, not at Python's end
     except BrokenPipeError:
         _end_without_reader()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _end_unwritten(error)
     except SystemExit:
         if sys.stdout is stdout:
             _closed_streams()
             raise
         _end_without_reader()  # typer replaces the streams when it catches a broken pipe
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write to a full or broken disk. Commands report those of the files that they name themselves."""
+
+
+def _end_unwritten(error: OSError) -> NoReturn:
+    """End the process with exit code 2 and say that the output is not whole. Drops what was not written."""
+    discard(1)
+    err.print(
+        f"planq: cannot write the output: {error.strerror}; free some space, or write it elsewhere", style="red"
+    )
+    sys.exit(CANNOT)
 
 
 def _end_without_reader() -> NoReturn:
@@ -154,7 +175,7 @@ def _closed_streams() -> list[TextIO]:
         closed = select.poll()
         closed.register(number, 0)
         if stream is not None and closed.poll(0):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            discard(number)
             found.append(stream)
     return found
 
