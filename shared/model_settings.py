@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
@@ -137,6 +137,11 @@ class ModelServing(LearningSettings):
         default=True,
         description="Mark tools, instructions and the rounds of a loop for the provider's prompt cache (Anthropic, "
         "Bedrock, OpenRouter, OpenAI); a cached token costs about a tenth.",
+    )
+    model_bulk_tier: Literal["auto", "flex", "default"] = Field(
+        default="auto",
+        description="`service_tier` of the calls of bulk jobs that set none: `auto`: `flex` (about half the price, "
+        "slower) at OpenAI's own address; `flex`: at every server that is asked as OpenAI; `default`: none.",
     )
     keep_exchanges: bool = Field(
         default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."

@@ -13,7 +13,7 @@ from typing import Any
 from planq.shared.domain.agents.document import AgentDocument, full_model_name
 from planq.shared.domain.agents.input import agent_question
 from planq.shared.domain.errors import UnknownAgent
-from planq.shared.domain.jobs.states import StepKind
+from planq.shared.domain.jobs.states import Priority, StepKind
 from planq.shared.domain.models.background import Background
 from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings
 from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
@@ -112,6 +112,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
             claim.on_incomplete or (claim.agent or {}).get("on_incomplete") or background.on_incomplete
         ),
         "parts": parts_of(claim.parts),
+        "is_bulk": claim.priority is Priority.BULK,
     }
 
 

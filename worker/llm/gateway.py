@@ -357,7 +357,10 @@ class ModelGateway:
             request = await self._parts.loaded(ask.tenant_id, request)
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
-            return await (await self._loaded(parsed.provider)).complete(parsed, request, spent, key, live)
+            # One try at the cheaper tier: it may have no capacity, or be too slow for the timeouts.
+            is_patient = ask.is_bulk and spent.attempts == 1
+            providers = await self._loaded(parsed.provider)
+            return await providers.complete(parsed, request, spent, key, live, is_patient=is_patient)
 
     async def _check_has(self, name: ModelName, key: str | None, spent: BrokenTryUsage) -> None:
         """Raise `LackedHere` if this process lacks what a call needs and another live worker has it."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
@@ -14,7 +16,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings as WireSettings
 
 from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
-from planq.shared.domain.models.names import ModelName
+from planq.shared.domain.models.names import ModelName, Provider
 from planq.shared.domain.redact import pattern_of, redacted
 from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.clients import Models
@@ -39,10 +41,20 @@ class _Call:
     name: ModelName
     key: str | None
     live: LiveCall | None
+    is_patient: bool = False
 
 
 _MOST_REFUSALS = 8
 """Maximum number of refusals of one request that are answered by an adapted one."""
+
+
+_OPENAI = frozenset({Provider.OPENAI, Provider.OPENAI_CHAT, Provider.OPENAI_RESPONSES})
+"""The providers that have a `flex` tier under this name."""
+
+
+def _has_no_capacity(words: str) -> bool:
+    """Return whether a rate limit is the tier's: OpenAI calls it `resource_unavailable`, and charges nothing."""
+    return "resource" in words.lower() and "unavailable" in words.lower()
 
 
 class Providers:
@@ -65,17 +77,20 @@ class Providers:
         spent: BrokenTryUsage,
         key: str | None = None,
         live: LiveCall | None = None,
+        *,
+        is_patient: bool = False,
     ) -> Completion:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
 
-        `key` is the API key of whoever asks, None for that of the settings. What streams goes to `live`, too.
+        `key` is the API key of whoever asks, None for that of the settings. What streams goes to `live`, too. With
+        `is_patient` the reply may come from a slower and cheaper service tier, as the settings say.
 
         A reply that breaks off is added to `spent`, also when the caller is cancelled; its connection is closed then.
         A request of which the server refuses a part is sent again without that part, and what it took is remembered
         for the model at this base URL. One that refuses an answer's schema is asked again in words.
         """
         try:
-            return await self._adapted(_Call(name, key, live), request, spent)
+            return await self._adapted(_Call(name, key, live, is_patient), request, spent)
         except FOREIGN as error:
             raise translated(error, secret=key or self._settings.api_keys.get(name.place, "")) from error
 
@@ -96,7 +111,7 @@ class Providers:
             is_stream = self._settings.stream and Adaptation.WHOLE_REPLIES not in active
             model = self._models.model(call.name, call.key, active, is_stream=is_stream)
             check_parts(model, request)
-            wire = self._wire(model, call.name, request, active)
+            wire = self._wire(model, call, request, active)
             try:
                 completion = await (self._ask_stream if is_stream else self._ask_whole)(model, wire, spent, call.live)
                 break
@@ -107,6 +122,14 @@ class Providers:
                     refused_schema, request = request, request.in_words()
                     if is_about_parameter(words):
                         refusals[Adaptation.SCHEMA_IN_WORDS] = words
+                    continue
+                if (
+                    call.is_patient
+                    and status == HTTPStatus.TOO_MANY_REQUESTS
+                    and _has_no_capacity(f"{error} {words}")
+                ):
+                    _log.info("flex_has_no_capacity", extra={"model": call.name.full})
+                    call = replace(call, is_patient=False)
                     continue
                 adaptation = adaptation_for(
                     status, f"{error.message} {words}", wire.possible(model, is_stream=is_stream), active
@@ -127,6 +150,13 @@ class Providers:
             return False
         model = self._models.model(call.name, call.key, active, is_stream=self._settings.stream)
         return bool(model.profile.get("supports_cache", False))
+
+    def _has_flex(self, name: ModelName) -> bool:
+        """Return whether calls that may wait ask this model's server for the tier `flex`."""
+        if name.provider not in _OPENAI or self._settings.bulk_tier == "default":
+            return False
+        url = self._settings.base_urls.get(name.place)
+        return self._settings.bulk_tier == "flex" or url is None or urlsplit(url).hostname == "api.openai.com"
 
     def _base_url(self, call: _Call) -> str:
         model = self._models.model(call.name, call.key, frozenset(), is_stream=self._settings.stream)
@@ -183,9 +213,12 @@ class Providers:
         check_is_whole(response)
         return completion_of(response, wire.names, wire.request)
 
-    def _wire(self, model: Model, name: ModelName, request: ModelRequest, active: frozenset[Adaptation]) -> Wire:
+    def _wire(self, model: Model, call: _Call, request: ModelRequest, active: frozenset[Adaptation]) -> Wire:
         """Put a request into the provider's terms; an answer schema may have to go into the instructions."""
+        name = call.name
         settings = self._wire_settings(name, request)
+        if call.is_patient and "service_tier" not in settings and self._has_flex(name):
+            settings["service_tier"] = "flex"
         for (
             ignored
         ) in model._unsupported_settings():  # pydantic-ai would leave them out too, with a warning each time

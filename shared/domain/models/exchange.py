@@ -105,7 +105,8 @@ class Ask:
     a turn `speaker` is who has written `input`, where people are told apart; `tells_people` says that messages of
     the history are shown so.
     `on_incomplete` says what becomes of a text that is cut off.
-    `parts` are images, files and audio behind `input`.
+    `parts` are images, files and audio behind `input`. `is_bulk` says that nobody waits for the reply: it may come
+    later where that is cheaper.
     """
 
     job_id: str
@@ -130,6 +131,7 @@ class Ask:
     tells_people: bool = False
     on_incomplete: OnIncomplete = "accept"
     parts: Sequence[Part] = ()
+    is_bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
