@@ -143,6 +143,13 @@ class ModelServing(LearningSettings):
         description="`service_tier` of the calls of bulk jobs that set none: `auto`: `flex` (about half the price, "
         "slower) at OpenAI's own address; `flex`: at every server that is asked as OpenAI; `default`: none.",
     )
+    provider_batch_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=3_600,
+        description="How long lines of a batch with `discount=provider` are collected for one provider's batch, and "
+        "how often the provider is asked for it.",
+    )
     keep_exchanges: bool = Field(
         default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
     )

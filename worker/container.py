@@ -56,6 +56,7 @@ from planq.shared.setting_kinds import comma_separated
 from planq.shared.settings import VERSION, Settings
 from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.batches.lines import LineSweep
+from planq.shared.store.batches.provider import ProviderBatches
 from planq.shared.store.catalogue import Catalogue, list_tools
 from planq.shared.store.database import Database
 from planq.shared.store.elicitations import QuestionSweep
@@ -80,6 +81,7 @@ from planq.worker.attempts import Attempts, AttemptSettings
 from planq.worker.attempts.alarms import Alarms
 from planq.worker.attempts.background import Backgrounds
 from planq.worker.attempts.insights import Insights, InsightSettings
+from planq.worker.batches.duty import HOLD, ProviderBatchDuty
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
@@ -90,6 +92,7 @@ from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
 from planq.worker.host import Host
+from planq.worker.llm.batch_api import BatchApi
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
 from planq.worker.llm.planners import InstalledPlanners, load_planners
@@ -116,6 +119,8 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
+    "provider_batches": methods(ProviderBatches),
+    "batch_api": methods(BatchApi),
     "deliveries": methods(PostgresDeliveries) - {"chats_of"},
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
@@ -291,6 +296,7 @@ class LaneRuntime:
         self._warming: asyncio.Task[None] | None = None
         self._sender: DeliverySender | None = None
         self._typing: TypingNotices | None = None
+        self._provider_batches: ProviderBatchDuty | None = None
         self._timers = NearTimers()
         self.workers = 1  # of this lane, as the heartbeat thread has counted them
         self.dispatcher: Dispatcher | None = None
@@ -385,6 +391,7 @@ class LaneRuntime:
         if self._identity.is_shared and lane == Lane.IO:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
             self._sender = self._started_sender()
+            self._provider_batches = self._started_provider_batches(gateway)
 
     def _payloads(self) -> PayloadStore:
         objects = open_objects(self._settings.payloads)
@@ -394,6 +401,17 @@ class LaneRuntime:
         """Return whether a live worker that takes the same work provides `what`, once the database answers."""
         registry = WorkerRegistry(self._database, self._settings.lease)
         return await persist(registry.is_provided, what, self._identity.lane, self._identity.only)
+
+    def _started_provider_batches(self, gateway: ModelGateway) -> ProviderBatchDuty:
+        pause = timedelta(seconds=self._settings.provider_batch_seconds)
+        store = ProviderBatches(self._database, self._identity.id, pause, HOLD)
+        duty = ProviderBatchDuty(
+            self._failpoints.around("provider_batches", store),
+            self._failpoints.around("batch_api", BatchApi(gateway)),
+            pause,
+        )
+        duty.start()
+        return duty
 
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
@@ -491,6 +509,8 @@ class LaneRuntime:
             await self._typing.close()
         if self._sender is not None:
             await self._sender.close()
+        if self._provider_batches is not None:
+            await self._provider_batches.close()
         if self._warming is not None:
             self._warming.cancel()
         self._tools.apart.close()

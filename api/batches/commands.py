@@ -68,6 +68,10 @@ def send_file(
     priority: Annotated[str | None, typer.Option(metavar="interactive|bulk", help="That of its jobs.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Run nothing if a line is invalid.")] = False,
     canary: Annotated[int | None, typer.Option(min=1, help="Run so many lines, then wait for `resume`.")] = None,
+    discount: Annotated[
+        str | None,
+        typer.Option(metavar="provider", help="Half price: single calls wait up to 24 hours."),
+    ] = None,
     budget: _Budget = None,
     callback_url: Annotated[str | None, typer.Option(help="Where its end is told: a signed webhook.")] = None,
     metadata: _Metadata = None,
@@ -88,6 +92,7 @@ def send_file(
             **({} if name is None else {"name": name}),
             **({} if priority is None else {"priority": priority}),
             **({} if canary is None else {"canary": str(canary)}),
+            **({} if discount is None else {"discount": discount}),
             **({} if callback_url is None else {"callback_url": callback_url}),
             **({"strict": "true"} if strict else {}),
             **({} if start else {"start": "false"}),
@@ -209,6 +214,8 @@ def summary(batch: Json) -> str:
     counted = [f"{counts[name]} {name}{partial.get(name, '')}" for name in named if counts[name]]
     spent = shown_cost({"cost_usd": batch["cost_usd"], "input_tokens": batch["tokens"]})
     cost = [spent] if spent else []
+    if counts.get("deferred"):  # an older API has none
+        counted.append(f"{counts['deferred']} at the provider")
     return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *counted, *cost])}"
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from planq.api.http.exchange import json_bytes, on_one_line
 from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBody, Time
-from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.domain.plan.document import WHOLE
 from planq.shared.store.database import Row, shown_time
@@ -35,6 +35,7 @@ class LineCounts(Answer):
     invalid: int
     waiting: int = Field(description="Valid ones that are no jobs yet.")
     running: int = Field(description="Jobs that have not ended.")
+    deferred: int = Field(description="Of the running, those that wait for a provider's batch.")
     completed: int = Field(description="The partial and the incomplete ones, too.")
     partial: int = Field(description="Of the completed, those that answer from what there was.")
     incomplete: int = Field(description="Of the completed, those whose answer was cut off.")
@@ -63,6 +64,20 @@ class BatchEstimate(Answer):
     lines_with_rounds: int = Field(description="They may make more model calls than are told here.")
 
 
+class ProviderBatchDocument(Answer):
+    """Lines that were sent to a provider together, at half price."""
+
+    id: Id
+    provider_id: str | None = Field(description="What the provider calls it; null until it has accepted it.")
+    model: str
+    status: ProviderBatchStatus
+    lines: int
+    error: str | None = Field(description="Why it failed, or what went wrong with the last look at it.")
+    created_at: Time
+    submitted_at: Time | None
+    ended_at: Time | None
+
+
 class BatchDocument(Answer):
     """Many requests of one file, each of which becomes a job."""
 
@@ -74,6 +89,8 @@ class BatchDocument(Answer):
     priority: Priority
     strict: bool = Field(description="Whether one invalid line fails it.")
     canary: int | None = Field(description="After so many lines it is paused.")
+    discount: Discount | None = Field(description="`provider`: lines of one model call cost half, and take longer.")
+    provider_batches: list[ProviderBatchDocument] = Field(description="Where its lines are sent together.")
     callback_url: str | None
     request_counts: RequestCounts
     counts: LineCounts
@@ -118,6 +135,8 @@ def batch_document(row: Row) -> dict[str, Any]:
     return {
         "id": str(row["id"]),
         **{name: row[name] for name in ("status", "name", "metadata", "defaults", "priority", "canary")},
+        "discount": row["discount"],
+        "provider_batches": row["provider_batches"] or [],
         **{name: row[name] for name in ("callback_url", "pause_reason", "error")},
         "estimate": None if row["estimate"] is None else _estimate(row["estimate"]),
         "strict": row["is_strict"],
@@ -129,7 +148,7 @@ def batch_document(row: Row) -> dict[str, Any]:
         "counts": {
             "unvalidated": unvalidated,
             "waiting": row["valid"] - ended - row["running"],
-            **{name: row[name] for name in ("total", "invalid", "running")},
+            **{name: row[name] for name in ("total", "invalid", "running", "deferred")},
             **{name: row[name] for name in ("completed", "partial", "incomplete", "failed", "cancelled")},
         },
         "progress": round(ended / (ended + left), 4) if ended else 0.0,

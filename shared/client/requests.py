@@ -55,6 +55,7 @@ class BatchFields(TypedDict, total=False):
     strict: bool | None
     start: bool | None
     canary: int | None
+    discount: Literal["provider"] | None
     max_cost_usd: float | None
     max_tokens: int | None
     callback_url: str | None

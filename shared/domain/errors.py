@@ -451,6 +451,15 @@ class ModelRefused(ExecutionFailed):
     code = "model_refused"
 
 
+class ProviderBatchFailed(ExecutionFailed):
+    """The provider's batch brought no reply for this line: it expired, was cancelled, or failed.
+
+    To do: read the message, then `planq batch retry ID`, which sends the line in another provider's batch.
+    """
+
+    code = "provider_batch_failed"
+
+
 class ContextExceeded(ExecutionFailed):
     """What the model would be sent is longer than it can read.
 

@@ -25,6 +25,7 @@ from tests.faults.conversing import CONVERSING
 from tests.faults.delegating import kin, untold
 from tests.faults.deploying import DEPLOYING
 from tests.faults.ending import ENDING
+from tests.faults.half_price import HALF_PRICE
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -517,6 +518,7 @@ REACH: dict[str, Recipe] = {
     "payloads.put": large,
     "payloads.get": large,
     **BATCHING,
+    **HALF_PRICE,
     **ENDING,
     **CHAINING,
     **CONVERSING,

@@ -39,6 +39,8 @@ _PARTS = (
     " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",
     "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)"
     " SELECT 'default', id, 0, 0, 1, 'io', id, 1, false FROM unnest(%(ids)s) id",
+    "INSERT INTO deferred_calls (tenant_id, job_id, batch_id, model, scope, status, seconds_left)"
+    " SELECT 'default', id, id, 'openai:gpt-5-mini', '', 'succeeded', 1 FROM unnest(%(ids)s) id",
     "INSERT INTO tracebacks (job_id, round, index, attempt, text) SELECT id, 0, 0, 1, 'boom' FROM unnest(%(ids)s) id",
 )
 

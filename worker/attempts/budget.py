@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 
 from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, RateLimited
 from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_reserved
+from planq.shared.domain.jobs.deferral import DeferredCall
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
 from planq.shared.domain.jobs.states import JobStatus, StopReason
 from planq.shared.domain.jobs.usage import ModelCall
@@ -96,6 +97,12 @@ class Budget:
                 await persist(self._store.record_calls, claim.job_id, made)
             made.clear()
         applied = await persist(self._store.release_stage, claim)
+        return WakeOutcome(claim.attempt, is_late=not applied)
+
+    async def defer(self, claim: StageClaim, call: DeferredCall | None) -> WakeOutcome:
+        """Let a stage wait for a provider's batch, which is sent `call` unless that is None."""
+        applied = await self._recorder.unbroken(persist(self._store.defer_stage, claim, call))
+        _log.info("stage_deferred", extra={"job": str(claim.job_id), "applied": applied})
         return WakeOutcome(claim.attempt, is_late=not applied)
 
     async def _granted(self, claim: StageClaim, wanted: ReservationRequest) -> int | None:

@@ -23,6 +23,7 @@ from planq.shared.domain.errors import (
     UnknownAgent,
     storable,
 )
+from planq.shared.domain.jobs.deferral import CallDeferred
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import AfterSteps, OnFailure, Respond, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep
@@ -118,6 +119,8 @@ class PlanStage:
             return await self._carry_out(claim, chain)
         except (PausedByBudget, LackedHere):
             return await self._budget.put_back(claim, chain.calls)
+        except CallDeferred as deferred:
+            return await self._budget.defer(claim, deferred.call)
 
     async def _carry_out(self, claim: StageClaim, chain: Chain) -> WakeOutcome:
         if (reason := abort_reason(claim.rounds)) is not None:
@@ -157,9 +160,10 @@ class PlanStage:
         claim, job, calls = planning.claim, planning.agent, planning.chain.calls
         offered = [tools[name] for name in sorted(tools)]
         try:
-            ask = await self._budget.reserved(
-                claim, ask_of(claim, job, planning.background), tools=offered, own=call_limits(job)
-            )
+            ask = ask_of(claim, job, planning.background)
+            if not offered:  # the reply is the answer
+                ask = replace(ask, deferral=claim.deferral)
+            ask = await self._budget.reserved(claim, ask, tools=offered, own=call_limits(job))
             reply = await self._recorder.asked(
                 claim, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
             )

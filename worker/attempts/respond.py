@@ -152,7 +152,8 @@ class Answering:
         """Carry out the job of an agent that has no tools: one call, and its text is the answer."""
         findings = Findings(is_direct=True)
         try:
-            ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
+            ask = replace(job.ask, deferral=claim.deferral)  # the job's only call, but for a repair
+            ask = await self._budget.reserved(claim, ask, findings, own=job.limits)
             reply = await self.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
             return await self._recorder.end_or_retry(claim, failure, chain.calls)

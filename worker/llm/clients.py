@@ -36,7 +36,7 @@ from planq.shared.domain.errors import ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.names import ModelName, Provider, parse_place
 from planq.worker.egress import Egress
-from planq.worker.llm.http_client import model_client
+from planq.worker.llm.http_client import MAX_REPLY_BYTES, model_client
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.replies import tolerant
 from planq.worker.llm.sdks import lacked, missing_sdk
@@ -124,8 +124,9 @@ class _OpenClients:
 class Models:
     """The models of one process: per event loop and provider one connection pool, made at first use."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
         self._settings = settings
+        self._max_reply_bytes = max_reply_bytes
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
 
     def prepare(self, place: str, default: ModelName) -> None:
@@ -160,7 +161,9 @@ class Models:
             client = opened.clients.get(as_streams)
             if client is None:
                 egress, seconds = self._settings.egress or Egress(), self._settings.request_timeout
-                client = opened.clients[as_streams] = model_client(egress, seconds, as_streams=as_streams)
+                client = opened.clients[as_streams] = model_client(
+                    egress, seconds, as_streams=as_streams, max_bytes=self._max_reply_bytes
+                )
             if failure := lacked(self._settings, place, has_key=key is not None):
                 raise failure
             own = self._settings if key is None else replace(self._settings, api_keys={place: key})

@@ -29,6 +29,7 @@ class Completion:
     `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
     says why it is not whole, None for one that is. `cache_read_tokens` and
     `cache_write_tokens` are the parts of `input_tokens` that the provider read from its prompt cache or stored in it.
+    One that `is_batched` came with a provider's batch, at half price.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class Completion:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     asked: ModelRequest | None = None
+    is_batched: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that exchanges and cassettes hold."""

@@ -29,6 +29,7 @@ from planq.shared.domain.errors import (
     InvalidRequest,
     ModelRefused,
     PolicyDenied,
+    ProviderBatchFailed,
     RateLimited,
 )
 from planq.shared.domain.jobs.budget import Price
@@ -65,6 +66,8 @@ from planq.worker.llm.sdks import lacked
 from planq.worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
     from planq.worker.llm.parts import PartLoader
     from planq.worker.llm.providers import Providers
 
@@ -194,6 +197,19 @@ class ModelGateway:
         # The first time takes half a second, hence in a thread.
         return await asyncio.to_thread(price_of, name, asked_tokens, self._settings.prices)
 
+    async def batch_model(self, tenant_id: str, model: str) -> tuple[Model, str]:
+        """Return a model by which a provider is asked for a tenant's batches, and its API key.
+
+        Raises `ExecutionFailed` where this process cannot ask it.
+        """
+        name = self._parsed(model)
+        if name.provider is None:
+            raise ModelRefused(f"the model {model!r} has no batch API")
+        key = None if self._keys is None else await self._keys(tenant_id, name.place)
+        await self._check_has(name, key, BrokenTryUsage())
+        providers = await self._loaded(name.provider)
+        return providers.batch_model(name, key), key or self._settings.api_keys.get(name.place, "")
+
     async def warm_up(self) -> None:
         """Load the SDKs and make the clients of all providers that the settings name, so that no first call waits.
 
@@ -216,6 +232,8 @@ class ModelGateway:
     async def _call(self, ask: Ask, question: _Question, cut_off: CutOff | None) -> ModelReply:
         name = ask.model or self._settings.default_model
         models = dict.fromkeys([name, *ask.fallback_models])
+        if ask.deferral is not None and ask.deferral.model is not None:
+            models = dict.fromkeys([name := ask.deferral.model])  # who was sent the call answers it
         call_id = ask.call_id or uuid4()
         started = self._clock()
         spent = BrokenTryUsage()
@@ -286,6 +304,8 @@ class ModelGateway:
         cost = used.cost_usd
         if own is not None:
             cost = own.cost(used.input_tokens, used.output_tokens, used.cache_read_tokens)
+            if completion is not None and completion.is_batched:
+                cost /= 2
         return ModelCall(
             purpose=question.purpose,
             model=name,
@@ -307,8 +327,10 @@ class ModelGateway:
         completion = await self._patience.insist(lambda: self._complete(ask, name, question, spent, live))
         try:
             _check_says_something(question, completion)
-        except InvalidOutput:
+        except InvalidOutput as error:
             spent.broke_off(completion, completion)
+            if completion.is_batched:  # the same reply would come again
+                raise ProviderBatchFailed(f"{error.message} `planq batch retry` sends the line again.") from error
             raise
         if completion.incomplete is None or completion.tool_calls:
             return completion
@@ -329,6 +351,7 @@ class ModelGateway:
     ) -> Completion:
         """Return a text with what one more call adds to it; the text alone where that call fails."""
         more = replace(question, write=lambda: going_on(question.request, begun.text))
+        ask = replace(ask, deferral=None)
         try:
             rest = await self._patience.insist(lambda: self._complete(ask, name, more, spent, live))
         except ExecutionFailed as error:
@@ -355,6 +378,13 @@ class ModelGateway:
             if self._parts is None:
                 raise _reads_no_parts(parsed.full, request)
             request = await self._parts.loaded(ask.tenant_id, request)
+        if ask.deferral is not None:
+            spent.attempts += 1
+            providers = await self._loaded(parsed.provider)
+            batched = await providers.deferred(parsed, request, key, ask.deferral, ask.job_id)
+            if batched is not None:
+                return batched
+            spent.attempts -= 1
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
             # One try at the cheaper tier: it may have no capacity, or be too slow for the timeouts.
@@ -437,7 +467,7 @@ class ModelGateway:
         return {"request": request, "reply": None if completion is None else completion.to_json()}
 
 
-_OF_NO_MODEL = (PolicyDenied, InternalFault)
+_OF_NO_MODEL = (PolicyDenied, InternalFault, ProviderBatchFailed)
 """Errors that another model would not change."""
 
 _ENDED = ("stop", "tool_call")

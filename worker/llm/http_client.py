@@ -27,8 +27,10 @@ _BACKSTOP_SECONDS = 5.0
 """Added to the time that pydantic-ai gives an attempt, so that its own error comes first."""
 
 
-def model_client(egress: Egress, seconds: float, *, as_streams: bool) -> AsyncClient:
-    """Return a client whose bodies end with `BodyRefused` beyond `MAX_REPLY_BYTES`.
+def model_client(
+    egress: Egress, seconds: float, *, as_streams: bool, max_bytes: int = MAX_REPLY_BYTES
+) -> AsyncClient:
+    """Return a client whose bodies end with `BodyRefused` beyond `max_bytes`.
 
     With `as_streams` a JSON body is read as an event stream: use it where only streams are asked for, since the body
     is kept in memory. The SDKs wrap exceptions that are raised here: look for them among the causes of theirs.
@@ -50,7 +52,7 @@ def model_client(egress: Egress, seconds: float, *, as_streams: bool) -> AsyncCl
             response.stream = _Body(_without_mark(stream), stream)
 
     return egress.trusted(
-        AnswerBounds(MAX_REPLY_BYTES, seconds + _BACKSTOP_SECONDS),
+        AnswerBounds(max_bytes, seconds + _BACKSTOP_SECONDS),
         Timeout(seconds, connect=5),
         headers={"User-Agent": get_user_agent()},
         event_hooks={"response": [received]},

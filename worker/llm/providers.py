@@ -8,13 +8,17 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from typing import cast
 from urllib.parse import urlsplit
 
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.models import Model
+from pydantic_ai.models.batch import BatchRequest, BatchResult, BatchResultStatus
 from pydantic_ai.settings import ModelSettings as WireSettings
 
+from planq.shared.domain.errors import ProviderBatchFailed, UnreadableReply
+from planq.shared.domain.jobs.deferral import CallDeferred, CallStatus, Deferral, DeferredCall
 from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
 from planq.shared.domain.models.names import ModelName, Provider
 from planq.shared.domain.redact import pattern_of, redacted
@@ -25,6 +29,7 @@ from planq.worker.llm.constrained import RefusedSchemas, constrained, is_about_p
 from planq.worker.llm.http_client import closing_replies
 from planq.worker.llm.live import LiveCall
 from planq.worker.llm.messages import check_parts
+from planq.worker.llm.provider_batches import can_batch
 from planq.worker.llm.provider_errors import FOREIGN, translated
 from planq.worker.llm.replies import LiveReader, answer_of_turn, check_is_whole, completion_of, partial_of
 from planq.worker.llm.request import ModelRequest
@@ -48,6 +53,12 @@ _MOST_REFUSALS = 8
 """Maximum number of refusals of one request that are answered by an adapted one."""
 
 
+_OF_LIVE_CALLS = ("timeout", "request_timeout", "first_event_timeout", "max_retries", "service_tier")
+"""Settings of a call that a batch cannot have, and needs not."""
+
+_MOST_RESULT_BYTES = 512 * 1024 * 1024
+"""Maximum size of the results of a batch, of which a call has some kilobytes."""
+
 _OPENAI = frozenset({Provider.OPENAI, Provider.OPENAI_CHAT, Provider.OPENAI_RESPONSES})
 """The providers that have a `flex` tier under this name."""
 
@@ -57,6 +68,18 @@ def _has_no_capacity(words: str) -> bool:
     return "resource" in words.lower() and "unavailable" in words.lower()
 
 
+_NOT_RUN = {
+    CallStatus.EXPIRED: "the provider did not run the request within 24 hours",
+    CallStatus.CANCELED: "the provider's batch was cancelled before the request was run",
+}
+
+
+def _no_reply(why: str) -> ProviderBatchFailed:
+    return ProviderBatchFailed(
+        f"expected a reply from the provider's batch, found none: {why}; `planq batch retry` sends the line again"
+    )
+
+
 class Providers:
     """The calls of one process to its providers' models."""
 
@@ -64,6 +87,7 @@ class Providers:
         self._settings = settings
         self._models = Models(settings)
         self._known = known
+        self._batches = Models(settings, max_reply_bytes=_MOST_RESULT_BYTES)
         self._unconstrained = RefusedSchemas()
 
     def prepare(self, place: str, default: ModelName) -> None:
@@ -93,6 +117,61 @@ class Providers:
             return await self._adapted(_Call(name, key, live, is_patient), request, spent)
         except FOREIGN as error:
             raise translated(error, secret=key or self._settings.api_keys.get(name.place, "")) from error
+
+    def batch_model(self, name: ModelName, key: str | None) -> Model:
+        """Return the model by which a provider is asked for batches."""
+        return self._batches.model(name, key, frozenset(), is_stream=False)
+
+    async def deferred(
+        self, name: ModelName, request: ModelRequest, key: str | None, deferral: Deferral, job_id: str
+    ) -> Completion | None:
+        """Return the reply that a provider's batch brought; None where this request cannot wait for one.
+
+        Raises `CallDeferred` while there is none, and `ProviderBatchFailed` where none will come.
+        """
+        try:
+            return await self._deferred(_Call(name, key, None), request, deferral, job_id)
+        except UnreadableReply as error:
+            raise _no_reply(error.message) from error
+        except FOREIGN as error:
+            failure = translated(error, secret=key or self._settings.api_keys.get(name.place, ""))
+            raise _no_reply(failure.message) from error
+
+    async def _deferred(
+        self, call: _Call, request: ModelRequest, deferral: Deferral, job_id: str
+    ) -> Completion | None:
+        model = self.batch_model(call.name, call.key)
+        if not can_batch(model):
+            return None
+        status = deferral.status
+        if status is not None and status.is_open:
+            raise CallDeferred(None)
+        if status is CallStatus.FAILED:
+            raise _no_reply(deferral.result or "it failed")
+        if status in _NOT_RUN:
+            raise _no_reply(_NOT_RUN[status])
+        check_parts(model, request)
+        active = await self._known.of(self._base_url(call), call.name.model)
+        wire = self._wire(model, call, request, active)
+        for name in _OF_LIVE_CALLS:
+            wire.settings.pop(name, None)  # type: ignore[misc]
+        asked = BatchRequest(
+            custom_id=job_id,
+            messages=wire.messages,
+            model_settings=wire.settings,
+            model_request_parameters=wire.parameters,
+        )
+        if status is None:
+            try:
+                encoded = await model.batch_encode(asked)
+            except UserError as error:  # a setting that batches cannot have
+                _log.warning("call_not_deferred", extra={"model": call.name.full, "cause": str(error)})
+                return None
+            raise CallDeferred(DeferredCall(call.name.full, encoded.group, encoded.body))
+        given = cast(BatchResultStatus, status.value)
+        response = model.batch_decode(BatchResult(custom_id=job_id, status=given, body=deferral.result), asked)
+        check_is_whole(response)
+        return replace(completion_of(response, wire.names, wire.request), is_batched=True)
 
     async def _adapted(self, call: _Call, request: ModelRequest, spent: BrokenTryUsage) -> Completion:
         base_url = self._base_url(call)
@@ -237,6 +316,7 @@ class Providers:
     async def aclose(self) -> None:
         """Do what `Models.aclose` promises."""
         await self._models.aclose()
+        await self._batches.aclose()
 
     def _wire_settings(self, name: ModelName, request: ModelRequest) -> WireSettings:
         """Return the settings of a call: the agent's, else the operator's for the model, else those of all models."""

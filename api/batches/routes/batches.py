@@ -23,7 +23,7 @@ from planq.api.jobs.filters import object_in
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.api.submission import callback_of, check_key
 from planq.api.waits import client_closed_response
-from planq.shared.domain.batches.states import BatchStatus
+from planq.shared.domain.batches.states import BatchStatus, Discount
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.store.batches.store import BatchStore, NewBatch
@@ -44,6 +44,10 @@ BatchName = Annotated[
     str, Query(max_length=MOST_NAME_CHARS, pattern=_NO_CONTROLS, description="What people call it.")
 ]
 CanaryLines = Annotated[int | None, Query(ge=1, lt=2**31, description="Run so many lines, then wait for `resume`.")]
+BatchDiscount = Annotated[
+    Discount | None,
+    Query(description="`provider`: lines of a single model call go through the provider's batch API, at half price."),
+]
 BudgetUsd = Annotated[float | None, Query(gt=0, lt=1e9, description="What all its jobs may cost, in US dollars.")]
 BudgetTokens = Annotated[int | None, Query(gt=0, lt=2**53, description="Tokens that all its jobs may use.")]
 EndWebhook = Annotated[str | None, Query(description="Where the end of the batch is told: a signed webhook.")]
@@ -95,6 +99,7 @@ async def post_batch(
     strict: Annotated[bool, Query(description="Run nothing if a line is invalid.")] = False,
     start: Annotated[bool, Query(description="False: validate and estimate, then wait for `resume`.")] = True,
     canary: CanaryLines = None,
+    discount: BatchDiscount = None,
     max_cost_usd: BudgetUsd = None,
     max_tokens: BudgetTokens = None,
     callback_url: EndWebhook = None,
@@ -113,6 +118,7 @@ async def post_batch(
         priority=priority,
         is_strict=strict,
         canary=canary,
+        discount=discount,
         budget_usd=max_cost_usd,
         budget_tokens=max_tokens,
         is_paused=not start,

@@ -16,6 +16,7 @@ from planq.api.batches.documents import BatchResumeRequest
 from planq.api.batches.routes.batches import (
     MOST_NAME_CHARS,
     AfterLine,
+    BatchDiscount,
     BatchName,
     BudgetTokens,
     BudgetUsd,
@@ -62,6 +63,7 @@ class _SentBatch(BaseModel):
     strict: bool = False
     start: bool = False
     canary: CanaryLines = None
+    discount: BatchDiscount = None
     max_cost_usd: BudgetUsd = None
     max_tokens: BudgetTokens = None
     callback_url: EndWebhook = None

@@ -41,6 +41,20 @@ class LineStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Discount(StrEnum):
+    """How model calls of a batch become cheaper."""
+
+    PROVIDER = "provider"  # lines of one model call go through the provider's batch API
+
+
+class ProviderBatchStatus(StrEnum):
+    """Where a provider's batch stands."""
+
+    SUBMITTING = "submitting"  # the provider may or may not know it yet
+    SUBMITTED = "submitted"
+    ENDED = "ended"  # each of its calls has a result, or will get none
+
+
 class PauseReason(StrEnum):
     """Why nothing more of a batch is admitted."""
 

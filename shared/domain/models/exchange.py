@@ -14,6 +14,7 @@ from uuid import UUID
 
 from planq.shared.domain.conversations.speakers import Speaker
 from planq.shared.domain.errors import ExecutionFailed
+from planq.shared.domain.jobs.deferral import Deferral
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall
@@ -106,7 +107,7 @@ class Ask:
     the history are shown so.
     `on_incomplete` says what becomes of a text that is cut off.
     `parts` are images, files and audio behind `input`. `is_bulk` says that nobody waits for the reply: it may come
-    later where that is cheaper.
+    later where that is cheaper. With a `deferral` the call may wait for a provider's batch (`CallDeferred`).
     """
 
     job_id: str
@@ -132,6 +133,7 @@ class Ask:
     on_incomplete: OnIncomplete = "accept"
     parts: Sequence[Part] = ()
     is_bulk: bool = False
+    deferral: Deferral | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ _ENDS = frozenset({"step_succeeded", "step_failed", "step_skipped", "step_cancel
 _CUTS = _ENDS | _WAITS | {"step_retrying", "step_released"}
 _STAGE_ENDS = frozenset(
     {
-        *("plan_accepted", "plan_refused", "stage_retrying", "stage_released", "job_paused"),
+        *("plan_accepted", "plan_refused", "stage_retrying", "stage_released", "stage_deferred"),
+        "job_paused",
         *("job_completed", "job_failed", "job_cancelled"),
     }
 )

@@ -27,6 +27,7 @@ class WaitKind(StrEnum):
     PERSON = "person"
     TURN = "turn"  # an earlier turn of its conversation
     PARENT = "parent"  # its parent runs only so many child jobs at once
+    PROVIDER = "provider"  # its call is in a provider's batch
     TIME = "time"
     RETRY = "retry"
     WORKER = "worker"  # no live worker of a lane
@@ -95,6 +96,10 @@ def _of_stage(job: Mapping[str, Any], status: JobStatus) -> JobWait:
     if job["is_claimed"]:
         return JobWait(WaitKind.WORK, f"It is being {verb}{_by(job['stage_worker_name'])}.")
     if job["run_at"].year >= _NEVER_YEAR:
+        if job["deferred_to"] is not None:
+            return JobWait(
+                WaitKind.PROVIDER, f"It waits for the provider's batch: {job['deferred_to']} answers within 24 hours."
+            )
         if job["turn_before"] is not None:
             return JobWait(
                 WaitKind.TURN, f"It waits behind an earlier turn of its conversation, job {job['turn_before']}."

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.conversations.messages import ShownHistory
+from planq.shared.domain.jobs.deferral import Deferral
 from planq.shared.domain.jobs.elicitations import ElicitationAnswer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
@@ -57,7 +58,8 @@ class StageClaim:
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
     model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
     conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. One that reads a conversation
-    without being a turn is shown `history`. `parts` are the images, files and
+    without being a turn is shown `history`. In a batch with a discount, `deferral` is what is known of the job's
+    call that may wait for a provider's batch. `parts` are the images, files and
     audio beside `input`, as the job stores them.
     """
 
@@ -105,6 +107,7 @@ class StageClaim:
     model_settings: Mapping[str, Any] | None = None
     kept: str | None = None
     parts: Sequence[Mapping[str, Any]] = ()
+    deferral: Deferral | None = None
 
 
 @dataclass(frozen=True, slots=True)

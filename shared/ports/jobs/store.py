@@ -12,6 +12,7 @@ from uuid import UUID
 from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
+from planq.shared.domain.jobs.deferral import DeferredCall
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
@@ -400,6 +401,14 @@ class JobStore(Protocol):
         `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
         goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
         No event is stored unless the call `is_sent`.
+        """
+        ...
+
+    @lands(Lands.CONCLUSION)
+    async def defer_stage(self, claim: StageClaim, /, call: DeferredCall | None) -> bool:
+        """Let the stage wait for a provider's batch, which is sent `call`; True when it applied.
+
+        None where the call is stored already. The stage is claimed again when its result has come.
         """
         ...
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from planq.shared.domain.batches.estimate import Estimate
 from planq.shared.domain.batches.lines import FileLine
-from planq.shared.domain.batches.states import BatchStatus, LineStatus
+from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus
 from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.store.database import Database, Row, json_text, stored_text
@@ -47,6 +47,7 @@ class NewBatch:
     budget_usd: float | None = None
     budget_tokens: int | None = None
     is_paused: bool = False
+    discount: Discount | None = None
     idempotency_key: str | None = None
     request_hash: str | None = None
 
@@ -121,6 +122,7 @@ class BatchStore:
             "budget_tokens": new.budget_tokens,
             "is_paused": new.is_paused,
             "held_by": str(self._holder),
+            "discount": new.discount,
         }
         rows = await self._database.call_table("planq_begin_batch", new.tenant_id, json_text(values), HOLD_SECONDS)
         if not rows:

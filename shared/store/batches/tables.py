@@ -7,11 +7,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Numeric, Text, text
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, Numeric, Text, text
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
+from planq.shared.domain.jobs.deferral import CallStatus
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.store.columns import (
     bigint_column,
@@ -40,7 +41,7 @@ class BatchRow(SQLModel, table=True):
     count those that have ended, `partial` and `incomplete` those of the completed with that outcome. Of the budget
     admitted lines hold `reserved_*`, and ended ones have `spent_*`. While `paused_at` is set nothing more is
     admitted, for `pause_reason`; after `canary` lines it is paused by itself. With `is_strict` one invalid line fails
-    it.
+    it. With a `discount` its jobs' calls may wait for the provider's batches.
     """
 
     __tablename__ = "batches"
@@ -66,6 +67,7 @@ class BatchRow(SQLModel, table=True):
     priority: str = enum_column("job_priority", Priority, default="bulk")
     is_strict: bool = flag_column()
     canary: int | None = None
+    discount: str | None = enum_column("batch_discount", Discount, nullable=True)
     idempotency_key: str | None = text_column(nullable=True)
     request_hash: str | None = text_column(nullable=True)
     callback_url: str | None = text_column(nullable=True)
@@ -141,3 +143,69 @@ class BatchLineRow(SQLModel, table=True):
     output_tokens: int = bigint_column()
     finished_at: datetime | None = time_column()
     settled: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+
+
+class ProviderBatchRow(SQLModel, table=True):
+    """Deferred calls of one batch, model and `scope` that are sent to the provider together.
+
+    It is `submitting` until `provider_id` is known: after `tries` the provider may have accepted it, so it is looked
+    for there, by its id, before it is sent again. `handle` is what pydantic-ai needs to ask for it. A worker looks
+    at it from `next_look_at` on, and holds it until `held_until`. `error` is why it failed as a whole, or what went
+    wrong with the last look.
+    """
+
+    __tablename__ = "provider_batches"
+    __table_args__ = (
+        Index("ix_provider_batches_batch_id", "batch_id"),
+        Index("ix_provider_batches_next_look_at", "next_look_at", postgresql_where=text("status <> 'ended'")),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = text_column()
+    batch_id: UUID = Field(sa_column=Column(ForeignKey("batches.id", ondelete="CASCADE"), nullable=False))
+    model: str = text_column()
+    scope: str = text_column()
+    status: str = enum_column("provider_batch_status", ProviderBatchStatus, default="submitting")
+    provider_id: str | None = text_column(nullable=True)
+    handle: str | None = text_column(nullable=True)
+    lines: int = int_column()
+    tries: int = int_column()
+    error: str | None = text_column(nullable=True)
+    next_look_at: datetime = time_column(nullable=False, now=True)
+    held_by: UUID | None = None
+    held_until: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    submitted_at: datetime | None = time_column()
+    cancelled_at: datetime | None = time_column()
+    ended_at: datetime | None = time_column()
+
+
+class DeferredCallRow(SQLModel, table=True):
+    """The model call of a job that waits for a provider's batch.
+
+    It counts for the job while that has been resumed `resumes` times. `body` is kept until the provider has the
+    batch, `result` until the job has ended. `seconds_left` is the time that the job had left when it began to wait.
+    """
+
+    __tablename__ = "deferred_calls"
+    __table_args__ = (
+        Index("ix_deferred_calls_provider_batch_id", "provider_batch_id"),
+        Index(
+            "ix_deferred_calls_waiting",
+            *("batch_id", "model", "scope", "created_at"),
+            postgresql_where=text("status = 'waiting'"),
+        ),
+        Index("ix_deferred_calls_results", "job_id", postgresql_where=text("result IS NOT NULL")),
+        Index("ix_deferred_calls_open", "batch_id", postgresql_where=text("status IN ('waiting', 'sent')")),
+    )
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    tenant_id: str = text_column()
+    batch_id: UUID
+    provider_batch_id: UUID | None = None
+    resumes: int = int_column()
+    model: str = text_column()
+    scope: str = text_column()
+    body: str | None = text_column(nullable=True)
+    status: str = enum_column("deferred_call_status", CallStatus, default="waiting")
+    result: str | None = text_column(nullable=True)
+    seconds_left: float = Field(sa_column=Column(Double, nullable=False))
+    created_at: datetime = time_column(nullable=False, now=True)

@@ -19,6 +19,7 @@ from uuid import UUID
 from planq.shared.domain.conversations.messages import Turns
 from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
 from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
+from planq.shared.domain.jobs.deferral import DeferredCall
 from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import StageTries
@@ -62,6 +63,9 @@ from planq.shared.store.jobs.codec import (
 from planq.shared.store.jobs.ends import serve_ends
 
 _MOST_WOKEN = 1_000
+
+_LONGEST_DEFERRAL_SECONDS = 26 * 3_600.0
+"""How long a job may wait for a provider's batch: the 24 hours that providers take, and the time around them."""
 """Maximum number of stages that one reply of a model wakes."""
 
 _STEPS_TOGETHER = 2_000
@@ -307,6 +311,13 @@ class PostgresJobStore:
             as_json(list(map(sql_fields, calls))),
             kept,
             is_sent,
+        )
+        return applied
+
+    async def defer_stage(self, claim: StageClaim, call: DeferredCall | None) -> bool:
+        given = None if call is None else as_json(asdict(call))
+        applied: bool = await self._database.call(
+            "planq_defer_call", claim.job_id, claim.attempt, given, _LONGEST_DEFERRAL_SECONDS
         )
         return applied
 

@@ -6,17 +6,40 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Select, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from planq.shared.store.batches.tables import BatchLineRow, BatchRow
+from planq.shared.store.batches.tables import BatchLineRow, BatchRow, DeferredCallRow, ProviderBatchRow
 from planq.shared.store.selects.named import named, newest_first, where_given
 
 b: Any = BatchRow
 line: Any = BatchLineRow
+call: Any = DeferredCallRow
+sent: Any = ProviderBatchRow
 
 _RUNNING = (
     select(func.count()).where(line.batch_id == b.id, line.status == "admitted").scalar_subquery().label("running")
 )
 """How many lines of a batch are unfinished jobs."""
+
+_DEFERRED = (
+    select(func.count())
+    .where(call.batch_id == b.id, call.tenant_id == b.tenant_id, call.status.in_(["waiting", "sent"]))
+    .scalar_subquery()
+    .label("deferred")
+)
+"""How many of these wait for a provider's batch."""
+
+_SENT = (
+    *("id", sent.id, "provider_id", sent.provider_id, "model", sent.model, "status", sent.status),
+    *("lines", sent.lines, "error", sent.error, "created_at", func.planq_shown_time(sent.created_at)),
+    *("submitted_at", func.planq_shown_time(sent.submitted_at), "ended_at", func.planq_shown_time(sent.ended_at)),
+)
+_PROVIDER_BATCHES = (
+    select(func.json_agg(aggregate_order_by(func.json_build_object(*_SENT), sent.id)))
+    .where(sent.batch_id == b.id, sent.tenant_id == b.tenant_id)
+    .scalar_subquery()
+    .label("provider_batches")
+)
 
 _LINE = (line.line, line.custom_id, line.status, line.job_id, line.error)
 
@@ -24,13 +47,13 @@ _LINE = (line.line, line.custom_id, line.status, line.job_id, line.error)
 @named
 def get_batch(tenant_id: str, id: UUID) -> Select[Any]:
     """Select a batch."""
-    return select(b, _RUNNING).where(b.tenant_id == tenant_id, b.id == id)
+    return select(b, _RUNNING, _DEFERRED, _PROVIDER_BATCHES).where(b.tenant_id == tenant_id, b.id == id)
 
 
 @named
 def list_batches(tenant_id: str, status: str | None, below: UUID | None, limit: int) -> Select[Any]:
     """Select a page of batches, newest first."""
-    rows = select(b, _RUNNING).where(b.tenant_id == tenant_id)
+    rows = select(b, _RUNNING, _DEFERRED, _PROVIDER_BATCHES).where(b.tenant_id == tenant_id)
     return newest_first(where_given(rows, {b.status: status}), b.id, below, limit)
 
 

@@ -19,6 +19,7 @@
 --   progress  what running steps say of themselves
 --   intake        a batch comes in, and its lines are validated
 --   batch     lines of a file become jobs, as many as the workers keep up with
+--   deferred  model calls of a batch wait for the provider's batches
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
 -- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.

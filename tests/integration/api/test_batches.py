@@ -204,6 +204,7 @@ def test_a_file_without_lines_is_refused(batches: Api, file: bytes) -> None:
         ({"metadata": '{"a": 1, "a": 2}'}, "metadata"),
         ({"priority": "soon"}, "priority"),
         ({"canary": 0}, "canary"),
+        ({"discount": "half"}, "discount"),
         ({"max_cost_usd": "nan"}, "max_cost_usd"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"name": "a\nb"}, "name"),
@@ -212,6 +213,29 @@ def test_a_file_without_lines_is_refused(batches: Api, file: bytes) -> None:
 )
 def test_parameters_are_checked_before_the_file_is_read(batches: Api, params: dict[str, Any], told: str) -> None:
     assert told in problem_of(post(batches, line("a"), **params), 422, "invalid_request")["detail"]
+
+
+def test_a_discount_and_where_it_is_had_are_told_in_the_document_and_on_the_page(batches: Api) -> None:
+    assert (sent(batches, line("a"))["discount"], sent(batches, line("a"))["provider_batches"]) == (None, [])
+    batch = sent(batches, line("a"), discount="provider")
+    assert (batch["discount"], batch["provider_batches"], batch["counts"]["deferred"]) == ("provider", [], 0)
+    batches.jobs.execute(
+        "INSERT INTO provider_batches (id, tenant_id, batch_id, model, scope, status, provider_id, lines, error) "
+        "VALUES (%s, 'default', %s, 'openai:gpt-5-mini', '', 'submitted', 'batch_abc', 3, '<b>overloaded')",
+        uuid4(),
+        batch["id"],
+    )
+
+    (told,) = batches.http.get(f"/batches/{batch['id']}").json()["provider_batches"]
+    listed = batches.http.get("/batches").json()["items"][0]["provider_batches"]
+
+    names = ("provider_id", "model", "status", "lines", "error", "ended_at")
+    expected = ("batch_abc", "openai:gpt-5-mini", "submitted", 3, "<b>overloaded", None)
+    assert tuple(told[name] for name in names) == expected
+    assert listed == [told]
+    page = batches.http.get(f"/ui/batches/{batch['id']}").text
+    assert "batch_abc" in page
+    assert "submitted: &lt;b&gt;overloaded" in page
 
 
 def test_only_files_of_lines_are_taken(batches: Api) -> None:

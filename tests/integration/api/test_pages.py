@@ -313,8 +313,9 @@ def test_a_batch_is_sent_as_a_file_without_scripts(api: Api) -> None:
             assert send(lines, **wrong).status_code == 422, wrong
         assert api.http.get("/batches").json()["items"] == []
 
-        page = send(lines)
+        page = send(lines, discount="provider")
         path = page.url.path
+        assert api.http.get(path.removeprefix("/ui")).json()["discount"] == "provider"
         eventually(lambda: "51" in browser.get(path).text, what="it is validated")
         eventually(lambda: api.http.get(path.removeprefix("/ui")).json()["finished_at"], what="no line is valid")
         page = browser.get(path)

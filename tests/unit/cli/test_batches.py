@@ -20,7 +20,7 @@ Planq = Callable[..., Result]
 
 
 def batch(status: str = "in_progress", *, paused: str | None = None, **counts: int) -> dict[str, Any]:
-    known = dict.fromkeys(("total", "unvalidated", "invalid", "waiting", "running"), 0)
+    known = dict.fromkeys(("total", "unvalidated", "invalid", "waiting", "running", "deferred"), 0)
     known |= dict.fromkeys(("completed", "partial", "incomplete", "failed", "cancelled"), 0)
     return {
         "id": ID,
@@ -57,6 +57,7 @@ def test_a_file_is_sent_as_it_is_with_what_is_said_of_it(planq: Planq, server: R
         *("batch", "submit", str(file), "--no-wait", "--name", "nightly", "--strict", "--canary", "5", "--no-start"),
         *("--budget", "max_cost_usd=2.5", "--budget", "max_tokens=1000", "--metadata", "team=a&b"),
         *("--defaults", f"@{file.parent / 'defaults.json'}", "--priority", "bulk", "--idempotency-key", "k1"),
+        *("--discount", "provider"),
     )
 
     assert (told.exit_code, told.stdout) == (0, f"{ID}\n")
@@ -66,6 +67,7 @@ def test_a_file_is_sent_as_it_is_with_what_is_said_of_it(planq: Planq, server: R
         "name": "nightly",
         "priority": "bulk",
         "canary": "5",
+        "discount": "provider",
         "strict": "true",
         "start": "false",
         "defaults": '{"model": "offline"}',
@@ -236,3 +238,9 @@ def test_an_unknown_price_is_a_dash_and_not_zero() -> None:
     assert estimate_line(unknown) == ("estimate: 4 model calls, 100 tokens asked, – USD; without a known price: 2")
     assert summary(unknown).endswith(", – USD")
     assert "USD" not in summary(batch(total=2))
+
+
+def test_lines_at_the_provider_are_told(planq: Planq, server: Recorder) -> None:
+    server.answer(200, batch(total=3, running=3, deferred=2))
+
+    assert "0/3 lines, 2 at the provider" in planq("batch", "status", ID).stdout

@@ -18,7 +18,7 @@ IDLE = {"io": {"in_flight": 0, "capacity": 10}}
 
 def job(status: str = "queued", **changed: Any) -> dict[str, Any]:
     """A row of the query `job_waits`."""
-    nothing = ("error", "paused_at", "question", "stage_worker_name", "stage_error", "turn_before")
+    nothing = ("error", "paused_at", "question", "stage_worker_name", "stage_error", "turn_before", "deferred_to")
     own = {"id": JOB_ID, "priority": "interactive", "status": status, "now": NOW, "run_at": NOW}
     own |= {"is_claimed": False, "lanes": IDLE}
     return {**dict.fromkeys(nothing), **own, "open_steps": [], **changed}
@@ -88,6 +88,11 @@ STARTED = {"started_at": ago(seconds=9)}
         (job("planning", is_claimed=True, stage_worker_name="w-1"), "work", "It is being planned on w-1."),
         (job(run_at=ahead(minutes=5)), "time", "Its time comes in 5 min."),
         (job(run_at=NEVER), "parent", "It waits until its parent begins another child job."),
+        (
+            job(run_at=NEVER, deferred_to="openai:gpt-5-mini"),
+            "provider",
+            "It waits for the provider's batch: openai:gpt-5-mini answers within 24 hours.",
+        ),
         (
             job(run_at=NEVER, turn_before=CHILD_ID),
             "turn",

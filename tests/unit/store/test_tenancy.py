@@ -36,6 +36,7 @@ ENGINE_FILES = {
     "batch": "lines that are due of all tenants; what people ask of a batch names its tenant",
     "budget": "what a claim reserves, by the claim's job and its tree",
     "children": "a step delegates and joins, by the claim's job and its children",
+    "deferred": "of a claim's job, or of a provider's batch that a worker holds",
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
     "load": "a step ends, by its claim, or a window of any tenant's job is opened: the caller holds the job's row",
     "finish": "an attempt ends, by its claim",
@@ -162,6 +163,7 @@ ALL_TENANTS = {
 FOR_WORKERS = {
     "acting.py",
     "deliveries.py",
+    "provider.py",
     "jobs",
     "learning.py",
     "lines.py",

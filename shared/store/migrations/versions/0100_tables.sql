@@ -6,9 +6,15 @@ CREATE DOMAIN batch_status AS TEXT CONSTRAINT ck_batch_status CHECK (VALUE IN ('
 
 CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
 
+CREATE DOMAIN batch_discount AS TEXT CONSTRAINT ck_batch_discount CHECK (VALUE IN ('provider'));
+
 CREATE DOMAIN batch_pause_reason AS TEXT CONSTRAINT ck_batch_pause_reason CHECK (VALUE IN ('asked', 'canary', 'budget'));
 
 CREATE DOMAIN batch_line_status AS TEXT CONSTRAINT ck_batch_line_status CHECK (VALUE IN ('received', 'invalid', 'valid', 'admitted', 'completed', 'failed', 'cancelled'));
+
+CREATE DOMAIN provider_batch_status AS TEXT CONSTRAINT ck_provider_batch_status CHECK (VALUE IN ('submitting', 'submitted', 'ended'));
+
+CREATE DOMAIN deferred_call_status AS TEXT CONSTRAINT ck_deferred_call_status CHECK (VALUE IN ('waiting', 'sent', 'succeeded', 'errored', 'expired', 'canceled', 'failed'));
 
 CREATE DOMAIN conversation_policy AS TEXT CONSTRAINT ck_conversation_policy CHECK (VALUE IN ('queue', 'reject', 'interrupt', 'merge'));
 
@@ -474,6 +480,7 @@ CREATE TABLE batches (
     priority job_priority DEFAULT 'bulk' NOT NULL,
     is_strict BOOLEAN DEFAULT false NOT NULL,
     canary INTEGER,
+    discount batch_discount,
     idempotency_key TEXT,
     request_hash TEXT,
     callback_url TEXT,
@@ -824,6 +831,58 @@ CREATE INDEX ix_batch_lines_settled ON batch_lines (batch_id, settled) WHERE set
 CREATE INDEX ix_batch_lines_waiting ON batch_lines (batch_id, line) WHERE status = 'valid';
 
 CREATE UNIQUE INDEX uq_batch_lines_custom_id ON batch_lines (batch_id, custom_id) WHERE custom_id IS NOT NULL;
+
+CREATE TABLE provider_batches (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    batch_id UUID NOT NULL,
+    model TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    status provider_batch_status DEFAULT 'submitting' NOT NULL,
+    provider_id TEXT,
+    handle TEXT,
+    lines INTEGER DEFAULT 0 NOT NULL,
+    tries INTEGER DEFAULT 0 NOT NULL,
+    error TEXT,
+    next_look_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    held_by UUID,
+    held_until TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    submitted_at TIMESTAMP WITH TIME ZONE,
+    cancelled_at TIMESTAMP WITH TIME ZONE,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_provider_batches PRIMARY KEY (id),
+    CONSTRAINT fk_provider_batches_batch_id FOREIGN KEY(batch_id) REFERENCES batches (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_provider_batches_batch_id ON provider_batches (batch_id);
+
+CREATE INDEX ix_provider_batches_next_look_at ON provider_batches (next_look_at) WHERE status <> 'ended';
+
+CREATE TABLE deferred_calls (
+    job_id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    batch_id UUID NOT NULL,
+    provider_batch_id UUID,
+    resumes INTEGER DEFAULT 0 NOT NULL,
+    model TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    body TEXT,
+    status deferred_call_status DEFAULT 'waiting' NOT NULL,
+    result TEXT,
+    seconds_left DOUBLE PRECISION NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_deferred_calls PRIMARY KEY (job_id),
+    CONSTRAINT fk_deferred_calls_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_deferred_calls_open ON deferred_calls (batch_id) WHERE status IN ('waiting', 'sent');
+
+CREATE INDEX ix_deferred_calls_provider_batch_id ON deferred_calls (provider_batch_id);
+
+CREATE INDEX ix_deferred_calls_results ON deferred_calls (job_id) WHERE result IS NOT NULL;
+
+CREATE INDEX ix_deferred_calls_waiting ON deferred_calls (batch_id, model, scope, created_at) WHERE status = 'waiting';
 
 CREATE TABLE conversation_agents (
     conversation_id UUID NOT NULL,

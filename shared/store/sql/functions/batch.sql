@@ -35,7 +35,11 @@ BEGIN
         RETURN;
     END IF;
     SELECT array_agg(ROW(b.id, b.tenant_id, r.lines)::planq_running) INTO v_running FROM (
-        SELECT l.batch_id, count(*)::int AS lines FROM batch_lines l WHERE l.status = 'admitted' GROUP BY l.batch_id
+        -- A job that waits for a provider's batch needs no worker.
+        SELECT l.batch_id, greatest(0, count(*) - (
+            SELECT count(*) FROM deferred_calls d WHERE d.batch_id = l.batch_id AND d.status IN ('waiting', 'sent')
+        ))::int AS lines
+        FROM batch_lines l WHERE l.status = 'admitted' GROUP BY l.batch_id
     ) r JOIN batches b ON b.id = r.batch_id;
     v_room := least(cardinality(p_ids),
         planq_window('bulk', p_lease_seconds) - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));

@@ -78,8 +78,9 @@ CREATE FUNCTION planq_stage_claim(p_job uuid) RETURNS json LANGUAGE plpgsql STAB
 DECLARE
     j record;
     p record;
+    v_deferral json;
 BEGIN
-    SELECT tenant_id, status, round, stage_attempt, model, input, parts, tools, limits, loop_block, forked_from, user_id,
+    SELECT tenant_id, status, round, stage_attempt, batch_id, model, input, parts, tools, limits, loop_block, forked_from, user_id,
            trace_id, conversation_id, history, stage_retry, resumes, priority, respond, on_incomplete, model_settings,
            extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL OR with_input IS NOT NULL
@@ -89,8 +90,12 @@ BEGIN
     SELECT source, errors, reuse,
            CASE WHEN j.status = 'planning' OR source NOT IN ('caller', 'model') THEN body END AS body INTO p
     FROM plans WHERE job_id = p_job AND round = j.round;
+    IF j.batch_id IS NOT NULL THEN
+        v_deferral := planq_deferral(p_job, j.batch_id, j.resumes);
+    END IF;
     RETURN json_build_object(
         'job_id', p_job, 'tenant_id', j.tenant_id, 'status', j.status, 'round', j.round, 'attempt', j.stage_attempt,
+        'deferral', v_deferral,
         'strategy', j.strategy, 'rounds', CASE WHEN j.has_rounds THEN planq_rounds(p_job, j.round) END,
         'rounds_time_left', CASE WHEN j.has_rounds THEN j.rounds_time_left END,
         'merged', CASE WHEN j.has_rounds AND j.conversation_id IS NOT NULL

@@ -24,18 +24,18 @@ BEGIN
     SELECT * INTO g FROM json_to_record(p_batch) AS a (
         id uuid, name text, metadata text, defaults text, priority text, is_strict boolean, canary int,
         idempotency_key text, request_hash text, callback_url text, budget_usd numeric, budget_tokens bigint,
-        is_paused boolean, held_by uuid
+        is_paused boolean, held_by uuid, discount text
     );
     DELETE FROM batches b WHERE b.tenant_id = p_tenant AND b.idempotency_key = g.idempotency_key
       AND b.status = 'uploading' AND b.held_until < planq_now();
     INSERT INTO batches AS b (
         id, tenant_id, status, name, metadata, defaults, priority, is_strict, canary, idempotency_key, request_hash,
-        callback_url, budget_usd, budget_tokens, paused_at, pause_reason, held_by, held_until
+        callback_url, budget_usd, budget_tokens, paused_at, pause_reason, held_by, held_until, discount
     ) VALUES (
         g.id, p_tenant, 'uploading', g.name, g.metadata::json, g.defaults::json, g.priority, g.is_strict, g.canary,
         g.idempotency_key, g.request_hash, g.callback_url, g.budget_usd, g.budget_tokens,
         CASE WHEN g.is_paused THEN planq_now() END, CASE WHEN g.is_paused THEN 'asked' END,
-        g.held_by, planq_now() + make_interval(secs => p_seconds)
+        g.held_by, planq_now() + make_interval(secs => p_seconds), g.discount
     ) ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
     IF FOUND THEN
         RETURN QUERY SELECT g.id, 'uploading'::text, g.request_hash, true;

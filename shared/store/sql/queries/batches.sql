@@ -38,12 +38,21 @@ FROM (
     WHERE tenant_id = %(tenant_id)s AND status IN ('in_progress', 'cancelling')
 ) b
 
+-- name: calls_of_provider_batch
+-- The requests of a provider's batch that was not sent.
+SELECT job_id, body FROM deferred_calls
+WHERE provider_batch_id = %(id)s AND tenant_id = %(tenant_id)s AND body IS NOT NULL ORDER BY job_id
+
 -- name: sweep_look/batches
 SELECT 'batches', NULL, NULL WHERE EXISTS (
     SELECT FROM batches b
     WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
         SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
 )
+
+-- name: tidy_deferred_results
+-- Removes results of calls whose jobs have ended.
+SELECT planq_forget_results(10000)
 
 -- name: tidy_lost_lines
 -- Fails admitted lines whose jobs somebody has deleted.

@@ -208,7 +208,10 @@ SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.
         WHERE t.tenant_id = %(tenant_id)s AND t.conversation_id = j.conversation_id AND t.parent_job_id IS NULL AND t.id < j.id
           AND planq_is_unfinished(t.status)
         ORDER BY t.id DESC LIMIT 1
-    ) END AS turn_before, q.questions AS questions,
+    ) END AS turn_before, CASE WHEN j.batch_id IS NOT NULL THEN (
+        SELECT d.model FROM deferred_calls d
+        WHERE d.job_id = j.id AND d.tenant_id = %(tenant_id)s AND d.status IN ('waiting', 'sent')
+    ) END AS deferred_to, q.questions AS questions,
     o.created_at AS asked_at, o.asked_ids, o.tool_name AS asking_tool, s.steps AS open_steps, l.lanes
 FROM unnest(%(job_ids)s::uuid[]) AS g (id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE id = g.id AND tenant_id = %(tenant_id)s OFFSET 0) j

@@ -1,0 +1,78 @@
+"""Providers' batches in PostgreSQL, as the worker sees them that looks after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from planq.shared.domain.batches.provider import CallResult, ProviderBatch
+from planq.shared.domain.errors import capped
+from planq.shared.domain.jobs.deferral import CallStatus
+from planq.shared.store.database import Database, as_json, record
+from planq.shared.store.ids import new_id
+
+_MOST_CALLS = 2_000
+"""Maximum number of calls in one provider's batch: the results of all are in memory together."""
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""Maximum size of their requests."""
+
+
+class ProviderBatches:
+    """Providers' batches of all tenants; `worker_id` is who holds them. All methods raise `DatabaseUnavailable`.
+
+    Calls are collected for `collect` before they are sent. A batch that a worker has held for `hold` is free again.
+    """
+
+    def __init__(self, database: Database, worker_id: UUID, collect: timedelta, hold: timedelta) -> None:
+        self._database = database
+        self._worker_id = worker_id
+        self._collect_seconds = collect.total_seconds()
+        self._hold_seconds = hold.total_seconds()
+
+    async def take(self) -> ProviderBatch | None:
+        """Hold a provider's batch that is due, or a new one; None where nothing is to be done."""
+        rows = await self._database.call_table(
+            "planq_take_provider_batch",
+            new_id(),
+            self._worker_id,
+            self._hold_seconds,
+            self._collect_seconds,
+            _MOST_CALLS,
+            _MOST_BYTES,
+        )
+        return record(ProviderBatch, rows[0]) if rows else None
+
+    async def calls(self, held: ProviderBatch) -> Sequence[tuple[UUID, str]]:
+        """Return the jobs and requests of a batch that was not sent."""
+        rows = await self._database.fetch_all("calls_of_provider_batch", tenant_id=held.tenant_id, id=held.id)
+        return [(row["job_id"], row["body"]) for row in rows]
+
+    async def keep(
+        self,
+        held: ProviderBatch,
+        again: timedelta,
+        *,
+        provider_id: str | None = None,
+        handle: str | None = None,
+        is_cancelled: bool = False,
+        error: str | None = None,
+    ) -> bool:
+        """Let anybody look at it again after a while; store the provider's id of it. False where it was lost."""
+        given = provider_id, handle, is_cancelled, None if error is None else capped(error), again.total_seconds()
+        applied: bool = await self._database.call("planq_keep_provider_batch", held.id, self._worker_id, *given)
+        return applied
+
+    async def settle(
+        self,
+        held: ProviderBatch,
+        results: Sequence[CallResult],
+        rest: CallStatus | None = None,
+        message: str | None = None,
+    ) -> bool:
+        """Store results; with `rest` the batch has ended, and so have its other calls. False where it was lost."""
+        items = [{"job": str(one.job), "status": one.status, "result": one.result} for one in results]
+        given = as_json(items), rest, None if message is None else capped(message)
+        applied: bool = await self._database.call("planq_settle_calls", held.id, self._worker_id, *given)
+        return applied

@@ -1,0 +1,1 @@
+"""Batches: calls that wait are sent in providers' batches."""

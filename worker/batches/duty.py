@@ -1,0 +1,110 @@
+"""Looks after providers' batches, as long as its worker lives: sends them, asks for them, stores their results.
+
+Every `io` worker does so; a batch is held by one of them at a time. What a worker was doing that died, another one
+does. The order makes sure that no call is paid twice: a call belongs to a batch in one commit, the batch is sent
+after it, and one that may have been sent is looked for at its provider first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from planq.shared.domain.batches.provider import CallResult, ProviderBatch
+from planq.shared.domain.batches.states import ProviderBatchStatus
+from planq.shared.domain.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
+from planq.shared.domain.jobs.deferral import CallStatus
+from planq.shared.store.batches.provider import ProviderBatches
+from planq.shared.timers import every
+from planq.worker.engine.persist import persist
+from planq.worker.llm.batch_api import BatchApi
+
+_log = logging.getLogger("planq.batches")
+
+TICK_SECONDS = 1.0
+"""Between two looks where nothing was due: two probes of an index."""
+
+HOLD = timedelta(minutes=15)
+"""How long a batch is left alone whose worker has died."""
+
+_LONGEST = timedelta(minutes=10)
+"""How long a worker is at a batch: less than it holds it, so that nobody else sends it meanwhile."""
+
+_SETTLED_AT_ONCE = 200
+
+
+class ProviderBatchDuty:
+    """The providers' batches that one worker looks after; lives on one event loop.
+
+    A batch that runs is asked for every `pause`.
+    """
+
+    def __init__(self, store: ProviderBatches, api: BatchApi, pause: timedelta) -> None:
+        self._store = store
+        self._api = api
+        self._pause = pause
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look after batches from now on, on the running loop."""
+        self._running = asyncio.create_task(every(TICK_SECONDS, self.carry_out, name="provider_batches"))
+
+    async def close(self) -> None:
+        """Stop; what was under way is done again by another worker, once this one's hold is over."""
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def carry_out(self) -> None:
+        """Look after all batches that are due. Raises `DatabaseUnavailable`."""
+        while (held := await self._store.take()) is not None:
+            shown = {"provider_batch": str(held.id), "tenant": held.tenant_id, "model": held.model}
+            try:
+                async with asyncio.timeout(_LONGEST.total_seconds()):
+                    await self._look_after(held)
+            except DatabaseUnavailable:
+                raise
+            except ProviderBatchFailed as failure:
+                _log.error("provider_batch_failed", extra={**shown, "cause": failure.message})
+                await persist(self._store.settle, held, [], CallStatus.FAILED, failure.message)
+            except (PlanqError, TimeoutError) as error:
+                _log.warning("provider_batch_later", extra={**shown, "cause": str(error)})
+                await self._later(held, error=str(error) or "the provider's batch API did not answer in time")
+
+    async def _look_after(self, held: ProviderBatch) -> None:
+        if held.status is ProviderBatchStatus.SUBMITTING:
+            return await self._submit(held)
+        results = await self._api.results(held)
+        if results is not None:
+            return await self._end(held, results)
+        if not held.has_jobs and not held.is_cancelled:
+            await self._api.cancel(held)
+            return await self._later(held, is_cancelled=True)
+        return await self._later(held)
+
+    async def _submit(self, held: ProviderBatch) -> None:
+        calls = await persist(self._store.calls, held)
+        known = await self._api.find(held, calls) if held.tries > 1 else None
+        if known is None and not held.has_jobs:
+            await persist(self._store.settle, held, [], CallStatus.CANCELED)
+            return
+        if known is None:
+            known = await self._api.submit(held, calls)
+        provider_id, handle = known
+        _log.info("provider_batch_sent", extra={"provider_batch": str(held.id), "lines": held.lines})
+        await persist(lambda: self._store.keep(held, self._pause, provider_id=provider_id, handle=handle))
+
+    async def _end(self, held: ProviderBatch, results: Sequence[CallResult]) -> None:
+        for first in range(0, len(results), _SETTLED_AT_ONCE):
+            if not await persist(self._store.settle, held, results[first : first + _SETTLED_AT_ONCE]):
+                return
+        # Of a call that the provider says nothing of, it has asked nothing either.
+        await persist(self._store.settle, held, [], CallStatus.EXPIRED)
+        _log.info("provider_batch_ended", extra={"provider_batch": str(held.id), "lines": held.lines})
+
+    async def _later(self, held: ProviderBatch, *, is_cancelled: bool = False, error: str | None = None) -> None:
+        await persist(lambda: self._store.keep(held, self._pause, is_cancelled=is_cancelled, error=error))
