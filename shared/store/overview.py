@@ -69,10 +69,19 @@ class JobOverview:
         return {str(status): 0 for status in JobStatus} | {row["status"]: row["n"] for row in rows}
 
     async def found(
-        self, tenant_id: str, wanted: JobFilter, *, below: UUID | None, limit: int, roots: bool
+        self,
+        tenant_id: str,
+        wanted: JobFilter,
+        *,
+        below: UUID | None,
+        limit: int,
+        roots: bool,
+        message_flow: bool = False,
     ) -> FoundJobs:
         """Return the jobs that fit a filter; see `found_jobs`."""
-        return await found_jobs(self._database, tenant_id, wanted, below=below, limit=limit, roots=roots)
+        return await found_jobs(
+            *(self._database, tenant_id, wanted), below=below, limit=limit, roots=roots, message_flow=message_flow
+        )
 
     async def with_id(self, tenant_id: str, id: UUID) -> Sequence[Row]:
         """Return what of a tenant has an id (kind, id, job_id); none for another tenant's."""

@@ -6,7 +6,6 @@ arrive together.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +33,7 @@ from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database, Row, json_text, sql_fields
 from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
 from planq.shared.store.jobs.ends import wakes_of_end
-from planq.shared.store.views import JobView, ViewLook, view_batcher
-
-_LAST_ID = UUID(int=2**128 - 1)
+from planq.shared.store.views import JobView, ViewLook, summaries, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
 """A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
@@ -257,10 +254,9 @@ class RequestStore:
             raise NotFound(f"there is no job {job_id}")
         return view
 
-    async def views(self, tenant_id: str, job_ids: Sequence[UUID]) -> Sequence[JobView]:
+    async def summaries(self, tenant_id: str, job_ids: Sequence[UUID]) -> Sequence[Row]:
         """Return jobs as a list shows them, in this order, without those that are gone."""
-        found = await asyncio.gather(*(self._looks.do(ViewLook(tenant_id, one, False)) for one in job_ids))
-        return [view for view in found if view is not None]
+        return await summaries(self._database, tenant_id, job_ids)
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
         """Return a job's row, and of its steps (or one of them) what they are and how they ended.
@@ -280,36 +276,6 @@ class RequestStore:
         statuses = [str(status) for status in TERMINAL_JOB]
         rows = await self._database.fetch_all("ended_jobs", ids=list(job_ids), statuses=statuses)
         return {row["id"] for row in rows}
-
-    async def jobs(
-        self,
-        tenant_id: str,
-        *,
-        status: JobStatus | None,
-        below: UUID | None,
-        limit: int,
-        strategy: Strategy | None = None,
-        roots: bool = False,
-        message_flow: bool = False,
-    ) -> Sequence[Row]:
-        """Return at most `limit` jobs, newest first, older than the job `below` if given.
-
-        With `roots` those that no other job has made. With `message_flow` turns and tasks alone.
-        """
-        statuses = dict.fromkeys(one.stored for one in ([status] if status else JobStatus))
-        strategies = [strategy] if strategy else list(Strategy)
-        is_filtered = status or strategy
-        return await self._database.fetch_page(
-            "list_jobs",
-            tenant_id=tenant_id,
-            statuses=[str(one) for one in statuses] if is_filtered else None,
-            strategies=[str(one) for one in strategies] if is_filtered else None,
-            asking=asks(status),
-            roots=roots,
-            message_flow=message_flow,
-            below=below or _LAST_ID,
-            limit=limit,
-        )
 
     async def unfinished(self, tenant_id: str, most: int) -> int:
         """Return how many jobs of a tenant are unfinished, at most `most`, without those of messages and batches."""
@@ -444,11 +410,6 @@ class RequestStore:
         if row is None:
             raise NotFound(f"there is no artifact {artifact_id!r:.100}")
         return row
-
-
-def asks(status: JobStatus | None) -> bool | None:
-    """Return whether a job that is shown with a status asks a person; None where that makes no difference."""
-    return None if status is None or status.stored is not JobStatus.EXECUTING else status is JobStatus.INPUT_REQUIRED
 
 
 _COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}

@@ -140,13 +140,23 @@ def _keys(views: Sequence[JobView]) -> dict[str, str]:
     return {"ids": ids, "tenant_ids": tenants}
 
 
-async def _rows(database: Database, looks: Sequence[ViewLook], steps: int) -> list[dict[str, Any]]:
+async def summaries(database: Database, tenant_id: str, job_ids: Sequence[UUID]) -> list[dict[str, Any]]:
+    """Return the rows of jobs, in this order, without plans and steps and without jobs that are gone."""
+    looks = [ViewLook(tenant_id, job_id, False) for job_id in job_ids]
+    rows = await _rows(database, looks, 0, whole="{}") if looks else []
+    found = {row["id"]: _view(row, []).row for row in rows}
+    return [found[job_id] for job_id in job_ids if job_id in found]
+
+
+async def _rows(
+    database: Database, looks: Sequence[ViewLook], steps: int, whole: str = _ENDED
+) -> list[dict[str, Any]]:
     return await database.fetch_all(
         "view_jobs",
         ids=array_text(look.job_id for look in looks),
         tenant_ids=array_text(look.tenant_id for look in looks),
         wanted=array_text(look.is_wanted for look in looks),
-        ended=_ENDED,
+        ended=whole,
         steps=steps,
     )
 

@@ -21,12 +21,12 @@ class OpenRequestStore(RequestStore):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self._opened = database
+        self.opened = database
 
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
         """Return the outcomes of the round's steps as a RESPOND that is claimed now would bring them."""
         return step_results(
-            await self._opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"])
+            await self.opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"])
         )
 
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
@@ -36,7 +36,7 @@ class OpenRequestStore(RequestStore):
         """
         job, _ = await self.planned(tenant_id, job_id)
         statement = "SELECT * FROM steps WHERE job_id = %s ORDER BY index"
-        async with self._opened.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+        async with self.opened.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(statement, (job_id,))
             rows = await cursor.fetchall()
         called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})

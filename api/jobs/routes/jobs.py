@@ -24,7 +24,7 @@ from planq.api.deps import (
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
-from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, page_of
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
 from planq.api.jobs.filters import (
     FilterAgent,
     FilterBatch,
@@ -198,7 +198,9 @@ async def get_jobs(
     """
     below = id_of_cursor(cursor)
     tenant_id = _listed_tenant(who, tenant)
-    rare = {
+    given = {
+        "status": status,
+        "strategy": strategy,
         "priority": priority,
         "agent": agent,
         "batch_id": batch_id,
@@ -210,16 +212,11 @@ async def get_jobs(
         "created_after": created_after,
         "min_cost_usd": min_cost_usd,
     }
-    if all(value is None for value in rare.values()):
-        rows = await services.requests.jobs(
-            tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
-        )
-        return page_of(rows, limit, job_summary)
-    wanted = filter_of({"status": status, "strategy": strategy, **rare}, datetime.now(UTC))
+    wanted = filter_of(given, datetime.now(UTC))
     found = await services.overview.found(tenant_id, wanted, below=below, limit=limit, roots=roots)
-    views = await services.requests.views(tenant_id, found.ids)
+    rows = await services.requests.summaries(tenant_id, found.ids)
     following = None if found.next_below is None else cursor_of(found.next_below.bytes)
-    return JsonResponse({"items": [job_summary(view.row) for view in views], "next_cursor": following})
+    return JsonResponse({"items": [job_summary(row) for row in rows], "next_cursor": following})
 
 
 def _listed_tenant(who: Caller, tenant: str | None) -> str:

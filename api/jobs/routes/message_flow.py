@@ -26,16 +26,17 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.api.deps import KeyHeader, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
+from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
-from planq.api.http.pages import CursorQuery, id_cursor, id_of_cursor
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
 from planq.api.jobs.routes.control import resume_job
 from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, seconds_to_wait
 from planq.api.schemas import MAX_PAGE, JobRequest
 from planq.api.submission import CHANNEL_OF_TASKS
 from planq.shared.domain.errors import Conflict, NotFound
 from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.store.database import Row
 from planq.shared.store.requests import RequestStore
 from planq.shared.store.views import JobView
@@ -54,7 +55,7 @@ async def get_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQ
 
     A page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
     """
-    rows, following = await _page(services.requests, who, limit, cursor)
+    rows, following = await _page(services, who, limit, cursor)
     found = [plan_document(view) for view in await _views(services.requests, who, rows)]
     return JsonResponse({"items": [plan for plan in found if plan is not None], "next_cursor": following})
 
@@ -134,7 +135,7 @@ async def get_tasks(
 
     With a `status` a page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
     """
-    rows, following = await _page(services.requests, who, limit, cursor)
+    rows, following = await _page(services, who, limit, cursor)
     wanted = [row for row in rows if status is None or task_status(row) is status]
     items = [task_document(view) for view in await _views(services.requests, who, wanted)]
     return JsonResponse({"items": items, "next_cursor": following})
@@ -173,21 +174,14 @@ async def cancel_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     return await _task(services.requests, who, task_id)
 
 
-async def _page(
-    requests: RequestStore, who: Caller, limit: int, cursor: str | None
-) -> tuple[Sequence[Row], str | None]:
+async def _page(services: Services, who: Caller, limit: int, cursor: str | None) -> tuple[Sequence[Row], str | None]:
     """Return a page of the caller's jobs that no other job has made, and the cursor of the next one."""
     below = id_of_cursor(cursor)
-    rows = await requests.jobs(
-        who.tenant_id,
-        status=None,
-        below=below,
-        limit=limit + 1,
-        roots=True,
-        message_flow=not who.sees_all_jobs,
+    found = await services.overview.found(
+        *(who.tenant_id, JobFilter()), below=below, limit=limit, roots=True, message_flow=not who.sees_all_jobs
     )
-    following = id_cursor(rows[limit - 1]) if len(rows) > limit else None
-    return rows[:limit], following
+    following = None if found.next_below is None else cursor_of(found.next_below.bytes)
+    return await services.requests.summaries(who.tenant_id, found.ids), following
 
 
 async def _views(requests: RequestStore, who: Caller, rows: Sequence[Row]) -> Sequence[JobView]:

@@ -63,6 +63,18 @@ class JobFilter:
     made_after: datetime | None = None
     min_cost_usd: float | None = None
 
+    @property
+    def is_indexed(self) -> bool:
+        """True when an index knows all that is given."""
+        return self == JobFilter(status=self.status, strategy=self.strategy)
+
+    @property
+    def asks(self) -> bool | None:
+        """Whether the jobs with this status ask a person; None where that makes no difference."""
+        if self.status is None or self.status.stored is not JobStatus.EXECUTING:
+            return None
+        return self.status is JobStatus.INPUT_REQUIRED
+
     def to_json(self) -> dict[str, Any]:
         """Return what is given of it, as JSON."""
         given = {name: value for name, value in asdict(self).items() if value is not None}

@@ -13,7 +13,6 @@ from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.domain.overview.selection import JobAct, JobFilter, statuses_for
 from planq.shared.store.database import Database, Row, as_json
 from planq.shared.store.ids import new_id
-from planq.shared.store.requests import asks
 
 COUNTED_AMONG = 5_000
 """So many jobs a count looks at: it says what an action would concern before somebody asks for it."""
@@ -145,7 +144,7 @@ async def _select(
             "tenant_id": tenant_id,
             "statuses": None if statuses is None else [str(one) for one in dict.fromkeys(s.stored for s in statuses)],
             "strategies": [str(wanted.strategy)] if wanted.strategy else [str(one) for one in Strategy],
-            "asking": asks(wanted.status),
+            "asking": wanted.asks,
             "agent": wanted.agent,
             "priority": None if wanted.priority is None else str(wanted.priority),
             "batch_id": wanted.batch_id,
@@ -160,6 +159,7 @@ async def _select(
             "after": None,
             "below": None,
             "roots": True,
+            "message_flow": False,
             **given,
         },
     )
@@ -174,13 +174,22 @@ class FoundJobs:
 
 
 async def found_jobs(
-    database: Database, tenant_id: str, wanted: JobFilter, *, below: UUID | None, limit: int, roots: bool
+    database: Database,
+    tenant_id: str,
+    wanted: JobFilter,
+    *,
+    below: UUID | None,
+    limit: int,
+    roots: bool,
+    message_flow: bool = False,
 ) -> FoundJobs:
     """Return at most `limit` jobs that fit, newest first, older than `below` if given.
 
-    It looks at no more than `LOOKED_THROUGH` jobs, in parts, and says where it stopped: what no index knows costs the
-    same however long the history is.
+    With `roots` those that no other job has made; with `message_flow` turns and tasks alone. It looks at no more than
+    `LOOKED_THROUGH` jobs, in parts, and says where it stopped: what no index knows costs the same however long the
+    history is.
     """
+    part = limit + 1 if wanted.is_indexed else _PART
     statuses: Collection[JobStatus] | None = None
     if wanted.status is not None:
         statuses = [wanted.status]
@@ -189,13 +198,20 @@ async def found_jobs(
     ids: list[UUID] = []
     at = below or _LAST_ID
     for _ in range(LOOKED_THROUGH // _PART):
-        rows = await _select(database, tenant_id, wanted, statuses=statuses, below=at, roots=roots, limit=_PART)
+        rows = await _select(
+            *(database, tenant_id, wanted),
+            statuses=statuses,
+            below=at,
+            roots=roots,
+            message_flow=message_flow,
+            limit=part,
+        )
         for row in reversed(rows):
             if is_meant(row, wanted):
                 if len(ids) == limit:
                     return FoundJobs(ids, ids[-1])
                 ids.append(row["id"])
-        if len(rows) < _PART:
+        if len(rows) < part:
             return FoundJobs(ids, None)
         at = rows[0]["id"]
     return FoundJobs(ids, at)

@@ -107,7 +107,7 @@ async def over_postgres(harness: Harness, text: str, fields: dict[str, Any]) -> 
         if job["finished_at"] is not None:
             break
         await harness.sweeper.sweep()  # a retry is due
-    async with harness.requests._opened.connection() as connection:
+    async with harness.requests.opened.connection() as connection:
         found = await connection.execute("SELECT kind, data FROM events WHERE job_id = %s", (job_id,))
         events = await found.fetchall()
     return {

@@ -47,7 +47,7 @@ COUNTING = {
 """Statements that may read an index of what waits from one end to the other, with the reason."""
 
 FILTERED = {
-    "list_jobs": ("statuses", "strategies", "roots", "message_flow"),
+    "select_jobs": ("statuses", "strategies", "roots", "message_flow"),
 }
 """Statements that are planned anew for the filters that are given, and these."""
 
@@ -189,7 +189,7 @@ def test_no_statement_reads_a_table_that_grows(history: str) -> None:
 def test_no_filter_reads_a_table_that_grows(history: str, name: str, filters: Sequence[str]) -> None:
     """`?strategy=loop&status=failed` read all jobs of a tenant by a plan that was kept for every filter."""
     given = {**_NOT_GIVEN, "tenant_id": "'t000'", "limit": "50", **{filter: _GIVEN[filter] for filter in filters}}
-    if name == "list_jobs":
+    if name == "select_jobs":
         given["below"] = _GIVEN["below"]
         if {"statuses", "strategies"} & set(filters):  # the store gives both then
             given = {"statuses": "'{failed,completed}'", "strategies": "'{plan,loop}'", **given}

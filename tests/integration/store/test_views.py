@@ -16,11 +16,13 @@ from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.domain.plan.compile import compile_plan
 from planq.shared.domain.plan.document import Plan
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
 from planq.shared.ports import ClaimRequest, StageClaim
+from planq.shared.store.actions.store import found_jobs
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.transitions import PostgresJobStore
@@ -135,7 +137,9 @@ def test_jobs_are_listed_by_strategy(database_url: str, strategy: Strategy | Non
     async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
         for one in Strategy:
             await requests.submit(Submission(new_id(), "default", "x", one, "offline", Limits()))
-        return await requests.jobs("default", status=None, strategy=strategy, below=None, limit=9)
+        wanted = JobFilter(strategy=strategy)
+        found = await found_jobs(requests.opened, "default", wanted, below=None, limit=9, roots=False)
+        return await requests.summaries("default", found.ids)
 
     rows = run(database_url, work)
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 from uuid import UUID
 
+from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.store.actions.store import LOOKED_THROUGH, FoundJobs, found_jobs
 from planq.shared.store.database import Database
@@ -33,9 +34,9 @@ def look(history: History, wanted: JobFilter, below: int | None = None) -> tuple
 
 def test_a_full_page_leads_behind_its_last_job_and_the_last_one_nowhere() -> None:
     history = History(1_000, 100)
-    assert look(history, JobFilter()) == ([1000, 900, 800], 800)
+    assert look(history, JobFilter(words="x")) == ([1000, 900, 800], 800)
     assert history.looked_at == 500, "the first part has a fourth one"
-    assert look(history, JobFilter(), 400) == ([300, 200, 100], None)
+    assert look(history, JobFilter(words="x"), 400) == ([300, 200, 100], None)
     assert look(history, JobFilter(metadata={"n": 1})) == ([], None)
 
 
@@ -43,3 +44,9 @@ def test_what_is_rare_ends_the_look_after_so_many_jobs() -> None:
     history = History(3 * LOOKED_THROUGH, 3 * LOOKED_THROUGH + 1)
     assert look(history, JobFilter(words="x")) == ([], 2 * LOOKED_THROUGH + 1)
     assert history.looked_at == LOOKED_THROUGH
+
+
+def test_what_an_index_knows_is_looked_at_up_to_the_page_alone() -> None:
+    history = History(1_000, 1)
+    assert look(history, JobFilter(status=JobStatus.FAILED)) == ([1000, 999, 998], 998)
+    assert history.looked_at == 4

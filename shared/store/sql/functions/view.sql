@@ -116,6 +116,15 @@ BEGIN
         ) o);
 END $$;
 
+-- Whether a job, or one below it, asks a person. Few trees ask at all.
+CREATE FUNCTION planq_is_asking(j jobs) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM elicitations e
+        WHERE e.tenant_id = j.tenant_id AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
+    ) AND planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL;
+END $$;
+
 -- The status of a job as callers see it: it is `input_required` while the job, or one below it, asks a person. Stored is `executing`.
 CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_status = 'executing' AND p_questions IS NOT NULL THEN 'input_required' ELSE p_status END

@@ -36,9 +36,10 @@ RETURNING id
 
 -- name: select_jobs
 -- The next jobs of a tenant, each with whether it fits a filter: upwards behind `after`, in some statuses, as job actions take them;
--- or downwards below `below`, the newest first, as lists do, where no statuses mean all. It looks at `limit` jobs and no more: of
--- each pair of status and strategy the index knows the next ones, and ids bound the time, as that of a batch. A metadata is told
--- where somebody has to look at it. Clocks may differ by a minute.
+-- or downwards below `below`, the newest first, as lists do, where no statuses mean all. It returns `limit` jobs and no more: of
+-- each pair of status and strategy the index knows the next ones, and ids bound the time, as that of a batch. For lists `roots`
+-- leaves out child jobs, `message_flow` all but turns and tasks, and `asking` says which jobs that are `executing` are listed: those
+-- that are shown as `input_required`, or the others. The metadata is returned where it is to be compared. Clocks may differ by a minute.
 WITH span AS (
     SELECT CASE WHEN since IS NULL THEN '00000000-0000-0000-0000-000000000000'
            ELSE planq_first_id(since - interval '1 minute') END AS low,
@@ -61,10 +62,7 @@ SELECT j.id, (NOT %(roots)s OR j.parent_job_id IS NULL)
        AND (%(words)s::text IS NULL OR strpos(lower(left(j.input, 20000)), lower(%(words)s)) > 0)
        AND (%(is_paused)s::bool IS NULL OR (j.paused_at IS NOT NULL) = %(is_paused)s)
        AND (NOT %(has_failures)s OR j.status = 'failed' OR j.failed_steps > 0)
-       AND (%(asking)s::bool IS NULL OR CASE WHEN EXISTS (  -- few trees ask at all
-                SELECT FROM elicitations e
-                WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = coalesce(j.root_job_id, j.id) AND e.status = 'open'
-            ) THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) IS NOT NULL ELSE false END = %(asking)s) AS fits,
+       AND (%(asking)s::bool IS NULL OR planq_is_asking(j) = %(asking)s) AS fits,
        CASE WHEN %(with_metadata)s THEN j.metadata END AS metadata
 FROM (
     (
@@ -82,6 +80,9 @@ FROM (
             SELECT o.id FROM jobs o
             WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
               AND o.id < %(below)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
+              AND (NOT %(roots)s OR o.parent_job_id IS NULL)
+              AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
+              AND (%(asking)s::bool IS NULL OR planq_is_asking(o) = %(asking)s)
             ORDER BY o.id DESC LIMIT %(limit)s
         ) f
         ORDER BY f.id DESC LIMIT %(limit)s
@@ -89,6 +90,8 @@ FROM (
         SELECT o.id FROM jobs o
         WHERE o.tenant_id = %(tenant_id)s AND %(statuses)s::text[] IS NULL
           AND o.id < %(below)s AND o.id >= (SELECT low FROM span) AND o.id < (SELECT high FROM span)
+          AND (NOT %(roots)s OR o.parent_job_id IS NULL)
+          AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
         ORDER BY o.id DESC LIMIT %(limit)s
     )
 ) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
