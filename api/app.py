@@ -310,13 +310,11 @@ def _secrets(settings: Settings) -> list[str]:
 
 
 async def _ended_job(requests: RequestStore, tenant_id: str, job_id: UUID) -> bytes | None:
-    """Return the document of a job as JSON, None where it has not ended."""
     view = await requests.view(tenant_id, job_id)
     return http.json_bytes(job_document(view)) if view.has_ended else None
 
 
 def _embedded_data(settings: Settings) -> Path | None:
-    """Return the folder in which `planq up` keeps its servers' data, None where they are others."""
     data = Path(os.environ.get("PLANQ_DATA") or os.devnull).absolute()
     return data if data.is_dir() and serves(data, settings.database_url, settings.broker_url) else None
 

@@ -27,12 +27,10 @@ _Document = dict[str, Any]
 
 
 def job_document(view: JobView) -> _Document:
-    """Return a `JobDocument`."""
     return _document(view.row, [_step(view.row["id"], step) for step in view.steps])
 
 
 def steps_document(view: JobView, number: int | None) -> _Document:
-    """Return a `StepList` of a round, or of all rounds."""
     wanted = [step for step in view.steps if number is None or step["round"] == number]
     return {"items": [_step(view.row["id"], step) for step in wanted]}
 
@@ -58,13 +56,11 @@ def _document(row: Row, steps: Sequence[_Document]) -> _Document:
 
 
 def _parts(row: Row) -> list[_Document]:
-    """Return an `InputPartDocument` for each image, file and piece of audio in a job's input."""
     stored = row["parts"]
     return [part.document() for part in parts_of(decode_stored(stored) if isinstance(stored, str) else stored)]
 
 
 def _last_output(row: Row, steps: Sequence[_Document]) -> Any:
-    """Return the reference to the output of the last step where that is what the job answers with, and large."""
     is_answer = row["respond"] == Respond.OUTPUT and row["status"] == JobStatus.COMPLETED
     return steps[-1]["output_ref"] if is_answer and steps else None
 
@@ -86,7 +82,6 @@ def _round(number: int, source: str, plan: Any, errors: Any) -> _Document:
 
 
 def execution_document(view: JobView) -> _Document:
-    """Return an `ExecutionDocument`."""
     row, job = view.row, job_summary(view.row)
     output_ref = _last_output(row, [_step(row["id"], step) for step in view.steps[-1:]])
     output = row["output"]
@@ -111,7 +106,6 @@ def execution_document(view: JobView) -> _Document:
 
 
 def _tree_usage(row: Row) -> _Document:
-    """Return a `TreeUsageDocument`."""
     below = row["used_below"] or {}
     costs = [cost for used in (row, below) if (cost := used.get("cost_usd")) is not None]
     return {
@@ -177,7 +171,6 @@ def _incomplete(row: Row) -> _Document | None:
 
 
 def job_summary(row: Row) -> _Document:
-    """Return a `JobSummary`."""
     cost = row["cost_usd"]
     return {
         "id": str(row["id"]),
@@ -223,7 +216,6 @@ def job_summary(row: Row) -> _Document:
 
 
 def artifact_record(row: Row) -> _Document:
-    """Return an `ArtifactRecordDocument`."""
     return {
         "artifact_id": row["id"],
         "version": row["version"],
@@ -311,7 +303,6 @@ def _time_runs_out(row: Mapping[str, Any]) -> bool:
 
 
 def shown_id(value: UUID | None) -> str | None:
-    """Return an id as it is shown."""
     return None if value is None else str(value)
 
 
@@ -353,14 +344,12 @@ def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
 
 
 def schedule_document(row: Row) -> _Document:
-    """Return a `ScheduleDocument`."""
     times = {name: shown_time(row[name]) for name in ("next_at", "created_at")}
     ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id", "conversation_id")}
     return {**row, **times, **ids}
 
 
 def elicitation_document(row: Row) -> _Document:
-    """Return an `ElicitationDocument`."""
     copied = (
         "round",
         "step_index",
@@ -390,7 +379,6 @@ def _key_of_answer(row: Row) -> _Document | None:
 
 
 def agent_document(stored: StoredDocument) -> _Document:
-    """Return a `StoredAgent`."""
     return {
         "name": stored.name,
         "version": stored.version,
@@ -401,12 +389,10 @@ def agent_document(stored: StoredDocument) -> _Document:
 
 
 def kept_agent_document(stored: StoredDocument, warnings: Sequence[DocumentWarning]) -> _Document:
-    """Return a `KeptAgent`."""
     return {**agent_document(stored), "warnings": [one.to_json() for one in warnings]}
 
 
 def agent_summary(stored: StoredDocument) -> _Document:
-    """Return an `AgentSummary`."""
     document = read_agent(decode_stored(stored.content))
     return {
         "name": stored.name,
@@ -421,7 +407,6 @@ def agent_summary(stored: StoredDocument) -> _Document:
 
 
 def skill_summary(stored: StoredDocument) -> _Document:
-    """Return a `SkillSummary`."""
     return {
         "name": stored.name,
         "version": stored.version,

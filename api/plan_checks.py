@@ -70,14 +70,12 @@ async def valid_plan(
 
 
 def refused_plan(found: Sequence[PlanError], hint: str = "") -> PlanInvalid:
-    """Return the refusal of a plan with its first defects."""
     refusal = PlanInvalid(format_plan_errors(found) + hint, [one.to_json() for one in found[:MAX_DEFECTS]])
     refusal.details |= left_out(len(found))
     return refusal
 
 
 def _orchestrated(raw: Mapping[str, Any]) -> Plan:
-    """Return the plan of a job that carries out a plan for agents."""
     asked = {name: raw[name] for name in ("on_failure",) if raw.get(name) is not None}
     return parse_plan({"calls": [{"tool_name": ORCHESTRATE, "arguments": {"plan": dict(raw)}}], **asked})
 

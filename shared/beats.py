@@ -73,7 +73,6 @@ def slots(table: mmap.mmap) -> Iterator[Slot]:
 
 
 def clear(table: mmap.mmap, number: int) -> None:
-    """Let others have a slot."""
     _SLOT.pack_into(table, number * _SLOT.size, 0, 0, 0, 0, 0, bytes(16), 0.0, 0)
 
 

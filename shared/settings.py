@@ -356,7 +356,6 @@ class Settings(ModelServing):
             )
 
     def check(self) -> None:
-        """Raise `Misconfigured` with every contradiction."""
         if found := list(self.contradictions()):
             raise Misconfigured(f"bad settings: {'; '.join(found)}")
 
@@ -386,12 +385,10 @@ class Settings(ModelServing):
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """The accepted API keys."""
         return frozenset(comma_separated(self.api_keys))
 
     @property
     def proxies(self) -> Sequence[str]:
-        """The addresses and networks of proxies that are trusted."""
         return comma_separated(self.trusted_proxies)
 
     @property

@@ -258,7 +258,6 @@ def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
 
 @contextlib.contextmanager
 def _said_of(variable: str) -> Iterator[None]:
-    """Put the name of a setting before what is wrong with it."""
     try:
         yield
     except Misconfigured as error:
@@ -398,7 +397,6 @@ class LaneRuntime:
         return PayloadStore(self._database, objects, partial(self._is_provided, PAYLOADS))
 
     async def _is_provided(self, what: str) -> bool:
-        """Return whether a live worker that takes the same work provides `what`, once the database answers."""
         registry = WorkerRegistry(self._database, self._settings.lease)
         return await persist(registry.is_provided, what, self._identity.lane, self._identity.only)
 
@@ -524,7 +522,6 @@ class LaneRuntime:
 
 
 async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
-    """Return a tenant's limits, as soon as the database answers."""
     return (await persist(tenants.of, tenant_id)).limits
 
 

@@ -271,7 +271,6 @@ def _limit(*, has_processes: bool) -> float:
 
 
 def _restart() -> None:
-    """Let Celery's consumer end the worker, as for SIGTERM, with an exit code that calls for another start."""
     state.should_stop = _STALLED_EXIT
 
 

@@ -27,7 +27,6 @@ from planq.worker.llm.settings import ModelSettings
 
 
 def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
-    """Return what the gateway needs of the settings."""
     return ModelSettings(
         default_model=settings.model,
         base_urls=settings.model_urls,

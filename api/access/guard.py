@@ -251,7 +251,6 @@ class _Body:
         self.is_read = not names & {b"content-length", b"transfer-encoding"} or b"expect" in names
 
     async def receive(self) -> Message:
-        """Return what comes next."""
         message = await self._receive()
         if not message.get("more_body", False):
             self.is_read = True

@@ -207,13 +207,11 @@ class UnfinishedJobs:
             )
 
     def add(self, tenant_id: str) -> None:
-        """Count a job that was let in."""
         counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
         self._known[tenant_id] = counted_at, number + 1
 
 
 def too_many_jobs(verdict: RateVerdict) -> HttpRefusal:
-    """Return the answer to a job that a verdict refuses."""
     return HttpRefusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         "too_many_jobs",

@@ -87,7 +87,6 @@ class Places:
                 raise _refused(kind, most)
 
     def give(self, kind: Kind, tenant_id: str) -> None:
-        """Give a place back that was taken."""
         self._held[PlaceKey(tenant_id, kind)].used -= 1
 
     @contextlib.asynccontextmanager

@@ -167,7 +167,6 @@ def admitted(caller: Caller, method: str, path: str) -> Caller:
 
 
 def opening_of(method: str, path: str) -> Opening:
-    """Return what opens a path."""
     end = path.find("/", 1)
     first, below = (path[1:], "") if end < 0 else (path[1:end], path[end:])
     for one in OPENINGS.get(first, _OTHERS):

@@ -58,7 +58,6 @@ class Sessions:
         return self.renewed(PageSession(os.urandom(_NONCE_BYTES), digest, 0, int(now)), now)
 
     def renewed(self, session: PageSession, now: float) -> PageSession:
-        """Return a session as it goes on from now."""
         return session._replace(ends_at=min(int(now) + LIFETIME_SECONDS, self.last_end(session)))
 
     def last_end(self, session: PageSession) -> int:
@@ -73,7 +72,6 @@ class Sessions:
         return f"__Secure-{self._name}" if prefix else f"__Host-{self._name}"
 
     def text(self, session: PageSession) -> str:
-        """Return the value of a session's cookie."""
         times = session.begun_at.to_bytes(8, "big") + session.ends_at.to_bytes(8, "big")
         body = session.nonce + times + (session.digest or b"")
         return base64.urlsafe_b64encode(body + self._sign(b"session", body)).rstrip(b"=").decode()
@@ -98,7 +96,6 @@ class Sessions:
         return self._sign(b"form", session.nonce + (session.digest or b"")).hex()
 
     def has_token(self, session: PageSession | None, given: str) -> bool:
-        """Return whether a form is one of a session's own."""
         return session is not None and hmac.compare_digest(given.encode(), self.token(session).encode())
 
     def _sign(self, purpose: bytes, body: bytes) -> bytes:

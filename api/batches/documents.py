@@ -128,7 +128,6 @@ class BatchResumeRequest(RequestBody):
 
 
 def batch_document(row: Row) -> dict[str, Any]:
-    """Return a `BatchDocument`."""
     ended = row["completed"] + row["failed"] + row["cancelled"]
     unvalidated = row["total"] - row["validated_lines"]
     left = row["valid"] - ended + unvalidated

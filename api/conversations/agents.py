@@ -76,7 +76,6 @@ async def received_for_agent(
 
 
 def _wanted(inbound: Inbound, found: NamedAgent | None) -> NamedAgent | None:
-    """Return the agent that was `found` to be meant, in the version named where its conversation keeps none."""
     if found is None or found.version is not None:
         return found
     said = inbound.named_agent or inbound.default_agent

@@ -84,7 +84,6 @@ class TurnSubmissions:
 
 
 def _kept(body: JobRequest, versions: Mapping[str, int]) -> JobRequest:
-    """Return the request with its agent in the version that the conversation keeps, where it names none itself."""
     agent = None if body.agent is None else read_named_agent(body.agent)
     if agent is None or agent.version is not None or agent.name not in versions:
         return body

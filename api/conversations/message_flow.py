@@ -144,7 +144,6 @@ def job_id_of_plan(text: str) -> UUID:
 
 
 def no_plan(text: object) -> NotFound:
-    """Return the refusal of a plan that is not there."""
     return NotFound(f"there is no plan {capped(str(text), 80)!r}; a task names its own as plan_id, once it has one")
 
 
@@ -171,7 +170,6 @@ def plan_status(row: Mapping[str, Any]) -> PlanStatus:
 
 
 def task_document(view: JobView) -> dict[str, Any]:
-    """Return a `FlowTask`."""
     row = view.row
     results = [_result(view, step) for step in view.steps if _has_ended(step)]
     return {

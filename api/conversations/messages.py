@@ -414,7 +414,6 @@ class MessageReplies:
 
 
 def _taken(received: InboundResult) -> dict[str, Any]:
-    """Return the field of an answer that says which question the message answered, if it did."""
     if (answered := received.answered) is None:
         return {}
     return {"answered": {"id": str(answered.id), "action": ACTIONS[answered.status]}}

@@ -51,7 +51,6 @@ _TITLES = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisf
 
 
 def _title_of(status: int) -> str:
-    """Return an HTTP status in words, the same on every Python."""
     return _TITLES.get(status) or HTTPStatus(status).phrase
 
 
@@ -253,7 +252,6 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
         return json_bytes(content)
 
 
@@ -523,12 +521,10 @@ def _known_fields(request: Request, path: Sequence[Any]) -> list[str]:
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Return the fields of a model by the names that a body has for them."""
     return ((info.alias or name, info) for name, info in model.model_fields.items())
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that an annotation holds, as such, as items or as branches of a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models(part)]

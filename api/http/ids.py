@@ -16,7 +16,6 @@ def uuid_of(what: str, text: str, whose: str = "their") -> UUID:
 
 
 def job_id_of(text: str) -> UUID:
-    """Return the id of a job in a path, as `uuid_of` does."""
     return uuid_of("job", text, "job")
 
 

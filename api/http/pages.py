@@ -36,7 +36,6 @@ def page_of(
 
 
 def id_cursor(row: Any) -> str:
-    """Return the cursor of the page behind a row, by its id."""
     return cursor_of(row["id"].bytes)
 
 
@@ -62,5 +61,4 @@ def cursor_bytes(cursor: str, size: int) -> bytes:
 
 
 def no_cursor() -> InvalidRequest:
-    """Return the refusal of what is no cursor."""
     return InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")

@@ -148,7 +148,6 @@ class FleetCollector(Collector):
         self._counted, self._ended, self._workers = counted, ended, workers
 
     def hide(self) -> None:
-        """Show nothing."""
         self._counted = None
 
     def collect(self) -> Iterable[Metric]:

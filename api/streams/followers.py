@@ -135,7 +135,6 @@ class Stream:
         self._wake.set()
 
     def beat(self) -> None:
-        """Add a heartbeat."""
         self.beat_at += _HEARTBEAT_SECONDS
         self.put(HEARTBEAT)
 
@@ -274,7 +273,6 @@ class Streams:
         return True
 
     def _let_go(self, stream: Stream) -> None:
-        """Free the place of a stream, whether or not its client has taken note."""
         mine = self._of_tenants.get(stream.tenant_id, {})
         mine.pop(stream, None)
         if not mine:
@@ -456,7 +454,6 @@ class Streams:
             self._admit()
 
     def _streams_of(self, job_id: UUID) -> list[Stream]:
-        """Return the streams that are about a job itself."""
         return [
             stream
             for followed in (StreamSubject.JOB, StreamSubject.TREE)

@@ -29,7 +29,6 @@ def retry_frame(milliseconds: int) -> bytes:
 
 
 def event_frame(event: LoggedEvent) -> bytes:
-    """Return an event of the log, with its place in the log as id."""
     name = " ".join(event.kind.split())
     return b"id: %b\nevent: %b\n%b" % (
         str(event.position).encode(),

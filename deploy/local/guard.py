@@ -98,7 +98,6 @@ class _Times:
                     self.turns[int(name)] = int(turns)
 
     def longest_wait_since(self, before: _Times) -> float:
-        """Return the longest time that one thread has waited for a processor."""
         return max((at - before.waited.get(thread, at) for thread, at in self.waited.items()), default=0.0)
 
 
@@ -141,7 +140,6 @@ class _Handle:
             signal.pidfd_send_signal(self._descriptor, number)
 
     def send_to(self, thread: int, number: int) -> None:
-        """Send a signal to one of its threads, or to any where that cannot be said on this machine."""
         import ctypes  # here, since nearly no guard ever needs it
 
         call = _TGKILL.get(os.uname().machine)

@@ -17,7 +17,6 @@ _PATIENCE_SECONDS = 120.0
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
     app.command()(sample)
 
 

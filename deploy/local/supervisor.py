@@ -70,7 +70,6 @@ class SupervisedProcess(ABC):
             send(self._process, self.parting)
 
     def has_stopped(self) -> bool:
-        """Return whether nothing of it runs."""
         return self._process is None or has_exited(self._process)
 
     def end(self) -> None:

@@ -59,7 +59,6 @@ class StartInterrupted(Exception):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
     app.command()(up)
 
 

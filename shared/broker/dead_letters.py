@@ -47,7 +47,6 @@ class DeadLetter:
 
     @classmethod
     def of(cls, queue: str, message: Any, reason: str) -> DeadLetter:
-        """Return the letter of a message that was taken just now."""
         kept = message[:LONGEST_CHARS] if isinstance(message, (bytes, bytearray, str)) else message
         text = kept.decode("utf-8", "replace") if isinstance(kept, (bytes, bytearray)) else str(kept)
         return cls(datetime.now(UTC).isoformat(), queue, reason[:_REASON_CHARS], text[:LONGEST_CHARS])

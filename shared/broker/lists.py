@@ -28,7 +28,6 @@ class TenantLists:
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """`clock` in seconds, monotonic."""
         self._clock = clock
         self._lock = threading.Lock()
         self._halved_at = clock()

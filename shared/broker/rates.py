@@ -92,7 +92,6 @@ class ValkeyWindows:
 
 
 def key_of(tenant_id: str, channel: str | None = None) -> str:
-    """Return the key of a tenant's window, or of that of one of its channels."""
     return f"planq:rates:{{{tenant_id}}}" if channel is None else f"planq:rates:{{{tenant_id}}}:{channel}"
 
 

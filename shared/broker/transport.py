@@ -112,7 +112,6 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self._queues[delivery_tag] = self.channel.taken_from
 
     def ack(self, delivery_tag: Any) -> None:
-        """Acknowledge a message."""
         self._queues.pop(delivery_tag, None)
         super().ack(delivery_tag)
 
@@ -197,7 +196,6 @@ class _OpenQueues(round_robin_cycle):  # type: ignore[misc]
         self._channel = channel
 
     def consume(self, n: int) -> list[str]:
-        """Return the queues to wait for now."""
         channel = self._channel
         wanted = [queue for queue in self.items[:n] if queue not in channel._left_out]
         return sorted(wanted, key=channel.windows.__contains__)

@@ -586,6 +586,5 @@ class ErrorRecord:
         return cls(InternalFault.code, capped(f"{type(error).__name__}: {error}"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form."""
         known = {"code": self.code, "message": self.message, "retryable": self.retryable}
         return {**known, "details": dict(self.details)}

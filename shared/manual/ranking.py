@@ -150,7 +150,6 @@ def _shown(section: ManualSection, score: float, asked: Iterable[str]) -> Manual
 
 
 def _excerpt(text: str, asked: frozenset[str]) -> str:
-    """Return the paragraph or line of a table that has most of the words, cut to a few lines."""
     parts = [part for part in re.split(r"\n\s*\n|\n(?=[|-] ?)", text) if part.strip(" |-\n") and "<!--" not in part]
     best = max(parts, key=lambda part: len(asked & set(terms(part))), default="")
     plain = " ".join(without_links(best).replace("|", " ").replace("`", "").split())

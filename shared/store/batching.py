@@ -74,7 +74,6 @@ class Batcher(Generic[Item, Result]):
         return await answer
 
     def _passes(self, item: Item) -> bool:
-        """Return whether an item need not wait for the batches under way."""
         return self._may_pass and self._owner_of is not None and self._owner_of(item) not in self._owners
 
     def _begin(self, items: Iterable[Item], *, passes: bool) -> None:

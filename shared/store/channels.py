@@ -28,7 +28,6 @@ class StoredChannel:
     updated_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is shown of it."""
         named = ("paused_until", "created_at", "updated_at")
         times = {name: None if (at := getattr(self, name)) is None else shown_time(at) for name in named}
         return {
@@ -68,7 +67,6 @@ class ChannelStore:
             raise no_tenant(tenant_id)
 
     async def list(self, tenant_id: str) -> Sequence[StoredChannel]:
-        """Return the channels of a tenant that are sent to, by name."""
         return [_stored(row) for row in await self._database.fetch_all("list_channels", tenant_id=tenant_id)]
 
     async def troubled(self, limit: int) -> Sequence[Row]:
@@ -88,7 +86,6 @@ class ChannelStore:
         await self._database.call("planq_move_thread", tenant_id, name, before, after)
 
     async def asks_in(self, tenant_id: str, name: str, thread: str, job_id: UUID) -> bool:
-        """Say whether a job is a turn of the conversation of a thread of the channel."""
         given = {"tenant_id": tenant_id, "name": name, "thread": storable(thread), "job_id": job_id}
         return await self._database.fetch_one("turn_of_thread", **given) is not None
 

@@ -52,7 +52,6 @@ def partial_index(column: str, where: str, *, include: Sequence[str] = ()) -> In
 
 
 def json_column(*, nullable: bool = True) -> Any:
-    """Return a column that keeps JSON as it came."""
     return Field(default=None, sa_column=Column(JSON, nullable=nullable))
 
 
@@ -89,7 +88,6 @@ def bigint_column() -> Any:
 
 
 def flag_column(*, default: bool = False) -> Any:
-    """Return a flag that is always there."""
     server_default = text(str(default).lower())
     return Field(default=default, sa_column=Column(Boolean, nullable=False, server_default=server_default))
 
@@ -106,7 +104,6 @@ def texts_column(*, nullable: bool = True, empty: bool = False) -> Any:
 
 
 def text_column(default: str | None = None, *, nullable: bool = False, primary_key: bool = False) -> Any:
-    """Return a text."""
     server_default = None if default is None else text(f"'{default}'")
     return Field(sa_column=Column(Text, nullable=nullable, server_default=server_default, primary_key=primary_key))
 
@@ -117,7 +114,6 @@ class _Xid8(UserDefinedType[Any]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the type's name."""
         return "xid8"
 
 

@@ -312,7 +312,6 @@ class Database:
             raise
 
     async def _renew(self) -> None:
-        """Replace every connection, those in use when they are returned."""
         if monotonic() >= self._renewed_until:
             self._renewed_until = monotonic() + _RENEW_SECONDS
             await self._pool.drain()
@@ -435,7 +434,6 @@ class Database:
             raise unavailable from error
 
     def fetch_all(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:
-        """Run a named query and return its rows."""
         return self._run(statement(name, params), params)
 
     def fetch_page(self, name: str, /, **params: Any) -> Coroutine[Any, Any, list[DictRow]]:

@@ -10,7 +10,6 @@ from planq.shared.domain.jobs.ids import unix_ms_of, uuid7
 
 
 def new_id() -> UUID:
-    """Return a new UUIDv7."""
     return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
 
 

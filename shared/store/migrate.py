@@ -131,7 +131,6 @@ def define_functions(connection: Connection) -> None:
 
 
 def _refuse_another(connection: Connection) -> None:
-    """Refuse to make a second, empty planq in a database that has one in `public`, where it stood once."""
     if connection.execute(text("SELECT to_regproc('public.planq_digest')")).scalar_one() is not None:
         raise Misconfigured(
             "this database holds planq's tables in the schema `public`; set PLANQ_SCHEMA=public to go on with them, "

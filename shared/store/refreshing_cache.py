@@ -88,7 +88,6 @@ class RefreshingCache(Generic[Key, Value]):
             del self._read_at[key]
 
     def _forget(self) -> None:
-        """Forget what is too old, or everything where that leaves too much."""
         since = monotonic() - self._seconds
         kept = {key: one for key, one in self._kept.items() if one[0] > since}
         self._kept = kept if len(kept) <= MOST_KEPT else {}

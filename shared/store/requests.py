@@ -272,7 +272,6 @@ class RequestStore:
         )
 
     async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
-        """Return those of the given jobs that have ended."""
         statuses = [str(status) for status in TERMINAL_JOB]
         rows = await self._database.fetch_all("ended_jobs", ids=list(job_ids), statuses=statuses)
         return {row["id"] for row in rows}

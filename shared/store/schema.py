@@ -52,7 +52,6 @@ def baseline_digest() -> str:
 
 
 def needed() -> str:
-    """Return the version that this release needs."""
     return f"{HEAD}+{digest()}"
 
 

@@ -135,7 +135,6 @@ async def _add_warnings(database: Database, views: Sequence[JobView]) -> None:
 
 
 def _keys(views: Sequence[JobView]) -> dict[str, str]:
-    """Return the jobs of some views, and whose they are, as these queries take them."""
     ids, tenants = (array_text(view.row[name] for view in views) for name in ("id", "tenant_id"))
     return {"ids": ids, "tenant_ids": tenants}
 

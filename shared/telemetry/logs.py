@@ -46,7 +46,6 @@ class _Lines(logging.Filter):
     """Gives a record the fields of its attempt, and keeps back what libraries say below a warning."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is written."""
         if record.levelno < logging.WARNING and _is_of_library(record.name):
             # From now on it is not even made.
             logging.getLogger(record.name).setLevel(logging.WARNING)

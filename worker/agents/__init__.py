@@ -22,7 +22,6 @@ AgentTool = AskAgent | CallAgent | CallAgents | Orchestrate | Parallel
 
 
 def agent_tools(services: AgentServices) -> list[AgentTool]:
-    """Return the tools of one process."""
     return [kind(services) for kind in (AskAgent, CallAgent, CallAgents, Orchestrate, Parallel)]
 
 

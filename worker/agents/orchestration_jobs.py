@@ -102,7 +102,6 @@ async def journal_progress(services: AgentServices, job_id: UUID) -> None:
 
 
 def log_transitions(services: AgentServices, job_id: UUID, transitions: Sequence[StateTransition]) -> None:
-    """Log and count transitions."""
     for one in transitions:
         services.counts["transition", one.event.value, one.target.value] += 1
         extra = {"tool": ORCHESTRATE, "job": str(job_id), "step_id": one.step_id or None}
@@ -143,7 +142,6 @@ def _phase(step: OrchestratedStep, *, is_late: bool) -> StepPhase:
 
 
 def _ran(step: OrchestratedStep) -> bool:
-    """True for a step that had been called, and was cut off with its job."""
     return step.was_called and step.status is StepStatus.CANCELLED
 
 

@@ -104,7 +104,6 @@ def shown_error(error: ErrorRecord) -> dict[str, Any]:
 
 
 def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:
-    """Return the result of an agent as groups and outputs of orchestrations have it."""
     return AgentResult(
         status=status_of(child),
         exec_id=str(child.job_id),

@@ -142,7 +142,6 @@ class Attempts:
         return stage.carry_out(claim, chain)
 
     async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> WakeOutcome:
-        """See `Executor`."""
         if isinstance(claim, StepClaim):
             return await self._steps.break_off(claim, failure, chain)
         return await self._recorder.end(claim, None, ErrorRecord.of(failure), chain.calls)

@@ -74,7 +74,6 @@ class AgentJob:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Return the agent's own limits on the model calls of one run, by name."""
         given = self.document.limits.model_dump(exclude_none=True) if self.document.limits else {}
         return {name: given[name] for name in _CALL_LIMITS if name in given}
 

@@ -149,7 +149,6 @@ class Calling:
         self.progress.report(done, message)
 
     def report_from_thread(self, done: float | None, message: str) -> None:
-        """Do what `report` does, in a thread of the call."""
         asyncio.run_coroutine_threadsafe(self._report(done, message), self._loop).result()
 
     async def _report(self, done: float | None, message: str) -> None:
@@ -226,7 +225,6 @@ class CallSecrets:
             raise AuthFailed(error.message) from error
 
     def get_from_thread(self, name: str) -> str | None:
-        """Do what `get` does, in a thread of the call."""
         if threading.get_ident() == self._thread:
             raise RuntimeError("secret_sync() stands on the event loop, which it would block: await secret()")
         return asyncio.run_coroutine_threadsafe(self.get(name), self._loop).result()
@@ -340,7 +338,6 @@ class CallProgress:
             self._writing.cancel()
 
     def _left(self, seconds: float) -> float:
-        """Return how many of these seconds the call may still take."""
         return min(seconds, self._began + (self._longest or 0.0) - self._clock())
 
     async def _write_latest(self) -> None:

@@ -299,7 +299,6 @@ class Answering:
 
 
 def _unrepaired(rejected: InvalidAnswer, error: ErrorRecord) -> ErrorRecord:
-    """Return the error of a job whose answer was rejected, when the model could not be asked to put it right."""
     shown = ErrorRecord.of(
         replace(rejected, errors=(*rejected.errors, f"and the repair failed: {error.message}")).failure()
     )

@@ -138,7 +138,6 @@ class _Round:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Return what expressions of the block look into."""
         return loop_variables(self.whole, query=self.claim.input, own=self.block.vars)
 
 
@@ -468,7 +467,6 @@ def _compiled(work: _Round, plan: Plan, broken: Mapping[int, str] | None = None)
 
 
 def _asking(work: _Round, said: _TurnReply) -> _TurnReply:
-    """Return the round with a question to a person in the place of each call that still lacks arguments."""
     compiled = said.compiled
     assert compiled is not None
     plan = asking_for(compiled.plan, compiled.missing, base=work.claim.next_index)
@@ -534,12 +532,10 @@ def _reaction(work: _Round) -> ErrorReaction:
 
 
 def further_round(claim: StageClaim) -> FollowUp:
-    """Return that another round is planned after this one."""
     return FollowUp(AfterSteps.PLANNING, OnFailure.RECORD, seconds=time_for_steps(claim.strategy, claim.limits))
 
 
 def _needs_guide(work: _Round) -> bool:
-    """True in the first round of `guided`, where a model makes the turns and there are tools to be called."""
     is_first = work.claim.strategy is Strategy.GUIDED and work.claim.round == 0
     return is_first and bool(work.tools) and work.block.planner is None
 

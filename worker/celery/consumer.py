@@ -137,7 +137,6 @@ class WakeConsumer(Consumer):
         self._bury(message, exc)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Take what is no task's message for what it is."""
         self._bury(message, ValueError("no message of a task"))
 
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:

@@ -75,7 +75,6 @@ class PoolMessage:
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     def terminate(self, signal: int | None = None) -> None:
-        """Cancel the coroutine."""
         self.pool.terminate_job(self.number, signal)
 
 

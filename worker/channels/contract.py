@@ -33,7 +33,6 @@ class Outgoing:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What is known of the channel."""
         return self.delivery.config or {}
 
 

@@ -21,7 +21,6 @@ class WebhookChannel:
         self._poster = poster
 
     def render(self, outgoing: Outgoing) -> Sequence[str]:
-        """Return the one body."""
         of = outgoing.document
         reply = of["in_reply_to"]
         data = {

@@ -173,7 +173,6 @@ class BoundedBody(httpx2.AsyncByteStream):
 
 
 def out_of_time(source: str, bounds: AnswerBounds) -> httpx2.ReadTimeout:
-    """Return the error of an answer that is not complete in time."""
     return httpx2.ReadTimeout(f"{source} did not answer in full within {bounds.seconds:g} s")
 
 

@@ -276,5 +276,4 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return addresses
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._wire.aclose()

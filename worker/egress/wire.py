@@ -111,6 +111,5 @@ class Wire(httpx2.AsyncBaseTransport):
         return found
 
     async def aclose(self) -> None:
-        """Close the connections."""
         for transport in self._opened.values():
             await transport.aclose()

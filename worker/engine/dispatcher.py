@@ -302,7 +302,6 @@ class Dispatcher:
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
-        """Return the child job, of those that may begin, which this process begins itself."""
         if self._settings.lane != Lane.IO or not self.slots.free(chain.party) or not chain.goes_on:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)

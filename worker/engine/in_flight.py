@@ -381,7 +381,6 @@ class InFlightWork:
 
 
 def attempt_of(claim: Claim) -> Attempt:
-    """Return the attempt that a claim is the right to."""
     return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
 
 

@@ -136,7 +136,6 @@ class Slots:
         return taken
 
     def release(self, count: int = 1, party: Party = ANYBODY) -> None:
-        """Give slots back."""
         self._change(-count, party)
         if self._lines:
             self._call_next()

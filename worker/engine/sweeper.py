@@ -227,7 +227,6 @@ class Sweeper:
         return count, wakes
 
     async def _after(self, ref: StepRef, result: TransitionResult) -> list[Wake]:
-        """Return the wake-ups after a transition of a step, and those after its job if that has ended with it."""
         return [*after_step(ref, result), *await self._after_job(ref.job_id, result.job_status)]
 
     async def _after_job(self, job_id: UUID, status: JobStatus | None) -> Sequence[Wake]:

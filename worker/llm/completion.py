@@ -111,7 +111,6 @@ class Usage:
 
     @classmethod
     def of(cls, completion: Completion) -> Usage:
-        """Return the usage of one reply."""
         return cls(
             completion.input_tokens,
             completion.output_tokens,

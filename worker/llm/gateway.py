@@ -93,7 +93,6 @@ class _Question:
 
     @cached_property
     def request(self) -> ModelRequest:
-        """The request to a model."""
         return self.write()
 
 

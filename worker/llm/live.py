@@ -50,7 +50,6 @@ class LiveCall:
         self._speech.begin(part, tool_name)
 
     def add(self, part: int, piece: str) -> None:
-        """Take a piece of a part, as `Speech.add`."""
         self._speech.add(part, piece)
 
     async def end(self) -> None:
@@ -99,11 +98,9 @@ class LiveTexts:
         self._writer: asyncio.Task[None] | None = None
 
     def next_number(self) -> int:
-        """Return the number of a new try."""
         return next(self._numbers)
 
     def keep(self, call: LiveCall) -> None:
-        """Write what a call says, from now on."""
         self._calls.add(call)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_for_ever())

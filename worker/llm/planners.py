@@ -56,7 +56,6 @@ class InstalledPlanners:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the planners, sorted."""
         return sorted(self._planners)
 
     async def decide(self, name: str, request: PlanningRequest, *, cut_off: CutOff | None = None) -> ModelReply:

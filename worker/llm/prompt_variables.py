@@ -45,5 +45,4 @@ def _context(ask: Ask) -> str:
 
 
 def tool_lines(tools: Sequence[ToolDefinition]) -> str:
-    """Return a line with the name and the description of each tool."""
     return "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}".rstrip(": ") for tool in tools)

@@ -118,7 +118,6 @@ _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
 
 
 def _words(error: Exception) -> str:
-    """Return what an error says, with the provider's own words where the SDK has left them out."""
     detail = str(error) or type(error).__name__
     body = getattr(error, "body", None)
     fault = fault_in({"error": body}, has_choice=True) if isinstance(body, (str, Mapping)) else None

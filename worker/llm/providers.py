@@ -91,7 +91,6 @@ class Providers:
         self._unconstrained = RefusedSchemas()
 
     def prepare(self, place: str, default: ModelName) -> None:
-        """Do what `Models.prepare` promises."""
         self._models.prepare(place, default)
 
     async def complete(
@@ -224,7 +223,6 @@ class Providers:
         return completion
 
     def _reads_marked(self, call: _Call, active: frozenset[Adaptation]) -> bool:
-        """Return whether the prompts of a model are marked for its provider's cache."""
         if not self._settings.prompt_cache or Adaptation.NO_CACHE in active:
             return False
         model = self._models.model(call.name, call.key, active, is_stream=self._settings.stream)
@@ -314,7 +312,6 @@ class Providers:
         return wire_of(model, request, settings, active, parameters)
 
     async def aclose(self) -> None:
-        """Do what `Models.aclose` promises."""
         await self._models.aclose()
         await self._batches.aclose()
 

@@ -284,7 +284,6 @@ def _incomplete(response: ModelResponse) -> Incomplete | None:
 
 
 def _own_call(call: ToolCallRequest, names: WireNames) -> ToolCallRequest:
-    """Return a call with the names of its tool and properties as they were before they were put on the wire."""
     name = names.back(call.name)
     return replace(call, name=name, arguments=names.arguments_back(name, call.arguments))
 
@@ -343,7 +342,6 @@ def _estimated(text: str) -> int:
 
 
 def _count(tokens: int) -> int:
-    """Return a number of tokens that can be stored, whatever the server claims."""
     return min(max(tokens, 0), _MOST_TOKENS)
 
 

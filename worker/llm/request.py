@@ -385,7 +385,6 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
 
 
 def _prompt_stack(ask: Ask) -> list[str]:
-    """Return what stands above all other instructions in jobs that see a conversation, the strongest first."""
     people = [render_prompt("people")] if ask.speaker is not None or ask.tells_people else []
     if ask.tenant_prompt is None:
         return people

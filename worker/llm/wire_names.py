@@ -86,7 +86,6 @@ class PropertyNames:
         self.schema: dict[str, Any] = self._renamed(schema)
 
     def out(self, arguments: Any) -> Any:
-        """Return arguments as they are sent."""
         return _translated(arguments, [self._own_schema], self._own_schema, self._wire)
 
     def back(self, arguments: Any) -> Any:
@@ -138,7 +137,6 @@ def _free_name(name: str, taken: Collection[str]) -> str:
 
 
 def _told(schema: Any, name: str) -> Any:
-    """Return a property's schema with a description that has its own name, which may say what it means."""
     if not isinstance(schema, Mapping):
         return schema
     described = f"Its name is `{capped(name, _MAX_SHOWN_CHARS)}`. {schema.get('description') or ''}"

@@ -46,7 +46,6 @@ class _Process:
     is_void: bool = False
 
     def note(self, kind: str) -> None:
-        """Take note of how far the attempt has come."""
         if kind == "concluding":
             self.is_concluding = True
         else:
@@ -116,7 +115,6 @@ class PreforkProcesses:
 
     @property
     def acting(self) -> list[Attempt]:
-        """The attempts that call a write."""
         return [
             process.attempt
             for process in self._processes.values()

@@ -96,7 +96,6 @@ def _text(described: Mapping[str, Any], value: Any) -> Any:
 
 
 def _value(described: Mapping[str, Any], value: Any) -> Any:
-    """Return what a field means whose text is a name, or a list as JSON."""
     if "x-mixed" not in described or not value.lstrip().startswith("["):
         return value
     return json_in(value, "a list of names")

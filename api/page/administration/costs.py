@@ -101,14 +101,12 @@ def _amount(sums: Mapping[str, Any], measure: str) -> float:
 
 
 def _is_unknown(report: Mapping[str, Any], measure: str) -> bool:
-    """Return whether no row has the cost that is to be shown."""
     return measure == "cost" and bool(report["items"]) and all(one["cost_usd"] is None for one in report["items"])
 
 
 def _rows(
     items: Sequence[dict[str, Any]], measure: str, chosen: Mapping[str, str], by: CostBy
 ) -> list[dict[str, Any]]:
-    """Return the rows, each with its bar, and where it is looked into."""
     whole = max((_amount(one, measure) for one in items), default=0) or 1
     return [
         {
@@ -122,7 +120,6 @@ def _rows(
 
 
 def _into(by: CostBy, name: str) -> dict[str, str]:
-    """Return what the address says once somebody follows a row."""
     own = {"from": name, "to": name} if by is CostBy.DAY else {str(by): name}
     return {"by": str(_DRILLED[by]), **own}
 

@@ -53,7 +53,6 @@ async def show_agent(
 
 
 async def _newest(services: Services, who: Caller, name: str, known: int) -> int:
-    """Return the newest version in use of an agent, that which is `known` where it has been retired."""
     try:
         newest: int = values_of(await get_agent(name, services, who, None))["version"]
     except NotFound:

@@ -82,13 +82,11 @@ def page_url(path: str) -> str:
 
 
 def session_of(request: Request) -> PageSession | None:
-    """Return the session of a request for a page."""
     session: PageSession | None = request.scope.get(SESSION)
     return session
 
 
 def sessions_of(request: Request) -> Sessions:
-    """Return what knows this API's sessions."""
     sessions: Sessions = request.app.state.services.sessions
     return sessions
 
@@ -128,7 +126,6 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
 
 
 def _beginnings(who: Caller) -> list[str]:
-    """Return the first page of each group that a key sees, but for the first group."""
     seen = [[path for _, path in group if is_open(who, path)] for group in _GROUPS]
     return [paths[0] for paths in seen if paths][1:]
 

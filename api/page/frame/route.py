@@ -123,13 +123,11 @@ def fields_of(request: Request) -> dict[str, str]:
 
 
 def sent_form(request: Request) -> FormData:
-    """Return the form of a request, with its files."""
     form: FormData = request.scope[_FORM]
     return form
 
 
 def values_of(answer: Response) -> Any:
-    """Return what a route of the API answered, as values."""
     return decode_stored(bytes(answer.body))
 
 

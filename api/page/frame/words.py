@@ -69,7 +69,6 @@ def job_state(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def status_state(status: str) -> tuple[str, str]:
-    """Return the kind and the word of a status of jobs."""
     return _KINDS[JobStatus(status)]
 
 
@@ -89,7 +88,6 @@ def batch_state(batch: dict[str, Any]) -> tuple[str, str]:
 
 
 def step_state(step: dict[str, Any]) -> tuple[str, str]:
-    """Return the kind and the word of a step's state."""
     status = StepStatus(step["status"])
     return ("ask", "Asks") if status is StepStatus.WAITING and step.get("question") else _STEP_KINDS[status]
 
@@ -102,7 +100,6 @@ def inert(text: Any, most: int = SHOWN_CHARS) -> str:
 
 
 def line(text: Any, most: int = 160) -> str:
-    """Return the beginning of a text, in one line."""
     whole = " ".join(str(text)[: 4 * most].split())
     return inert(whole) if len(whole) <= most else f"{inert(whole[: most - 1])}…"
 

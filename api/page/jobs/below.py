@@ -57,7 +57,6 @@ def children_by_step(job: dict[str, Any]) -> dict[int, ChildJobs]:
 
 
 def _told(child: dict[str, Any]) -> dict[str, Any]:
-    """Return a child job with its state, and the name by which people know it among the others."""
     agent = child["agent"]["name"] if child["agent"] else None
     name = " ".join(str(part) for part in (child["key"], agent, child["action"]) if part)
     return {**child, "state": job_state(child), "name": name or f"child {child['position'] + 1}"}
@@ -105,7 +104,6 @@ def _steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rounds(job: dict[str, Any], steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rounds that have steps, each with those that are shown."""
     numbers = sorted({step["round"] for step in steps})
     return [{"number": one, "steps": [step for step in steps if step["round"] == one]} for one in numbers]
 

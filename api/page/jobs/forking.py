@@ -87,7 +87,6 @@ async def _look(request: Request, job_id: str, services: Services, who: Caller, 
 
 
 def _defects(text: str, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return defects as the page lists them, each with the line on which what it is about begins."""
     lines = lines_at(text, [one["place"] for one in errors])
     found = [
         {"line": lines[one["place"]], "place": one["place"], "told": PlanError.from_json(one).render()}

@@ -143,7 +143,6 @@ def _shown(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _whole(steps: list[dict[str, Any]]) -> set[int]:
-    """Return which steps stand on the page with what they took and gave."""
     if len(steps) <= _FEW_STEPS:
         return {step["index"] for step in steps}
     calm = (StepStatus.SUCCEEDED, StepStatus.PENDING, StepStatus.READY, StepStatus.SKIPPED, StepStatus.CANCELLED)
@@ -184,7 +183,6 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any]) -> li
 
 
 def _acts(job: dict[str, Any]) -> dict[str, bool]:
-    """Return what can be done to a job as it stands."""
     is_over = JobStatus(job["status"]).is_terminal
     has_failures = any(step["status"] == StepStatus.FAILED for step in job["steps"])
     is_paused = job["paused_at"] is not None and not is_over

@@ -143,7 +143,6 @@ def _counts(counted: dict[str, Any], chosen: dict[str, str]) -> list[dict[str, A
 
 
 def _in_address(chosen: dict[str, str]) -> dict[str, str]:
-    """Return what is chosen by the names of the form, in which the words are those of the search."""
     return {"q" if name == "words" else name: value for name, value in chosen.items()}
 
 

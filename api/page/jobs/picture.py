@@ -59,7 +59,6 @@ def picture_of(steps: Sequence[dict[str, Any]], *, is_folded: bool = False) -> d
 
 
 def _groups(count: int, finished: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the steps that are one node, and all others by themselves."""
     known = set(finished)
     return [*([tuple(finished)] if finished else []), *((place,) for place in range(count) if place not in known)]
 

@@ -127,7 +127,6 @@ async def attempts_of(
 
 
 def _task(flower: str | None, ref: StepRef, attempt: AttemptSpan) -> str | None:
-    """Return where Flower shows the task of an attempt, which has that id however many steps its message brought."""
     return None if flower is None else f"{flower.rstrip('/')}/task/{step_attempt_id(ref, attempt.number)}"
 
 

@@ -53,7 +53,6 @@ def _told(work: dict[str, Any]) -> dict[str, Any]:
 def _lanes(
     backlog: list[dict[str, Any]], workers: list[dict[str, Any]], tools: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the lanes, each with its workers, tools, and what waits for it."""
     return [
         {
             "name": lane,

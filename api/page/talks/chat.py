@@ -192,6 +192,5 @@ async def _questions(services: Services, who: Caller, job: dict[str, Any] | None
 
 
 def _person(turns: list[dict[str, Any]], who: Caller) -> str:
-    """Return who spoke last, who is likely to go on."""
     last = next((turn["said"][-1]["by"] for turn in reversed(turns) if turn["said"]), "")
     return last or who.key_name or _NOBODY

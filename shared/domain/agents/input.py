@@ -43,7 +43,6 @@ def input_defects(
 
 
 def unstorable_texts(data: Mapping[str, Any] | None) -> list[Defect]:
-    """Return the texts in input data that hold characters which cannot be stored."""
     return [
         Defect(f"with{to_pointer(tokens)}", "nul", f"the character NUL (U+0000) cannot be stored; found at {found}")
         for tokens, text in walk_strings(data or {})

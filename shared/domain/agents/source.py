@@ -186,7 +186,6 @@ class BoundedLoader(yaml.SafeLoader):
         self._nodes = 0
 
     def fetch_flow_collection_start(self, token_class: Any) -> None:
-        """Read a bracket."""
         if self.flow_level > MAX_DEPTH:
             raise SourceTooLarge(_TOO_DEEP)
         super().fetch_flow_collection_start(token_class)

@@ -96,7 +96,6 @@ def document_warnings(
 
 
 def named_agents(document: AgentDocument) -> list[str]:
-    """Return the names of other agents that a document lists."""
     return [name for _, name in _sub_agents(document)]
 
 

@@ -49,7 +49,6 @@ class Estimate:
     lines_with_rounds: int = 0
 
     def plus(self, line: LineEstimate) -> Self:
-        """Return the sum with one more line."""
         return type(self)(
             self.model_calls + line.model_calls,
             self.input_tokens + line.input_tokens,
@@ -61,7 +60,6 @@ class Estimate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form."""
         return asdict(self)
 
     @classmethod

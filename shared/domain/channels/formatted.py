@@ -170,7 +170,6 @@ class _Builder:
     is_begun: bool = True
 
     def read(self, tokens: Sequence[Token]) -> FormattedText:
-        """Return the text of the tokens, the outer formats before the inner."""
         for token in tokens:
             self._block(token)
         found = [one for one in self.entities if one.start < one.end]

@@ -51,7 +51,6 @@ _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in ki
 
 
 def user_message(code: str) -> str:
-    """Return the sentence for an error's code."""
     return TOO_LONG if code in errors.AGENT_TIMEOUTS else _BY_CODE.get(code, NOT_POSSIBLE)
 
 

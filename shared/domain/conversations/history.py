@@ -108,7 +108,6 @@ def _call(sequence: int, content: Mapping[str, Any], response: HistoryMessage | 
 
 
 def _tokens(message: ChatMessage, left: int, count: CountTokens) -> int:
-    """Return a message's tokens, or more than are `left`."""
     texts = [message.content, *(f"{call.name} {json.dumps(call.arguments)}" for call in message.tool_calls)]
     if sum(map(len, texts)) > max(left, 0) * _MOST_BYTES_PER_TOKEN:
         return max(left, 0) + 1

@@ -32,7 +32,6 @@ class ShownHistory:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> ShownHistory | None:
-        """Read what is stored with a job."""
         return None if stored is None else cls(UUID(stored["of"]), stored["before"], HistoryForm(stored["form"]))
 
 

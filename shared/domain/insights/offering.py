@@ -43,7 +43,6 @@ class Candidate:
 
     @property
     def text_for_planner(self) -> str:
-        """What a planner is shown of it."""
         counted = f"{_line(self.text)} (seen in {self.jobs} job{'s' * (self.jobs != 1)})"
         return counted if self.reflection is None else f"{counted} A model adds: {_line(self.reflection)}"
 

@@ -60,7 +60,6 @@ class Interval:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        """Return what is shown of it."""
         return {"value": round(self.value, 6), "low": round(self.low, 6), "high": round(self.high, 6)}
 
 
@@ -74,7 +73,6 @@ class Contrast:
     verdict: Usefulness
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is shown of it."""
         shown = (("with", self.with_insights), ("without", self.without), ("difference", self.difference))
         return {name: None if one is None else one.to_json() for name, one in shown} | {"verdict": self.verdict}
 
@@ -90,7 +88,6 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
 
 
 def rate_of(hits: int, of: int) -> Interval | None:
-    """Return a rate with its interval, None of no trial."""
     return Interval(hits / of, *wilson(hits, of)) if of else None
 
 
@@ -157,7 +154,6 @@ def _mean_of(of: Callable[[Block], float], blocks: Sequence[Block]) -> float:
 
 
 def _estimate(value: float, resampled: Sequence[float]) -> Interval:
-    """Return the value with the percentiles of what was drawn anew."""
     ordered = sorted(resampled)
     low, high = ordered[int(len(ordered) * 0.025)], ordered[int(len(ordered) * 0.975)]
     return Interval(value, min(low, value), max(high, value))

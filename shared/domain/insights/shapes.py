@@ -47,7 +47,6 @@ _TEXTS = (
 
 
 def argument_name(name: str) -> str:
-    """Return the name of an argument as it may be shown to others."""
     return name if _NAME.fullmatch(name) else OTHER
 
 
@@ -100,7 +99,6 @@ def shape_of(arguments: Mapping[str, Any] | None) -> Shape | None:
 
 
 def call_digest(tool: str, shape: Shape) -> str:
-    """Return by what calls of a tool with a shape are found again."""
     return digest_of("call", tool, dict(shape))
 
 
@@ -111,5 +109,4 @@ def digest_of(*parts: Any) -> str:
 
 
 def shape_text(shape: Shape) -> str:
-    """Return a shape in words."""
     return ", ".join(f"{name}: {kind}" for name, kind in shape.items()) or "no arguments"

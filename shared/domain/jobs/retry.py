@@ -427,7 +427,6 @@ def _in_doubt(
     *,
     is_wait: bool,
 ) -> Next:
-    """It could not be found out now whether an earlier call took effect."""
     unknown = _unknown(step, error)
     patience = _FIND_OUT_RETRIES if phase is Phase.FINDING_OUT else _PATIENT_RETRIES
     delay = retry_delay(

@@ -47,7 +47,6 @@ class JobStatus(StrEnum):
 
     @property
     def stored(self) -> JobStatus:
-        """The status that the row of such a job has."""
         return JobStatus.EXECUTING if self is JobStatus.INPUT_REQUIRED else self
 
 
@@ -247,7 +246,6 @@ class WakeQueue(str):
 
     @classmethod
     def of(cls, lane: Lane, priority: Priority) -> WakeQueue:
-        """Return the queue of a lane and a priority."""
         return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.{priority}")
 
     @property

@@ -108,7 +108,6 @@ class RefusalRow:
     suffice: bool = False
 
     def fits(self, text: str) -> bool:
-        """Return whether a refusal with this text, in lower case, is of this row."""
         return all(word in text for word in self.words) and (self.suffice or any(word in text for word in _REFUSED))
 
 

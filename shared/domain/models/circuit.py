@@ -55,7 +55,6 @@ class Circuit:
 
     @property
     def state(self) -> CircuitState:
-        """Whether it is open."""
         return CircuitState.OPEN if len(self._failed_jobs) >= self.threshold else CircuitState.CLOSED
 
     def admits(self, job_id: str, now: float) -> bool:

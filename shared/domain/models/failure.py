@@ -32,5 +32,4 @@ _BY_CODE = {kind.code: name for name, kinds in _CLASSES.items() for kind in kind
 
 
 def error_class(code: str) -> ErrorClass:
-    """Return the class of an error by its code."""
     return _BY_CODE.get(code, ErrorClass.UNKNOWN)

@@ -135,13 +135,11 @@ class Part:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the part that `to_json` stored."""
         known: dict[str, Any] = {one.name: stored.get(one.name) for one in fields(cls) if one.name != "data"}
         return cls(**known)
 
 
 def parts_of(stored: Sequence[Mapping[str, Any]] | None) -> tuple[Part, ...]:
-    """Return the parts that a job stores."""
     return tuple(map(Part.of, stored or ()))
 
 

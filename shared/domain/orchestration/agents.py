@@ -89,5 +89,4 @@ def _known(value: Any, unknown: frozenset[tuple[str, ...]] = frozenset(), place:
 
 
 def _dotted(pointer: str) -> str:
-    """Return a pointer as plans write their paths."""
     return "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in from_pointer(pointer))

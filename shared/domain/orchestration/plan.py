@@ -102,7 +102,6 @@ class OrchestrationStep:
 
     @property
     def type(self) -> StepType:
-        """What the step calls."""
         return StepType.AGENT if isinstance(self.call, AgentCall) else StepType.PARALLEL
 
     @property

@@ -110,7 +110,6 @@ class Scope:
         return self._unknown(name, place, [*self.results] if space == "result" else [*self.bindings, *self.results])
 
     def _unknown(self, name: str, place: str, there: Sequence[str]) -> None:
-        """Note a name that nothing has, with those that something has."""
         message = f"nothing is called {capped(name, 100)!r}; there: {_listed(there)}"
         self.defects.append(Defect(place, "unknown_binding", f"{place}: {message}"))
 
@@ -223,7 +222,6 @@ def as_text(value: Any) -> str:
 
 
 def _leading(path: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the names that a path may begin with, the longest first, each with its number of segments."""
     for size in range(min(len(path), _MAX_NAME_SEGMENTS), 0, -1):
         yield size, ".".join(path[:size])
 

@@ -76,7 +76,6 @@ class JobFilter:
         return self.status is JobStatus.INPUT_REQUIRED
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is given of it, as JSON."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         texts: Mapping[str, Callable[[Any], Any]] = {
             "batch_id": str,

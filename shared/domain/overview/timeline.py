@@ -130,7 +130,6 @@ def _following(kind: str) -> PhaseKind | None:
 
 
 def step_attempts(moments: Iterable[JobMoment]) -> list[AttemptSpan]:
-    """Return the attempts at one step, the first one first."""
     found: list[AttemptSpan] = []
     for moment in moments:
         if moment.kind == "step_started":

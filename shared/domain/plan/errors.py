@@ -53,7 +53,6 @@ class PlanError:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
         details = dict(stored["error"])
         return cls(stored["tool_index"], stored["argument"], stored["template"], details.pop("type"), details)
 

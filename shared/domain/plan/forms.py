@@ -303,7 +303,6 @@ def _typed(steps: Sequence[Any], errors: list[PlanError]) -> Iterator[dict[str, 
 
 
 def _asked(raw: Mapping[str, Any], place: str, number: int | None = None) -> tuple[dict[str, Any], list[PlanError]]:
-    """Return the question of a step or a document, in it or as it, as `_question_of` does."""
     is_flat = raw.get("elicitation") is None and raw.get("type") in QUESTION_TYPES
     if is_flat:
         return _question_of(raw, place, number, raw.get("content"))

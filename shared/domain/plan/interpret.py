@@ -239,7 +239,6 @@ def _has_marks_of_a_plan(value: Any, kinds: Sequence[str]) -> bool:
 
 
 def _is_broken_plan(text: str, kinds: Sequence[str]) -> bool:
-    """True for a text that is nothing but an object of one of the kinds, or with typed steps, and yet no JSON."""
     if _STEPS.match(text) is not None:
         return True
     found = re.match(r'\{\s*"type"\s*:\s*"([a-z_]{1,30})"', text)

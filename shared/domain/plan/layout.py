@@ -91,7 +91,6 @@ def _folded(steps: Sequence[int], graph: Graph, after: Graph, names: Sequence[Ha
 
 
 def _groups(steps: Sequence[int], keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
-    """Return the steps that have the same key together, in the order of their first ones."""
     found: dict[Hashable, list[int]] = {}
     for index in steps:
         found.setdefault(keys[index], []).append(index)

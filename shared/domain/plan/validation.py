@@ -301,7 +301,6 @@ def _fits(actual: str | None, expected: str | None) -> bool:
 
 
 def _sizes(plan: Outline) -> Sequence[int]:
-    """Return the sizes of all arguments, 0 for every one where none can be too large, or where it is too deep."""
     known = [() if found is None else one.call.arguments for one, found in zip(plan.bound, plan.found, strict=True)]
     if _size(known) <= MAX_ARGUMENTS_BYTES:  # together; a thousand small ones cost four times as much one by one
         return [0] * len(known)

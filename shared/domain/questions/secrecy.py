@@ -32,7 +32,6 @@ _SECRET_PAIRS = frozenset({"api key", "access key", "private key", "card number"
 
 
 def asks_for_secret(schema: Mapping[str, Any] | None) -> bool:
-    """Return whether a form with this schema asks for a secret anywhere."""
     return schema is not None and (bool(secret_fields(schema)) or is_marked(schema))
 
 

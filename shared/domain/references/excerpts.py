@@ -122,7 +122,6 @@ def path_text(path: Path) -> str:
 
 
 def path_of(text: str) -> Path:
-    """Undo `path_text`."""
     if text.startswith("["):
         return tuple(decode_stored(text.encode()))
     return tuple(text.split(".")) if text else ()

@@ -201,7 +201,6 @@ class _Work:
         }
 
     def refuse(self, broken: Mapping[int, str]) -> None:
-        """Fail the calls whose arguments could not be read."""
         for position, wrong in broken.items():
             error = ErrorRecord(InvalidArguments.code, capped(wrong))
             self.known[self.base + position] = KnownOutcome(StepStatus.FAILED, error)
@@ -248,13 +247,11 @@ class _Work:
                 self._redirect(number, one.call.arguments)
 
     def limit(self, max_steps: int) -> None:
-        """Fail the calls beyond the first `max_steps`."""
         refused = PolicyDenied(f"at most {max_steps} calls are allowed in one round; make this one in the next")
         for number in range(self.base + max_steps, self.base + len(self.bound)):
             self.known.setdefault(number, KnownOutcome(StepStatus.FAILED, ErrorRecord.of(refused)))
 
     def outlined(self) -> Outline:
-        """Return the outline of the calls as they are now."""
         plan = self.plan.model_copy(update={"calls": [one.call for one in self.bound]})
         return outline(plan, self.tools, earlier=self._producers(), verbatim=self.verbatim)
 
@@ -388,7 +385,6 @@ def _failed(errors: Sequence[PlanError]) -> KnownOutcome:
 
 
 def _is_about(error: PlanError, steps: Sequence[int]) -> bool:
-    """True when a defect is one of a reference to one of `steps`, whose outputs there will not be."""
     if error.type not in _OF_REFERENCES or error.template is None:
         return False
     return any(

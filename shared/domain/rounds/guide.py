@@ -44,7 +44,6 @@ class GuideStep:
     success_criteria: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form."""
         return {
             "step_number": self.number,
             "description": self.description,

@@ -155,7 +155,6 @@ def _reply_message(record: RoundRecord) -> ChatMessage | None:
 
 
 def _is_other_form(message: ChatMessage) -> bool:
-    """True when the calls stood in a text or in `__planning__`."""
     return not message.tool_calls or any(call.name == PLANNING_TOOL_NAME for call in message.tool_calls)
 
 

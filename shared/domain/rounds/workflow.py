@@ -144,7 +144,6 @@ class _Velocity:
         return ""
 
     def _is_left_out(self) -> bool:
-        """True within a loop, which is translated as a whole, and where planq has nothing to say."""
         return any(name for _, name, _ in self._open)
 
     def _insertion(self, name: str, line: int) -> str:

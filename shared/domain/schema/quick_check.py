@@ -87,7 +87,6 @@ class _Writer:
         self._asked = 0
 
     def part(self, schema: Any) -> Any:
-        """Return the schema of a part of a value."""
         outer, self._asked = self._asked, 0
         written = self._same(schema)
         self.most, self._asked = max(self.most, self._asked), outer

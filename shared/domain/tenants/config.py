@@ -235,7 +235,6 @@ class TenantConfig(BaseModel):
         return Strategy.GUIDED if self.planning_enabled else Strategy.REACT
 
     def job_limits(self, present: Limits) -> Limits:
-        """Return the limits of the tenant's jobs, where `present` are everybody's."""
         return present.of_tenant(read_tenant_limits({"config": self.limits})["config"])
 
     def message_limits(self, present: Limits) -> Limits:
@@ -250,7 +249,6 @@ class TenantConfig(BaseModel):
 
 
 def is_tenant_id(text: str) -> bool:
-    """Return whether a text is a tenant's id as it is stored."""
     return _ID.fullmatch(text) is not None or (_UUID.fullmatch(text) is not None and text == text.lower())
 
 

@@ -46,7 +46,6 @@ def _server_of(tool: ToolDefinition) -> str:
 
 
 def _matcher(patterns: Sequence[str] | None) -> re.Pattern[str]:
-    """Return what matches the names that patterns with `*` mean, any for None, and the empty name, which is none."""
     wanted = ["*"] if patterns is None else patterns
     meant = (".*".join(re.escape(part) for part in pattern.split("*")) for pattern in wanted)
     return re.compile("|".join(["", *meant]), re.DOTALL)

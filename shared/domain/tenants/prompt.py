@@ -26,7 +26,6 @@ class PromptCode(StrEnum):
 
 
 def _words(text: str) -> re.Pattern[str]:
-    """Return the pattern of words in any case, between which any white space may stand."""
     return re.compile(text.replace(" ", r"\s+"), re.IGNORECASE)
 
 

@@ -126,7 +126,6 @@ class LocalWindows:
         return of_tenant, _counting(self._latest((request.tenant_id, request.channel)), now)
 
     def _latest(self, key: tuple[str, str | None]) -> deque[float]:
-        """Return the times of a window, which is the last one to be forgotten from now on."""
         times = self._by_key.setdefault(key, deque())
         self._by_key.move_to_end(key)
         return times

@@ -34,7 +34,6 @@ class PartialObject:
         self._depth = 0
 
     def feed(self, piece: str) -> None:
-        """Read on."""
         self._left, self._at = self._left[self._at :] + piece, 0
         while self._step():
             pass
@@ -162,7 +161,6 @@ class PartialObject:
         return True
 
     def _may_continue(self, at: int) -> bool:
-        """True where the second half of a character may be about to come."""
         left = self._left[at : at + _LONGEST_ESCAPE]
         return len(left) < _LONGEST_ESCAPE and (not left or left[0] == "\\") and left[1:2] in ("", "u")
 

@@ -327,7 +327,6 @@ class Attempt:
 
     @property
     def job_id(self) -> UUID:
-        """The job that the attempt belongs to."""
         return job_of(self.place)
 
 
@@ -345,7 +344,6 @@ class HeldAttempt:
 
 
 def job_of(place: Place) -> UUID:
-    """Return the job that a place belongs to."""
     return place if isinstance(place, UUID) else place.job_id
 
 

@@ -77,7 +77,6 @@ class StepWake:
 
     @property
     def job_id(self) -> UUID:
-        """The job of the step."""
         return self.ref.job_id
 
 
@@ -129,7 +128,6 @@ class StepsWake:
 
     @property
     def each(self) -> list[StepWake]:
-        """The wake-ups that this one stands for."""
         links, first = self.links, 0 if self.links is None else self.links.group_index or 0
         return [
             StepWake(

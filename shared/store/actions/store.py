@@ -218,5 +218,4 @@ async def found_jobs(
 
 
 def is_meant(row: Row, wanted: JobFilter) -> bool:
-    """Return whether a job that `selected_jobs` has found is meant."""
     return bool(row["fits"]) and wanted.has_metadata(row["metadata"])

@@ -42,11 +42,9 @@ class AdaptationStore:
         self._known = RefreshingCache[tuple[str, str], frozenset[Adaptation]](self._look, _FRESH_SECONDS)
 
     async def of(self, base_url: str, model: str) -> frozenset[Adaptation]:
-        """Do what `Adaptations.of` promises."""
         return await self._known.of((base_url, model))
 
     async def learn(self, base_url: str, model: str, adaptation: Adaptation, refusal: str) -> None:
-        """Do what `Adaptations.learn` promises."""
         await self._database.fetch_one(
             "learn_adaptation",
             base_url=base_url,

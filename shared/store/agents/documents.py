@@ -38,7 +38,6 @@ class StoredDocument:
 
     @classmethod
     def of(cls, row: Row) -> StoredDocument:
-        """Read a row."""
         return cls(**row)
 
 

@@ -131,12 +131,10 @@ class _Message:
 
     @property
     def text(self) -> str:
-        """Both as JSON text."""
         return f'{{"message":{json_text(self.fields)},"job":{self.job}}}'
 
     @property
     def conversation(self) -> tuple[str, str, str]:
-        """Its conversation, of which no two batches hold the rows in another order."""
         return (
             self.fields["tenant_id"],
             self.fields["channel"],

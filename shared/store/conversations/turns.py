@@ -20,14 +20,12 @@ _ROWS = 200
 
 
 def plan_wake(begun: Mapping[str, Any]) -> PlanWake:
-    """Return the wake-up of a turn that has begun, by its `id`, `agent` and `tenant`."""
     return PlanWake(UUID(begun["id"]), agent=begun["agent"], tenant=begun["tenant"])
 
 
 async def history(
     database: Database, tenant_id: str, conversation_id: UUID, job_id: UUID, before: int | None
 ) -> Sequence[HistoryMessage]:
-    """See `JobStore.history`."""
     given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "before": before}
     return [
         HistoryMessage(

@@ -207,7 +207,6 @@ def _question(row: Row, learned: JobLessons) -> Mapping[str, Any]:
 
 
 def _told(row: Row) -> Mapping[str, Any]:
-    """Return what is kept of the answer to such a question."""
     reflection = reflection_of(row["answer"]) if row["status"] == "completed" else None
     _log.info(
         "insight_reflected", extra={"job": str(row["id"]), "status": row["status"], "is_kept": reflection is not None}

@@ -506,7 +506,6 @@ class PostgresJobStore:
         return await self._database.fetch_one("holds_step", **self._owned(claim)) is not None
 
     def _owned(self, claim: StepClaim) -> dict[str, Any]:
-        """Return what a query asks for, and by whom a step has to be held."""
         ref = claim.ref
         place = {"job_id": ref.job_id, "round": ref.round, "index": ref.index}
         return {**place, "attempt": claim.attempt, "worker_id": self._worker_id}
@@ -584,7 +583,6 @@ class _Planned:
 
 
 def _step_item(claim: StepClaim, fields: Mapping[str, Any], take: ClaimRequest | None, weight: int = 1) -> BatchItem:
-    """Return the item of a transition of a step, which is guarded by its attempt."""
     ref = claim.ref
     guarded = {
         "job": str(ref.job_id),

@@ -241,7 +241,6 @@ class WorkerRegistry:
         return group
 
     async def live(self) -> Sequence[Row]:
-        """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
 
     async def differing_tools(self) -> Sequence[Row]:
@@ -388,7 +387,6 @@ class WorkerRegistry:
         return [record(LostStage, row) for row in rows]
 
     async def _note_suspects(self) -> None:
-        """Note who was in flight with whom in lost workers, before anything of it is taken back."""
         lease_seconds = self._lease_seconds + self._silence.seconds
         lost = await self._database.fetch_all("lost_attempts", lease_seconds=lease_seconds)
         if lost:
@@ -479,7 +477,6 @@ def _of_job(wake: Wake, row: Row) -> Wake:
 
 
 def _links(row: Row) -> TaskLinks | None:
-    """Return the links of a wake-up whose parent nobody knows any more."""
     return None if row["root_job_id"] is None else TaskLinks.below(row["root_job_id"])
 
 

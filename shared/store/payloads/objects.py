@@ -108,7 +108,6 @@ class FolderObjects(ObjectStore):
             start += len(chunk)
 
     async def remove(self, location: str) -> None:
-        """Remove a file."""
         await self._do("removes no objects", lambda: (self._folder / location).unlink(missing_ok=True))
 
     def _read(self, location: str, start: int, length: int) -> bytes:
@@ -161,7 +160,6 @@ class BucketObjects(ObjectStore):
             raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
 
     async def put(self, location: str, body: bytes) -> None:
-        """Write an object."""
         try:
             # In one request: the parts of an upload that breaks off would lie about where no listing shows them.
             await self._store.put_async(location, body, use_multipart=False)
@@ -169,7 +167,6 @@ class BucketObjects(ObjectStore):
             raise self._unavailable("takes no objects", error) from error
 
     async def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an object's bytes."""
         try:
             found = await self._store.get_async(location)
             async for chunk in found.stream(min_chunk_size=chunk_bytes):
@@ -178,7 +175,6 @@ class BucketObjects(ObjectStore):
             raise self._unavailable(f"does not give the object {location}", error) from error
 
     async def remove(self, location: str) -> None:
-        """Remove an object."""
         try:
             await self._store.delete_async(location)
         except FileNotFoundError:
@@ -207,7 +203,6 @@ _KINDS: dict[str, Callable[[str], ObjectStore]] = {"file": FolderObjects, "s3": 
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each to stay."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
@@ -215,7 +210,6 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force to the disk which names a folder has."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

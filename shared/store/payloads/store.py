@@ -118,8 +118,6 @@ class PayloadStore:
         return count
 
     async def get(self, tenant_id: str, digest: bytes) -> bytes:
-        """Return a payload's bytes, as the port says."""
-
         async def read(row: Row) -> bytes:
             return b"".join([piece async for piece in self._checked(row, tenant_id, digest)])
 
@@ -184,7 +182,6 @@ class PayloadStore:
         return int(row["count"]) if row else 0
 
     async def count_objects(self, most: int) -> int:
-        """Return how many objects the object store has, at most `most`."""
         row = await self._database.fetch_one("count_objects", most=most)
         return int(row["count"]) if row else 0
 
@@ -294,7 +291,6 @@ async def _cut_out(whole: AsyncIterator[bytes], start: int, stop: int) -> AsyncI
 
 
 def _check_fits(found: Row | None, wanted: int) -> None:
-    """Raise `StorageFull` where a tenant that keeps so much may not keep so many bytes more."""
     if found is not None and found["bytes"] + wanted > found["most"]:
         raise StorageFull(
             f"expected at most {found['most']} bytes of large outputs and artifacts of the tenant, found "
@@ -315,7 +311,6 @@ async def _sha256(body: bytes) -> bytes:
 
 
 async def _off_loop(work: Callable[[bytes], None], piece: bytes) -> None:
-    """Do it in a thread where it takes longer than handing it over does."""
     if len(piece) < _HASH_OFF_LOOP:
         work(piece)
     else:

@@ -44,11 +44,9 @@ class StoredKey:
 
     @classmethod
     def of(cls, row: Row) -> StoredKey:
-        """Read a row."""
         return cls(**{**row, "scopes": frozenset(map(KeyScope, row["scopes"]))})
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is shown of it."""
         times = {name: shown_time(getattr(self, name)) for name in _TIMES}
         own = {"id": str(self.id), "tenant_id": self.tenant_id, "name": self.name, "prefix": self.prefix}
         return {**own, "scopes": sorted(self.scopes), **times}

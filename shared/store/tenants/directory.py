@@ -35,11 +35,9 @@ class StoredTenant:
 
     @classmethod
     def of(cls, row: Row) -> StoredTenant:
-        """Read a row."""
         return cls(**{**row, "config": decode(row["config"])})
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is shown of it."""
         times = {"created_at": shown_time(self.created_at), "updated_at": shown_time(self.updated_at)}
         own = {"id": self.id, "name": self.name, "is_disabled": self.is_disabled, "config": self.config}
         return {**own, **times}
@@ -168,5 +166,4 @@ def _check_switch(tenant_id: str, is_disabled: bool | None) -> None:
 
 
 def no_tenant(tenant_id: str) -> NotFound:
-    """Return the refusal of a tenant that is not there."""
     return NotFound(f"there is no tenant {capped(tenant_id, 80)!r}")

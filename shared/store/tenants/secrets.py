@@ -45,7 +45,6 @@ class StoredSecret:
     updated_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is shown of it."""
         times = {"created_at": shown_time(self.created_at), "updated_at": shown_time(self.updated_at)}
         return {"name": self.name, "key_id": self.key_id, **times}
 

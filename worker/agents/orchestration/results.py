@@ -235,7 +235,6 @@ def _group_entry(step: Mapping[str, Any], outcome: StepOutcome) -> dict[str, Any
 
 
 def _repeats(error: Any, of_agent: Any) -> bool:
-    """Return whether a group's error says no more than that of one of its agents, which it quotes."""
     if error is None or error == of_agent:
         return True
     quoted = of_agent.get("message") if isinstance(of_agent, Mapping) else None

@@ -107,7 +107,6 @@ class _Marks:
         return _MARK.sub(lambda mark: self._text(mark), text).strip()
 
     def literals(self, text: str) -> list[str]:
-        """Return the quoted texts in `text`."""
         return [self._text(mark).strip() for mark in _MARK.finditer(text)]
 
     def _text(self, mark: re.Match[str]) -> str:

@@ -139,7 +139,6 @@ def _drafted_once(text: str, offered: frozenset[str]) -> Draft:
 
 
 def planning_reply(arguments: dict[str, Any], call_id: str = "") -> Completion:
-    """Return the reply that is one call of `__planning__`."""
     return Completion(tool_calls=(ToolCallRequest(PLANNING_TOOL_NAME, arguments, call_id),), cost_usd=NO_COST)
 
 

@@ -185,7 +185,6 @@ _SENTENCE = re.compile(r"(?:[.!?;\n]+\s*|(?:,|(?<![\s,]))\s+then\s+)", re.IGNORE
 
 
 def _asks_for_plan(ask: Ask) -> bool:
-    """True when the question is that of an orchestration's planning call."""
     return (ask.answer_schema or {}).get("title") == PLAN_SCHEMA_NAME
 
 

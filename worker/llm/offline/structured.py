@@ -58,7 +58,6 @@ class _Sources:
         return cls(text, fields, numbers, [one for one in sentences if re.search(r"\w", one)])
 
     def named(self, name: str) -> Iterator[Any]:
-        """Yield what input data and results hold under a name."""
         for fields in self.fields:
             if name in fields:
                 yield fields[name]

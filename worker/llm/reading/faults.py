@@ -46,6 +46,5 @@ def fault_in(fields: Mapping[str, Any], *, has_choice: bool) -> Fault | None:
 
 
 def _text(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first text or number under these names, "" where there is none."""
     values = (fields.get(name) for name in names)
     return next((str(value) for value in values if isinstance(value, (str, int)) and str(value).strip()), "")

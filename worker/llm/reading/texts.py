@@ -143,7 +143,6 @@ class TextReader:
         return self._read(is_over=False)
 
     def end(self) -> list[Part]:
-        """Return the rest, once the text is over."""
         return self._read(is_over=True)
 
     def _read(self, *, is_over: bool) -> list[Part]:
@@ -294,7 +293,6 @@ def _end_of(mark: str) -> re.Pattern[str]:
 
 
 def _held(text: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a mark."""
     tail = text[-_LONGEST:]
     return next((size for size in range(len(tail), 0, -1) if tail[-size:] in _BEGINNINGS), 0)
 
