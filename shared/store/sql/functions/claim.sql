@@ -32,6 +32,7 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM planq_append_events(v_events);
+    PERFORM planq_flush_later();
 END $$;
 
 -- A stage begins its next attempt, in `p_worker`, for up to `p_seconds`: the job is in one of `p_statuses`, is not paused, and its

@@ -28,6 +28,7 @@ DECLARE
     v_steps int;
     v_was_out int;
     v_events planq_event[];
+    v_may_be_lost boolean := true;
 BEGIN
     FOR i IN SELECT * FROM json_populate_recordset(NULL::planq_outcome, p_items) LOOP
         SELECT status, round, open_steps, stage_attempt, places - out_steps AS room, held_steps,
@@ -41,6 +42,7 @@ BEGIN
         s := planq_succeed_step(i);
         CONTINUE WHEN s.job_id IS NULL;
         v_steps := 1;
+        v_may_be_lost := v_may_be_lost AND s.effect = 'pure' AND s.children IS NULL;
         v_events := v_events || planq_step_succeeded(s);
         IF i.unit IS NOT NULL AND j.is_free THEN
             FOR u IN SELECT * FROM planq_succeed_unit(s, i.unit, p_lane, p_worker) LOOP
@@ -61,6 +63,8 @@ BEGIN
             e := planq_end_round(i.job, v_steps, 0, CASE WHEN i.take_stage AND j.is_free THEN p_worker END, p_seconds);
             v_events := v_events || e.events;
         END IF;
+        v_may_be_lost := v_may_be_lost AND coalesce(e.status IN ('planning', 'responding'), true)
+            AND NOT EXISTS (SELECT FROM unnest(f.taken) AS t (claim) WHERE t.claim->>'effect' <> 'pure');
         n := i.n;
         result := json_build_object(
             'applied', true, 'status', 'succeeded', 'job_status', coalesce(e.status, j.status), 'steps', v_steps,
@@ -69,6 +73,9 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     PERFORM planq_append_events(v_events);
+    IF v_may_be_lost THEN
+        PERFORM planq_flush_later();
+    END IF;
 END $$;
 
 -- A step succeeds that runs, or waits for a timer or for its child jobs. `unit_seconds` of the time up to now belong to the other
