@@ -178,6 +178,7 @@ class Job(SQLModel, table=True):
     respond: str = enum_column("job_respond", Respond, default="model")
     on_incomplete: str | None = text_column(nullable=True)
     model_settings: Any = json_column()
+    incomplete: Any = json_column()
     rounds_deadline: datetime | None = time_column()
     stop_reason: str | None = text_column(nullable=True)
     model: str = text_column()

@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from random import SystemRandom
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, RateLimited
+from planq.shared.domain.errors import Cancelled, DatabaseUnavailable, ErrorRecord, RateLimited
 from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_reserved
 from planq.shared.domain.jobs.deferral import DeferredCall
 from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
@@ -79,7 +80,24 @@ class Budget:
         wanted = wanted_for(ask, findings, tools, transcript)
         price = await self._prices(ask.model, wanted.asked_tokens) if self._prices and claim.budgeted else None
         wanted = replace(wanted, made=made, own=own, may_ask=not made, price=price, call_id=uuid4())
-        return cut_to(ask, wanted, await self._granted(claim, wanted))
+        ask = cut_to(ask, wanted, await self._granted(claim, wanted))
+        if ask.on_incomplete != "continue":
+            return ask
+        return replace(ask, more=partial(self._more, claim, ask.model, wanted))
+
+    async def _more(self, claim: StageClaim, model: str, wanted: ReservationRequest, begun: ModelCall) -> int | None:
+        """Reserve the call that goes on from the text of `begun`; return the longest reply, None for any.
+
+        Raises `BudgetExceeded`, and `Cancelled` where the claim is lost.
+        """
+        asked = wanted.asked_tokens + begun.output_tokens
+        price = await self._prices(model, asked) if self._prices and wanted.price is not None else None
+        made = (*wanted.made, begun)
+        more = replace(wanted, asked_tokens=asked, made=made, price=price, may_ask=False)
+        try:
+            return await self._granted(claim, more)
+        except PausedByBudget:
+            raise Cancelled("another worker has the job's stage") from None
 
     async def steps(self, claim: StageClaim, count: int, made: Sequence[ModelCall]) -> None:
         """Reserve the steps of a plan that is about to be accepted; raises as `reserved`."""

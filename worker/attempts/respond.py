@@ -131,6 +131,18 @@ class AgentReply:
     incomplete: Incomplete | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedAnswer:
+    """An agent's answer, a text or with a schema an object; `incomplete` says why the text was cut off."""
+
+    answer: ValidAnswer | str
+    incomplete: Incomplete | None
+
+    def error(self) -> ErrorRecord | None:
+        """Return the error of a job with this answer, None for a whole one."""
+        return None if self.incomplete is None else self.incomplete.error()
+
+
 class Answering:
     """Ends the jobs of agents; one per engine."""
 
@@ -169,33 +181,33 @@ class Answering:
         found = await self.checked(claim, job, chain, said)
         if isinstance(found, WakeOutcome):
             return found
-        if isinstance(found, str):
+        if isinstance(found.answer, str):
             return await self._recorder.end(
-                claim, found, None, chain.calls, stop_reason=said.stop_reason, incomplete=said.incomplete
+                claim, found.answer, None, chain.calls, stop_reason=said.stop_reason, incomplete=found.incomplete
             )
-        return await self._conclude(claim, job, chain, found, said.stop_reason)
+        return await self._conclude(claim, job, chain, found.answer, said.stop_reason, found.incomplete)
 
     async def checked(
         self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply
-    ) -> ValidAnswer | str | WakeOutcome:
+    ) -> CheckedAnswer | WakeOutcome:
         """Return what an agent said as its answer: a text, or with a schema an object, put right once if need be.
 
         Returns how the job has ended where nothing was left but that.
         """
-        schema = job.ask.answer_schema
+        schema, incomplete = job.ask.answer_schema, said.incomplete
         if schema is None:
-            return storable(said.text)
+            return CheckedAnswer(storable(said.text), incomplete)
         found = read_answer(said.text, schema)
         if isinstance(found, InvalidAnswer):
             _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
             unrepaired = partial(_unrepaired, found)
             try:
-                found = await self._repaired(claim, job, chain, said, found)
+                found, incomplete = await self._repaired(claim, job, chain, said, found)
             except ModelFailed as failure:
                 return await self._recorder.end_or_retry(claim, failure, chain.calls, unrepaired)
         if isinstance(found, InvalidAnswer):
             return await self._recorder.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
-        return found
+        return CheckedAnswer(found, incomplete)
 
     async def conclude_after(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> WakeOutcome:
         """End the job after the calls that followed its last round: the answer stands, whatever came of them."""
@@ -205,8 +217,11 @@ class Answering:
 
     async def _repaired(
         self, claim: StageClaim, job: AgentJob, chain: Chain, said: AgentReply, rejected: InvalidAnswer
-    ) -> ValidAnswer | InvalidAnswer:
-        """Show the model what is wrong with its answer, once; raises `ModelFailed` where that may pass."""
+    ) -> tuple[ValidAnswer | InvalidAnswer, Incomplete | None]:
+        """Show the model what is wrong with its answer, once, and return the new one and why that is not whole.
+
+        Raises `ModelFailed` where that may pass.
+        """
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
         try:
             async with self._recorder.kept(claim.job_id, chain.calls):
@@ -215,10 +230,10 @@ class Answering:
         except ModelFailed as failure:
             if failure.error.retryable:
                 raise
-            return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
+            return _with_error(rejected, f"and the repair failed: {failure.error.message}"), None
         except BudgetExceeded as refused:
-            return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
-        return read_answer(reply.text, job.ask.answer_schema or {})
+            return _with_error(rejected, f"and there was no repair: {refused.message}"), None
+        return read_answer(reply.text, job.ask.answer_schema or {}), reply.incomplete
 
     async def asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
         """Return what the model answers; raises `ModelFailed`. The call is then among those of the `chain`."""
@@ -227,17 +242,27 @@ class Answering:
         )
 
     async def _conclude(
-        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: ValidAnswer, stop: StopReason | None
+        self,
+        claim: StageClaim,
+        job: AgentJob,
+        chain: Chain,
+        answered: ValidAnswer,
+        stop: StopReason | None,
+        incomplete: Incomplete | None = None,
     ) -> WakeOutcome:
+        if incomplete is not None and incomplete.is_failure:
+            return await self._recorder.end(
+                claim, answered.text, None, chain.calls, stop_reason=stop, incomplete=incomplete
+            )
         async with self._recorder.kept(claim.job_id, chain.calls):
             known = await persist(self._catalogue.tools, claim.tenant_id)
             follows = chained_call(job.document, answered.value, known)
             if isinstance(follows, NoSuchTool):
                 await self._warn_missing(claim, follows)
         if isinstance(follows, ChainedCall):
-            return await self._open_round(claim, chain, answered, follows, known, stop)
+            return await self._open_round(claim, chain, CheckedAnswer(answered, incomplete), follows, known, stop)
         return await self._recorder.end(
-            claim, answered.text, None, chain.calls, output=answered.value, stop_reason=stop
+            claim, answered.text, None, chain.calls, output=answered.value, stop_reason=stop, incomplete=incomplete
         )
 
     async def _warn_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
@@ -249,22 +274,33 @@ class Answering:
         self,
         claim: StageClaim,
         chain: Chain,
-        answered: ValidAnswer,
+        said: CheckedAnswer,
         call: ChainedCall,
         known: Mapping[str, ToolDefinition],
         stop: StopReason | None,
     ) -> WakeOutcome:
+        answered = said.answer
+        assert isinstance(answered, ValidAnswer)
         step = _step(claim, call, known[call.tool_name])
         try:
             async with self._recorder.kept(claim.job_id, chain.calls):
                 await self._budget.steps(claim, 1, chain.calls)
         except BudgetExceeded as refused:
-            return await self._end_unchained(claim, chain, answered, call.tool_name, ErrorRecord.of(refused))
+            return await self._end_unchained(
+                claim, chain, answered, call.tool_name, ErrorRecord.of(refused), said.incomplete
+            )
 
         async def open_round() -> TransitionResult:
             take = chain.take(1 if step.lane == chain.lane else 0)
             return await self._store.chain_tool(
-                claim, answered.value, answered.text, step, chain.calls, stop_reason=stop, take=take
+                claim,
+                answered.value,
+                answered.text,
+                step,
+                chain.calls,
+                stop_reason=stop,
+                incomplete=said.error(),
+                take=take,
             )
 
         result = await self._recorder.unbroken(persist(open_round))
@@ -273,13 +309,26 @@ class Answering:
         return WakeOutcome.by(claim, result, round=claim.round + 1)
 
     async def _end_unchained(
-        self, claim: StageClaim, chain: Chain, answered: ValidAnswer, tool_name: str, error: ErrorRecord
+        self,
+        claim: StageClaim,
+        chain: Chain,
+        answered: ValidAnswer,
+        tool_name: str,
+        error: ErrorRecord,
+        incomplete: Incomplete | None,
     ) -> WakeOutcome:
         """End the job with its answer although its chained tool may not be called: its error does not touch it."""
         _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": tool_name, "code": error.code})
         chained, messages = _chained_record(claim, claim.round + 1, tool_name, answered.value, None, error)
         return await self._recorder.end(
-            claim, answered.text, None, chain.calls, output=answered.value, chained=chained, messages=messages
+            claim,
+            answered.text,
+            None,
+            chain.calls,
+            output=answered.value,
+            chained=chained,
+            messages=messages,
+            incomplete=incomplete,
         )
 
     async def conclude_chained(self, claim: StageClaim) -> WakeOutcome:
@@ -296,6 +345,10 @@ class Answering:
             _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": name, "code": error.code})
         chained, messages = _chained_record(claim, claim.round, name, claim.output, result, error)
         return await self._recorder.end(claim, claim.answer, None, [], chained=chained, messages=messages)
+
+
+def _with_error(rejected: InvalidAnswer, error: str) -> InvalidAnswer:
+    return replace(rejected, errors=(*rejected.errors, error))
 
 
 def _unrepaired(rejected: InvalidAnswer, error: ErrorRecord) -> ErrorRecord:

@@ -345,10 +345,14 @@ class RoundStage:
     async def _finish(self, work: _Round, text: str, stop: StopReason, incomplete: Incomplete | None) -> WakeOutcome:
         """End the job with its answer, or open the round of the calls that follow the last one."""
         claim, chain = work.claim, work.chain
-        calls = await off_loop(lambda: after_steps(work.block, work.variables)) if work.block.after else ()
+        has_failed = incomplete is not None and incomplete.is_failure
+        follows = work.block.after and not has_failed
+        calls = await off_loop(lambda: after_steps(work.block, work.variables)) if follows else ()
         if work.agent is None:
             if calls:
-                return await self._call(work, AFTER_SOURCE, calls, FollowUp(stop_reason=stop, answer=storable(text)))
+                error = None if incomplete is None else incomplete.error()
+                follow = FollowUp(stop_reason=stop, answer=storable(text), incomplete=error)
+                return await self._call(work, AFTER_SOURCE, calls, follow)
             return await self._recorder.end(
                 claim, storable(text), None, chain.calls, stop_reason=stop, incomplete=incomplete
             )
@@ -359,8 +363,11 @@ class RoundStage:
         found = await self._answering.checked(claim, work.agent, chain, said)
         if isinstance(found, WakeOutcome):
             return found
-        answer, output = (found, None) if isinstance(found, str) else (found.text, found.value)
-        follow = FollowUp(stop_reason=stop, answer=answer, output=output)
+        said_at_last = found.answer
+        answer, output = (
+            (said_at_last, None) if isinstance(said_at_last, str) else (said_at_last.text, said_at_last.value)
+        )
+        follow = FollowUp(stop_reason=stop, answer=answer, output=output, incomplete=found.error())
         return await self._call(work, AFTER_SOURCE, calls, follow)
 
     async def _call(self, work: _Round, source: str, calls: Sequence[RuleCall], follow: FollowUp) -> WakeOutcome:

@@ -348,10 +348,14 @@ class ModelGateway:
         spent: BrokenTryUsage,
         live: LiveCall | None,
     ) -> Completion:
-        """Return a text with what one more call adds to it; the text alone where that call fails."""
-        more = replace(question, write=lambda: going_on(question.request, begun.text))
+        """Return a text with what one more call adds to it; the text alone where that fails, or no budget is left."""
         ask = replace(ask, deferral=None)
         try:
+            most = None
+            if ask.more is not None:
+                latency_ms = 0  # the record of the call has it
+                most = await ask.more(self._record(name, question, latency_ms, spent, begun, None))
+            more = replace(question, write=lambda: going_on(question.request, begun.text, most))
             rest = await self._patience.insist(lambda: self._complete(ask, name, more, spent, live))
         except ExecutionFailed as error:
             _log.warning("answer_not_continued", extra={"job": ask.job_id, "model": name, "code": error.code})

@@ -269,10 +269,12 @@ def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
     return _answer_request(ask, system, messages)
 
 
-def going_on(request: ModelRequest, begun: str) -> ModelRequest:
-    """Return the request for the rest of a text that was cut off."""
+def going_on(request: ModelRequest, begun: str, most: int | None = None) -> ModelRequest:
+    """Return the request for the rest of a text that was cut off, of at most so many tokens."""
     messages = [ChatMessage("assistant", begun), ChatMessage("user", render_prompt("go_on"))]
-    return replace(request, messages=[*request.messages, *messages])
+    limits = [limit for limit in (request.max_tokens, most) if limit is not None]
+    max_tokens = min(limits) if limits else None
+    return replace(request, messages=[*request.messages, *messages], max_tokens=max_tokens, as_turn=None)
 
 
 def _as_text(transcript: Sequence[ChatMessage]) -> str:

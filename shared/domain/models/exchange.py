@@ -6,7 +6,7 @@ call failed (`ModelFailed`). docs/decisions.md, D5 and D6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -88,6 +88,10 @@ class StageAttempt:
     attempt: int
 
 
+ReserveMore = Callable[[ModelCall], Awaitable[int | None]]
+"""Reserves one more call after this one, and returns the most tokens of its reply; raises `ExecutionFailed`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a job asks of the model, the same in both stages.
@@ -105,7 +109,8 @@ class Ask:
     model. Who follows the job is shown the reply while it comes where a `stage` asks; None is a call beside it. In
     a turn `speaker` is who has written `input`, where people are told apart; `tells_people` says that messages of
     the history are shown so.
-    `on_incomplete` says what becomes of a text that is cut off.
+    `on_incomplete` says what becomes of a text that is cut off. `more` reserves one more call, which goes on from
+    such a text, of a budget; without it nothing is reserved.
     `parts` are images, files and audio behind `input`. `is_bulk` says that nobody waits for the reply: it may come
     later where that is cheaper. With a `deferral` the call may wait for a provider's batch (`CallDeferred`).
     """
@@ -134,6 +139,7 @@ class Ask:
     parts: Sequence[Part] = ()
     is_bulk: bool = False
     deferral: Deferral | None = None
+    more: ReserveMore | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,8 @@ class FollowUp:
     After its last step the stage `after_steps` opens: `planning` is that of the next round, `completed` none at all.
     `on_failure` is what a failed step does. `seconds` is the time for the steps, with further rounds for all of them
     together, None for the limit on a plan. `reply` is what the model said, as the next planner is shown it. With
-    a `stop_reason` the job is answered with `answer`, and `output`, once these steps have ended. `errors` say why a
+    a `stop_reason` the job is answered with `answer`, and `output`, once these steps have ended; `incomplete` is its
+    error then, where that answer was cut off. `errors` say why a
     guide, a plan without steps, could not be written. What stood at `ignored` in the model's plan means nothing: its
     event says so.
     """
@@ -198,6 +199,7 @@ class FollowUp:
     stop_reason: StopReason | None = None
     answer: str | None = None
     output: Any = None
+    incomplete: ErrorRecord | None = None
     errors: Sequence[Mapping[str, Any]] = ()
     ignored: Sequence[str] = ()
 
@@ -348,12 +350,14 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         stop_reason: StopReason | None = None,
+        incomplete: ErrorRecord | None = None,
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
         """Store what the job has come to, and open its next round with one step; from PLAN or RESPOND.
 
         The plan of that round has the source `chained`; `step` has the claim's `next_index` and waits for nothing.
-        When the round ends RESPOND is due, whose claim brings `output` and `answer` back.
+        When the round ends RESPOND is due, whose claim brings `output` and `answer` back. An answer that was cut off
+        is `incomplete`, which then becomes the job's error.
         """
         ...
 

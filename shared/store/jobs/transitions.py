@@ -149,6 +149,7 @@ class PostgresJobStore:
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)
+            fields["incomplete"] = None if follow.incomplete is None else json_text(follow.incomplete.to_json())
         value = await self._accepting.do(BatchItem.of(fields, claim, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
@@ -223,6 +224,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         stop_reason: StopReason | None = None,
+        incomplete: ErrorRecord | None = None,
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
         value = await self._database.call(
@@ -233,6 +235,7 @@ class PostgresJobStore:
                     "output": stored_text(output),
                     "answer": answer,
                     "stop_reason": None if stop_reason is None else str(stop_reason),
+                    "incomplete": None if incomplete is None else json_text(incomplete.to_json()),
                     "step": step_to_json(step),
                     "take_steps": take.steps if take else 0,
                 }

@@ -123,7 +123,17 @@ OF_THE_JOB = frozenset(
         *("status", "round", "after_steps", "on_failure", "rounds_deadline", "stop_reason", "started_at"),  # its way
         *("stage_worker", "stage_attempt", "stage_losses", "stage_retry", "open_steps", "places", "out_steps"),
         *("held_steps", "failed_steps", "halt_index", "wakes", "deadline", "cancel_requested_at", "paused_at"),
-        *("open_questions", "resumes", "answer", "output", "chained", "error", "model_calls", "input_tokens"),
+        *(
+            "open_questions",
+            "resumes",
+            "answer",
+            "output",
+            "chained",
+            "incomplete",
+            "error",
+            "model_calls",
+            "input_tokens",
+        ),
         *(
             "output_tokens",
             "cache_read_tokens",

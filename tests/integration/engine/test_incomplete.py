@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,12 @@ import pytest
 from planq.shared.domain.jobs.states import Effect, Strategy
 from planq.shared.domain.models.ending import cut_off_by
 from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.worker.llm.gateway import ModelGateway
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_outages import document
+from tests.integration.llm.calls import settings_for
+from tests.integration.llm.dialects import ANTHROPIC
+from tests.integration.llm.wire import Reply, WireServer
 from tests.support.agents import rows, submit_agent
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
@@ -126,3 +131,101 @@ def test_a_tenants_choice_counts_where_nobody_else_has_one(play: Play) -> None:
     play(scenario, model, [])
 
     assert {ask.on_incomplete for ask, _ in model.asked} == {"continue"}
+
+
+@tool(effect=Effect.READ)
+async def note(text: str) -> dict[str, str]:
+    """Note."""
+    return {"noted": text}
+
+
+OBJECT = {"properties": {"text": {"type": "string"}}, "required": ["text"], "structured_output": True}
+
+
+@pytest.mark.parametrize("is_failure", [False, True], ids=["accept", "fail"])
+def test_the_mark_stays_when_a_chained_tool_follows(play: Play, is_failure: bool) -> None:
+    assert CUT is not None
+
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        job_id = await submit_agent(
+            harness, {"name": "writer", "instructions": "Write.", "chained_tool": "note", **OBJECT}
+        )
+        await harness.drain()
+        assert await harness.worker_registry.broken_invariants() == []
+        return await document(harness, job_id)
+
+    model = ScriptedModel('{"text": "a"}', '{"text": "a"}', cut=replace(CUT, is_failure=is_failure))
+    job = play(scenario, model, [make_tool(note)])
+
+    assert json.loads(job["answer"]) == {"text": "a"}
+    if is_failure:
+        assert (job["status"], job["error"]["code"], job["steps"]) == ("failed", "answer_incomplete", [])
+    else:
+        assert (job["outcome"], job["incomplete"]["reason"]) == ("incomplete", "length")
+        assert [step["status"] for step in job["steps"]] == ["succeeded"]
+
+
+@pytest.mark.parametrize("is_failure", [False, True], ids=["accept", "fail"])
+@pytest.mark.parametrize("agent", [None, {"name": "writer", "instructions": "Write.", "tools": [{"name": "note"}]}])
+def test_the_mark_stays_when_calls_follow_the_last_round(
+    play: Play, agent: dict[str, Any] | None, is_failure: bool
+) -> None:
+    assert CUT is not None
+    fields = {"strategy": Strategy.REACT, "loop": {"after": [{"tool": "note", "with": {"text": "done"}}]}}
+
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        if agent is None:
+            job_id = await harness.submit(**fields)
+        else:
+            job_id = await submit_agent(harness, agent, **fields)
+        await harness.drain()
+        assert await harness.worker_registry.broken_invariants() == []
+        return await document(harness, job_id)
+
+    model = ScriptedModel(HALF, turns=[HALF], cut=replace(CUT, is_failure=is_failure))
+    job = play(scenario, model, [make_tool(note)])
+
+    assert (job["answer"], len(job["steps"])) == (HALF, 0 if is_failure else 1)
+    assert job["outcome"] == ("failed" if is_failure else "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("limits", "answer", "requests"),
+    [
+        ({"max_model_calls": 2}, HALF + "two.", 2),
+        ({"max_model_calls": 1}, HALF, 1),
+        ({"max_tokens": 4_000}, HALF, 1),
+    ],
+)
+def test_a_call_that_continues_reserves_of_the_budget(
+    play: Play, limits: dict[str, int], answer: str, requests: int
+) -> None:
+    def reply(text: str, reason: str) -> Reply:
+        body = deepcopy(ANTHROPIC.reply(text, None))
+        body["stop_reason"] = reason
+        body["usage"] = {"input_tokens": 3_500, "output_tokens": 300}
+        return Reply(body)
+
+    async def scenario(harness: Harness) -> dict[str, Any]:
+        job_id = await submit_agent(
+            harness,
+            {"name": "writer", "instructions": "Write."},
+            model=ANTHROPIC.model,
+            on_incomplete="continue",
+            budget=limits,
+        )
+        await harness.drain()
+        await gateway.aclose()
+        return await document(harness, job_id)
+
+    server = WireServer()
+    try:
+        server.script(reply(HALF, "max_tokens"), reply("two.", "end_turn"))
+        gateway = ModelGateway(settings_for(ANTHROPIC, server))
+        job = play(scenario, gateway, [])
+    finally:
+        server.close()
+
+    assert (job["answer"], len(server.requests)) == (answer, requests)
+    assert job["outcome"] == ("succeeded" if requests == 2 else "incomplete")
+    assert job["model_calls"] == 1

@@ -96,6 +96,7 @@ class MemoryStore:
         self.output: Any = None
         self.error: Mapping[str, Any] | None = None
         self.chained: Any = None
+        self.incomplete: ErrorRecord | None = None
         self.stop_reason: str | None = None
         self.has_ended = False
         self._policies = tuple(policies)
@@ -210,6 +211,7 @@ class MemoryStore:
         self._keep_round(claim.round, source, body, steps, follow.reply)
         if follow.stop_reason is not None:
             self.stop_reason, self.answer, self.output = str(follow.stop_reason), follow.answer, follow.output
+            self.incomplete = follow.incomplete
         self.calls += calls
         kind = "plan_accepted" if not follow.errors else "guide_failed"
         ignored = {"ignored": list(follow.ignored)} if follow.ignored else {}
@@ -286,6 +288,7 @@ class MemoryStore:
         self.chained = chained
         self.stop_reason = self.stop_reason if stop_reason is None else str(stop_reason)
         self.calls += calls
+        error = error or self.incomplete
         failure = None if error is None else error.to_json()
         if failure is None and claim.strategy is Strategy.PLAN and (self.state.job.failed_steps or claim.round):
             failure = self._first_failure()
@@ -337,13 +340,14 @@ class MemoryStore:
         calls: Sequence[ModelCall],
         *,
         stop_reason: Any = None,
+        incomplete: ErrorRecord | None = None,
         take: Any = None,
     ) -> TransitionResult:
         self.state.plan([step])
         if not self._apply(ToolChained(claim.attempt)):
             return TransitionResult(False)
         self._keep_round(claim.round + 1, "chained", None, [step])
-        self.output, self.answer = output, answer
+        self.output, self.answer, self.incomplete = output, answer, incomplete or self.incomplete
         self.stop_reason = None if stop_reason is None else str(stop_reason)
         self.calls += calls
         self._tell("plan_accepted", round=claim.round + 1, steps=1, reused=0, source="chained")

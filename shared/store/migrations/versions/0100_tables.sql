@@ -682,6 +682,7 @@ CREATE TABLE jobs (
     respond job_respond DEFAULT 'model' NOT NULL,
     on_incomplete TEXT,
     model_settings JSON,
+    incomplete JSON,
     rounds_deadline TIMESTAMP WITH TIME ZONE,
     stop_reason TEXT,
     model TEXT NOT NULL,

@@ -85,6 +85,7 @@ BEGIN
            trace_id, conversation_id, history, stage_retry, resumes, priority, respond, on_incomplete, model_settings,
            extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL OR with_input IS NOT NULL
+                   OR answer IS NOT NULL
                AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
            extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
     FROM jobs WHERE id = p_job;

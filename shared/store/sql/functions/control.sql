@@ -241,7 +241,7 @@ BEGIN
     UPDATE jobs SET status = v_status, open_steps = p_again, places = w.places, out_steps = w.out_steps,
         held_steps = w.held_steps, failed_steps = 0, halt_index = NULL, open_questions = 0,
         resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
-        stop_reason = CASE WHEN v_chained THEN stop_reason END,
+        stop_reason = CASE WHEN v_chained THEN stop_reason END, incomplete = CASE WHEN v_chained THEN incomplete END,
         rounds_deadline = NULL,
         answer = CASE WHEN v_chained THEN answer END, preview = NULL, output = CASE WHEN v_chained THEN output END,
         finished_at = NULL, run_at = planq_now(), wakes = 0, is_joined = false,

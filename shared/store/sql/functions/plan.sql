@@ -51,7 +51,7 @@ BEGIN
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
         spent_read bigint, spent_write bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text, errors text, ignored text, ready int
+        answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int
     ) LOOP
         v_now := planq_clock();
         v_places := CASE WHEN i.open > planq_least_window()
@@ -84,7 +84,7 @@ BEGIN
             rounds_deadline = CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN coalesce(
                 rounds_deadline, coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
             answer = coalesce(i.answer, answer), output = coalesce(i.output::json, output),
-            stop_reason = coalesce(i.stop_reason, stop_reason),
+            stop_reason = coalesce(i.stop_reason, stop_reason), incomplete = i.incomplete::json,
             wake_at = CASE WHEN i.open = 0 AND NOT v_ends THEN planq_now() + planq_wake_grace() END, wakes = 0,
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
@@ -258,8 +258,8 @@ BEGIN
 END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
--- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, calls, take_steps, step: {index, tool_name,
--- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest, longest_seconds}}, where `output`, `calls` and `arguments` are texts
+-- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, incomplete, calls, take_steps, step: {index, tool_name,
+-- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest, longest_seconds}}, where `output`, `incomplete`, `calls` and `arguments` are texts
 -- that hold JSON.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
@@ -270,11 +270,13 @@ DECLARE
     v_taken json[];
 BEGIN
     SELECT * INTO i FROM json_to_record(p_item) AS a (
-        job uuid, attempt int, output text, answer text, calls text, take_steps int, step json, stop_reason text
+        job uuid, attempt int, output text, answer text, calls text, take_steps int, step json, stop_reason text,
+        incomplete text
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
     UPDATE jobs SET round = round + 1, status = 'executing', after_steps = 'responding', on_failure = 'answer',
         output = i.output::json, answer = i.answer, stop_reason = coalesce(i.stop_reason, stop_reason),
+        incomplete = coalesce(i.incomplete::json, incomplete),
         stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
         deadline = coalesce(paused_at, planq_now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
     WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL

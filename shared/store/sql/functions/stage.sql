@@ -35,9 +35,9 @@ BEGIN
         UPDATE jobs SET
             status = i.status, answer = i.answer, stage_worker = NULL, deadline = NULL,
             wake_at = NULL, paused_at = NULL, finished_at = planq_clock(),
-            -- What failed of a plan is not forgotten for the answer, nor for the chained tool after it. Of further rounds the
+            -- An answer that was cut off before its last steps stays so. What failed of a plan is not forgotten for the answer, nor for the chained tool after it. Of further rounds the
             -- planner was told.
-            error = CASE WHEN i.error IS NOT NULL THEN i.error::json
+            error = CASE WHEN i.error IS NOT NULL THEN i.error::json WHEN incomplete IS NOT NULL THEN incomplete
                 WHEN strategy = 'plan' AND (failed_steps > 0 OR round > 0) THEN planq_first_failure(id) END,
             output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
             stop_reason = coalesce(i.stop_reason, stop_reason),
