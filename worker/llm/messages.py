@@ -7,7 +7,9 @@ message anyway are not kept twice.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -62,10 +64,36 @@ def _is_plain(part: TextPart | ToolCallPart) -> bool:
     return all(getattr(part, one.name) is None for one in fields(part) if one.name not in _PLAIN)
 
 
+_CALL_IDS = {
+    "mistral": re.compile(r"[A-Za-z0-9]{9}"),
+    "anthropic": re.compile(r"[A-Za-z0-9_-]{1,64}"),
+    "bedrock": re.compile(r"[A-Za-z0-9_.:-]{1,64}"),
+}
+"""The ids of tool calls that a provider takes, by its name in pydantic-ai; the others take any 64 characters."""
+
+_ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
+
+
+RESPONSES = "openai-responses"
+"""The reader of what OpenAI's Responses API needs back: its other API has the same name in pydantic-ai."""
+
+_ID_OF_THOUGHTS = "rs_"
+
+
+def call_id_for(provider: str, given: str) -> str:
+    """Return the id of a tool call as a provider takes it; another one for an id of another provider's form."""
+    if (_CALL_IDS.get(provider) or _ANY_ID).fullmatch(given):
+        return given
+    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+
 def wire_messages(
-    request: ModelRequest, names: WireNames, adaptations: Collection[Adaptation] = ()
+    request: ModelRequest, names: WireNames, adaptations: Collection[Adaptation] = (), provider: str = ""
 ) -> list[ModelMessage]:
     """Return the conversation; results of one reply share one request, and blank messages are left out.
+
+    What only the provider of an earlier reply can read, such as signed thoughts, goes to that `provider` alone, and
+    ids of calls that it does not take become others.
 
     Neighbours of one role become one message, and so do the system's texts: chat templates of several models
     (Mistral, Gemma, Qwen) raise an error for two. The texts say the same in one message.
@@ -88,7 +116,7 @@ def wire_messages(
 
     for message in _joined(request.messages):
         if message.role == "assistant":
-            reply = _wire_reply(message, names)
+            reply = _wire_reply(message, names, provider)
             if not reply.parts:
                 continue
             if not wire and not any(isinstance(part, UserPromptPart) for part in pending):
@@ -101,7 +129,8 @@ def wire_messages(
         elif message.role == "tool":
             # Some providers refuse a result without any text.
             content = sendable(message.content) if message.content.strip() else _NO_TEXT
-            pending.append(ToolReturnPart(names.out(message.name), content, message.call_id))
+            call_id = call_id_for(provider, message.call_id)
+            pending.append(ToolReturnPart(names.out(message.name), content, call_id))
         else:
             add_text(sendable(message.content), message.parts)
     if system:
@@ -156,28 +185,30 @@ def _is_text(message: ChatMessage) -> bool:
     return message.role != "tool" and not message.tool_calls and message.state is None
 
 
-def _wire_reply(message: ChatMessage, names: WireNames) -> ModelResponse:
-    calls = [_call_part(call, names) for call in message.tool_calls]
-    stored = _stored(message, calls)
+def _wire_reply(message: ChatMessage, names: WireNames, provider: str) -> ModelResponse:
+    calls = [_call_part(call, names, provider) for call in message.tool_calls]
+    stored = _stored(message, calls, provider)
     if stored is not None:
         return stored
     texts = [TextPart(content=sendable(message.content))] if message.content.strip() else []
     return ModelResponse(parts=[*texts, *calls])
 
 
-def _call_part(call: ToolCallRequest, names: WireNames) -> ToolCallPart:
+def _call_part(call: ToolCallRequest, names: WireNames, provider: str) -> ToolCallPart:
     raw = names.arguments_out(call.name, call.arguments)
     text = sendable(raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, default=str))
-    return ToolCallPart(names.out(call.name), text, call.id)
+    return ToolCallPart(names.out(call.name), text, call_id_for(provider, call.id))
 
 
-def _stored(message: ChatMessage, calls: Sequence[ToolCallPart]) -> ModelResponse | None:
-    """Return the reply as its provider made it; None where it left no state, or one of another version."""
+def _stored(message: ChatMessage, calls: Sequence[ToolCallPart], provider: str) -> ModelResponse | None:
+    """Return the reply as its provider made it; None where it left no state, or another one's."""
     if not isinstance(message.state, Mapping):
         return None
     waiting = list(calls)
     parts: list[Any] = []
     try:
+        if not _is_of(message.state, provider):
+            return None
         for part in message.state["parts"]:
             if part["part_kind"] == "tool-call":
                 call = waiting.pop(0)
@@ -195,6 +226,14 @@ def _stored(message: ChatMessage, calls: Sequence[ToolCallPart]) -> ModelRespons
     except (LookupError, TypeError, AttributeError, ValueError, ValidationError):
         return None
     return response if isinstance(response, ModelResponse) and not waiting else None
+
+
+def _is_of(state: Mapping[str, Any], provider: str) -> bool:
+    """Return whether a provider made a reply with this state."""
+    if provider != RESPONSES:
+        return bool(state.get("provider", provider) == provider)
+    thoughts = [part for part in state["parts"] if part["part_kind"] == "thinking"]
+    return all(str(part.get("id", "")).startswith(_ID_OF_THOUGHTS) for part in thoughts)
 
 
 def sendable(text: str) -> str:

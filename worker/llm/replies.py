@@ -7,7 +7,7 @@ it made of any provider's reply.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -38,7 +38,8 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from planq.shared.domain.errors import UnreadableReply
 from planq.shared.domain.models.ending import Incomplete, cut_off_by
 from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.interpret import Direct
+from planq.shared.domain.plan.forms import QUESTION_TYPES
+from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS, Direct, decision_in
 from planq.shared.domain.rounds.reading import interpret_turn
 from planq.worker.llm.completion import Completion
 from planq.worker.llm.live import LiveCall
@@ -251,6 +252,8 @@ def completion_of(
     answers = [one.answer for one in read]
     if not calls:
         calls, answers = _written(read, answers, request)
+    if not calls and names is not None and names.has_others and request is not None and request.offered:
+        answers = [_own_decision(answer, names, request) for answer in answers]
     return Completion(
         text="\n\n".join(answer for answer in answers if answer or len(answers) == 1),
         tool_calls=with_own_ids(calls if names is None else [_own_call(call, names) for call in calls]),
@@ -286,6 +289,30 @@ def _incomplete(response: ModelResponse) -> Incomplete | None:
 def _own_call(call: ToolCallRequest, names: WireNames) -> ToolCallRequest:
     name = names.back(call.name)
     return replace(call, name=name, arguments=names.arguments_back(name, call.arguments))
+
+
+def _own_decision(text: str, names: WireNames, request: ModelRequest) -> str:
+    """Return a text with the plan in it, if there is one, under the names that tools and properties have themselves.
+
+    Where a name is another one, the plan alone is left of the text.
+    """
+    found = decision_in(text, _DECISIONS)
+    if not isinstance(found, Mapping):
+        return text
+    own: Any = names.arguments_back(PLANNING_TOOL_NAME, found)
+    if request.tool is None and isinstance(calls := found.get("calls"), list):
+        own = {**found, "calls": [_own_planned(call, names) for call in calls]}
+    return text if own == found else json.dumps(own, ensure_ascii=False)
+
+
+_DECISIONS = (DIRECT, TOOL_CALLS, *QUESTION_TYPES)
+
+
+def _own_planned(call: Any, names: WireNames) -> Any:
+    if not isinstance(call, Mapping) or not isinstance(call.get("tool_name"), str):
+        return call
+    name = names.back(call["tool_name"])
+    return {**call, "tool_name": name, "arguments": names.arguments_back(name, call.get("arguments", {}))}
 
 
 def _written(

@@ -15,7 +15,7 @@ from pydantic_ai.tools import ToolDefinition as WireTool
 
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.worker.llm.identity_cache import IdentityCache
-from planq.worker.llm.messages import wire_messages
+from planq.worker.llm.messages import RESPONSES, wire_messages
 from planq.worker.llm.request import ModelRequest, OfferedForm
 from planq.worker.llm.wire_names import WireNames, foreign_properties
 
@@ -101,7 +101,14 @@ def wire_of(
             if _can_force(model) and Adaptation.UNFORCED_TOOL not in adaptations:
                 # Where a model cannot be forced, the tool still goes out as its only output, with choice "auto".
                 settings["tool_choice"] = [names.out(str(request.tool["name"]))]
-    return Wire(request, wire_messages(request, names, adaptations), settings, parameters, names, adaptations)
+    return Wire(
+        request, wire_messages(request, names, adaptations, _reader(model)), settings, parameters, names, adaptations
+    )
+
+
+def _reader(model: Model) -> str:
+    """Return who can read what a provider needs back of its replies."""
+    return RESPONSES if isinstance(model, OpenAIResponsesModel) else model.system
 
 
 def _can_force(model: Model) -> bool:

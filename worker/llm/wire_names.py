@@ -45,6 +45,11 @@ class WireNames:
                 schema = self._properties[name].schema
             self._schemas[name] = schema
 
+    @property
+    def has_others(self) -> bool:
+        """True where a tool or a property has another name on the wire."""
+        return bool(self._properties) or any(wire != name for wire, name in self._back.items())
+
     def out(self, name: str) -> str:
         """Return the name to send; that of a tool which is not offered becomes one that could be."""
         return self._out.get(name) or _clean(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm
+from planq.shared.domain.plan.interpret import Calls, interpret
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway
 from tests.integration.llm.calls import ask_for, settings_for
@@ -83,10 +85,14 @@ def test_a_tool_with_odd_properties_is_called_by_their_own_names(dialect: Dialec
     assert [call[2] for said in conversation(dialect, body) for call in said.calls] == [SENT]
 
 
-def test_a_plan_names_odd_properties_as_the_tool_does() -> None:
+@pytest.mark.parametrize("words", [None, "{}", "I plan:\n```json\n{}\n```"], ids=["call", "text", "fence"])
+def test_a_plan_names_odd_properties_as_the_tool_does(words: str | None) -> None:
     server = Strict()
     plan = {"type": "tool_calls", "reasoning": "r", "calls": [{"tool_name": "list.users", "arguments": SENT}]}
-    server.script(Reply(ANTHROPIC.reply("", plan)))
+    said = (
+        ANTHROPIC.reply("", plan) if words is None else ANTHROPIC.reply(words.replace("{}", json.dumps(plan)), None)
+    )
+    server.script(Reply(said))
 
     async def run() -> ModelReply:
         gateway = ModelGateway(settings_for(ANTHROPIC, server))
@@ -100,5 +106,18 @@ def test_a_plan_names_odd_properties_as_the_tool_does() -> None:
     finally:
         server.close()
 
-    ((calls,),) = [[call.arguments["calls"]] for call in reply.tool_calls if isinstance(call.arguments, Mapping)]
-    assert calls == [{"tool_name": "list.users", "arguments": OWN}]
+    found = interpret(reply.text, reply.tool_calls)
+    assert isinstance(found, Calls)
+    assert [(call.tool_name, call.arguments) for call in found.plan.calls] == [("list.users", OWN)]
+
+
+def test_a_plan_as_text_in_a_turn_has_the_names_of_the_tool() -> None:
+    server = Strict()
+    plan = {"type": "tool_calls", "reasoning": "r", "calls": [{"tool_name": "list_users", "arguments": SENT}]}
+    server.script(Reply(ANTHROPIC.reply(json.dumps(plan), None)))
+    try:
+        (reply,) = turns(server, ANTHROPIC, [()])
+    finally:
+        server.close()
+
+    assert json.loads(reply.text)["calls"] == [{"tool_name": "list.users", "arguments": OWN}]

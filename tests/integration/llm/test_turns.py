@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
+from planq.shared.domain.models.names import Provider
 from planq.shared.domain.rounds.reading import NothingLeft, TurnCalls, interpret_turn
 from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway, TryLimits
+from planq.worker.llm.messages import call_id_for
 from planq.worker.llm.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
-from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, Dialect
+from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.turns import SIGNATURE, WireMessage, calling, conversation, offered, reasoning
 from tests.integration.llm.wire import Reply, WireServer
 
@@ -232,16 +235,52 @@ def test_arguments_that_are_no_json_go_back_as_json(server: WireServer) -> None:
     assert said.calls[0][2] == {"INVALID_JSON": "{bro"}
 
 
-def test_another_provider_is_told_the_calls_without_the_signature(server: WireServer) -> None:
-    server.script(Reply(calling(GOOGLE, "Let me see.", *CALLED)), Reply(OPENAI_CHAT.reply("Done.", None)))
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(one, other) for one in STREAMS for other in STREAMS if one.name != other.name],
+    ids=lambda dialect: dialect.name,
+)
+def test_another_provider_is_told_the_calls_without_thoughts_and_signatures(
+    server: WireServer, one: Dialect, other: Dialect
+) -> None:
+    one, other = reasoning(one), reasoning(other)
+    server.script(Reply(calling(one, "Let me see.", *CALLED)), Reply(other.reply("Done.", None)))
 
-    first = turn(settings_for(GOOGLE, server), ask_for(GOOGLE), ())
-    turn(settings_for(OPENAI_CHAT, server), ask_for(OPENAI_CHAT), told_of(first, *RESULTS))
+    first = turn(settings_for(one, server), ask_for(one), ())
+    turn(settings_for(other, server), ask_for(other), told_of(first, *RESULTS))
 
     body = server.requests[1].body
     assert SIGNATURE in json.dumps(first.state)
-    assert SIGNATURE not in json.dumps(body)
-    assert [call[1:] for call in conversation(OPENAI_CHAT, body)[-2].calls] == list(CALLED)
+    for part in (SIGNATURE, "Well.", "<think"):
+        assert part not in json.dumps(body)
+    assert [call[1:] for call in conversation(other, body)[-2].calls] == list(CALLED)
+
+
+def test_ids_of_calls_that_a_provider_does_not_take_become_others(server: WireServer) -> None:
+    ids = ("call_0123456789", "functions.look:0", "a" * 100, "abcdef012", "")
+    made = {provider: [call_id_for(provider, given) for given in ids] for provider in ("mistral", "anthropic", "x")}
+
+    assert [re.fullmatch("[A-Za-z0-9]{9}", one) is not None for one in made["mistral"]] == [True] * 5
+    assert made["mistral"][3] == ids[3]
+    assert made["anthropic"][0] == ids[0]
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", one) for one in made["anthropic"])
+    assert made["x"][:2] == list(ids[:2])
+    assert len(set(made["mistral"])) == len(ids)
+
+
+def test_mistral_is_sent_ids_of_nine_characters(server: WireServer) -> None:
+    mistral = replace(OPENAI_CHAT, model="mistral:mistral-large-latest", provider=Provider.MISTRAL)
+    server.script(Reply(calling(OPENAI_CHAT, "Let me see.", *CALLED)), Reply(mistral.reply("Done.", None)))
+
+    first = turn(settings_for(OPENAI_CHAT, server), ask_for(OPENAI_CHAT), ())
+    turn(settings_for(mistral, server), ask_for(mistral), told_of(first, *RESULTS))
+
+    body = server.requests[1].body
+    called = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+    answered = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+    assert called == answered
+    assert all(re.fullmatch("[A-Za-z0-9]{9}", one) for one in called)
+    assert len(set(called)) == 2
 
 
 def test_a_state_of_another_version_is_left_out(server: WireServer) -> None:

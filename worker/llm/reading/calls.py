@@ -280,18 +280,21 @@ def _value(text: str) -> Any:
     return text.strip("\n") if isinstance(value, str) else value
 
 
-def _objects(text: str) -> list[ToolCallRequest]:
-    """Return the calls that a text holds as JSON objects, one after another or in a list."""
+def _objects(text: str, *, is_whole: bool = False) -> list[ToolCallRequest]:
+    """Return the calls that a text holds as JSON objects, one after another or in a list.
+
+    With `is_whole` a text that has anything else behind them has none.
+    """
     at = 0
     calls: list[ToolCallRequest] = []
     while True:
         at = _JSON_PREFIX.match(text, at).end()  # type: ignore[union-attr]
         if not text.startswith(("{", "["), at):
-            return calls
+            return [] if is_whole and text[at:].strip() else calls
         try:
             value, at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return calls
+            return [] if is_whole else calls
         found = [_call_of(one) for one in (value if isinstance(value, list) else [value])]
         if None in found:
             return []
@@ -331,7 +334,7 @@ def unmarked_calls(text: str, known: Callable[[str], bool]) -> list[ToolCallRequ
     """
     if len(text) > MAX_CALL_CHARS or "{" not in text:
         return []
-    calls = _objects(_last_fenced(text) or text)
+    calls = _objects(_last_fenced(text) or text, is_whole=True)
     return calls if all(known(call.name) for call in calls) else []
 
 
