@@ -13,6 +13,7 @@ from planq.shared.domain.errors import ErrorRecord, Transient
 from planq.shared.domain.jobs.elicitations import ElicitationAnswer, FailStep, SucceedStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import Phase, RunAgain, after_error
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
@@ -33,7 +34,6 @@ from planq.shared.domain.rounds.guard import (
     past_calls,
 )
 from planq.shared.domain.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.policy import Permission, rule_of

@@ -28,6 +28,7 @@ from planq.shared.domain.errors import (
     capped,
     storable,
 )
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.models.background import Background
@@ -72,7 +73,6 @@ from planq.shared.domain.rounds.reading import (
     interpret_turn,
     number_errors,
 )
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.ports import (

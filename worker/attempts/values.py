@@ -17,11 +17,11 @@ from planq.shared.computing import INLINE_CHARS, off_loop
 from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import Phase
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
 from planq.shared.domain.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
 from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.schema.schemas import Steps, compile_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.scoping import unscoped

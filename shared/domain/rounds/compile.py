@@ -14,6 +14,7 @@ from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
 from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import Effect, StepStatus
 from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
 from planq.shared.domain.orchestration.request import OrchestrateLimits
@@ -43,7 +44,6 @@ from planq.shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.tools.definition import ToolDefinition
 
 _MAX_COMPARED = 1_000_000

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import StopReason, Strategy
 from planq.shared.domain.rounds.guard import MODEL_SOURCE, is_stalled
-from planq.shared.domain.rounds.record import RoundRecord
 
 BY_TURNS = frozenset({Strategy.REACT, Strategy.GUIDED})
 """The strategies whose rounds are turns of the model's own tool calls."""

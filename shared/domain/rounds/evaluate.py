@@ -12,11 +12,11 @@ from typing import Any
 
 from planq.shared.domain.agents.source import Finding
 from planq.shared.domain.errors import InvalidArguments, capped
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.rounds.block import LoopBlock
 from planq.shared.domain.rounds.compile import with_defaults
 from planq.shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
 from planq.shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import NameIndex

@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.describe import excerpt
 

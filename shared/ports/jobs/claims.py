@@ -14,9 +14,9 @@ from planq.shared.domain.jobs.elicitations import ElicitationAnswer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.retry import StageTries
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
 from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.values.pointers import Path
 
 

@@ -22,6 +22,7 @@ from planq.shared.domain.jobs.elicitations import (
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.retry import apart
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import (
     STAGES,
     JobStatus,
@@ -33,7 +34,6 @@ from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.ports.jobs.store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
 from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again

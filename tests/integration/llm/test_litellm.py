@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import (
     Ask,
@@ -26,7 +27,6 @@ from planq.shared.domain.models.exchange import (
     reply_to_json,
 )
 from planq.shared.domain.models.names import Provider
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
 from planq.shared.domain.models.names import Provider
 from planq.shared.domain.rounds.reading import NothingLeft, TurnCalls, interpret_turn
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.gateway import ModelGateway, TryLimits

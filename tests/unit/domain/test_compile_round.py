@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.shared.domain.errors import PlanInvalid
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.plan.document import Plan, parse_plan
 from planq.shared.domain.plan.graph import topological_order
 from planq.shared.domain.rounds.compile import CompiledRound, asking_for, compile_round, compile_single, with_defaults
 from planq.shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED, GuardLimits
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.tools.definition import ToolDefinition
 
 

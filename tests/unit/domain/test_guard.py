@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planq.shared.domain.errors import InvalidRequest
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
@@ -18,7 +19,6 @@ from planq.shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.tools.definition import ToolDefinition
 
 TOOLS = {name: ToolDefinition(name=name, repeatable=name == "wait") for name in ("a", "b", "wait")}

@@ -9,6 +9,7 @@ import pytest
 from planq.shared.domain.agents.document import parse_agent
 from planq.shared.domain.errors import InvalidArguments, InvalidRequest
 from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import Strategy
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.rounds.block import LoopBlock, merged, parse_block, read_block, rendered_prompt
@@ -20,7 +21,6 @@ from planq.shared.domain.rounds.evaluate import (
     prompt_text,
     until_holds,
 )
-from planq.shared.domain.rounds.record import RoundRecord
 
 BROKEN_AGENT = """\
 name: looper

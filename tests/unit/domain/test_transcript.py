@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.estimate import message_tokens
@@ -23,7 +24,6 @@ from planq.shared.domain.models.exchange import (
     reply_to_json,
 )
 from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 
 PLENTY = 100_000

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_to_json
@@ -16,7 +17,6 @@ from planq.shared.domain.plan.errors import invalid_plan
 from planq.shared.domain.plan.interpret import Direct
 from planq.shared.domain.references.resolution import resolve
 from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn, number_errors
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.rounds.transcript import transcript, with_refusal
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.worker.llm.completion import Completion

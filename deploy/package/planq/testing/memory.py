@@ -23,11 +23,11 @@ from planq.shared.domain.jobs.elicitations import (
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import WAITED, StageTries
+from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.rounds.record import RoundRecord
 from planq.shared.domain.values.encoding import JsonText, encode
 from planq.shared.ports import ArtifactRecord, FollowUp, StageClaim, StepClaim, TransitionResult
 from planq.shared.ports.jobs.store import ONE_ROUND, Approved, Consequence
