@@ -59,12 +59,11 @@ async def submit(model: Model, held: ProviderBatch, calls: Sequence[tuple[UUID, 
 
 
 def _input_file(calls: Sequence[tuple[UUID, str]]) -> bytes:
-    return b"\n".join(
-        json.dumps(
-            {"custom_id": str(job), "method": "POST", "url": _ENDPOINT, "body": json.loads(body)}, ensure_ascii=False
-        ).encode()
-        for job, body in calls
+    # In ASCII: pydantic-ai reads the file of an expired batch again, and splits its lines at U+2028 too (2.68).
+    lines = (
+        {"custom_id": str(job), "method": "POST", "url": _ENDPOINT, "body": json.loads(body)} for job, body in calls
     )
+    return "\n".join(map(json.dumps, lines)).encode()
 
 
 def _openai_batch(model: Model, held: ProviderBatch, provider_id: str, file_id: str, status: str) -> Batch:

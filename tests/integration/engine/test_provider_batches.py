@@ -58,7 +58,11 @@ def line(number: int, model: str, **fields: Any) -> dict[str, object]:
     """Return a line that is a single call, unless its fields say otherwise."""
     limits = fields.pop("limits", Limits())
     given = {"tools": [], "priority": Priority.BULK, **fields}
-    return submission_values(Submission(new_id(), "default", f"line {number}", Strategy.PLAN, model, limits, **given))
+    return submission_values(
+        Submission(
+            new_id(), "default", f"line {number}\u2028 \N{GRINNING FACE}", Strategy.PLAN, model, limits, **given
+        )
+    )
 
 
 @dataclass
