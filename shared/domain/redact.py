@@ -33,23 +33,27 @@ _FIELD_ENDING = (
 """The end of the name of a field that holds a credential."""
 
 _CREDENTIAL_FIELD = re.compile(rf".*{_FIELD_ENDING}", re.IGNORECASE)
-_CREDENTIALS = tuple(
-    re.compile(form, re.IGNORECASE | re.DOTALL)
-    for form in (
-        # in JSON, also JSON inside a JSON string, and in code: "api_key": "…", password = '…'
-        rf"""({_FIELD_ENDING}\\{{0,8}}["']?\s{{0,9}}[:=]\s{{0,9}}(?P<quote>\\{{0,8}}["']))"""
-        r"""(?:(?<=\\)(?P=quote)|(?!(?P=quote)).)+""",
-        # in YAML and in files of variables: a word with a digit
-        rf"""({_FIELD_ENDING}\s{{0,9}}[:=]\s{{0,9}})(?=[^\s"'\\&]{{0,200}}\d)[^\s"'\\&]{{6,}}""",
-        r"""(?<![\w-])((?:proxy-)?authorization:\s{0,9}(?:(?:basic|bearer|digest|token)\s{1,9})?|(?:set-)?cookie:\s{0,9}"""
-        r"""|(?:x-)?api-?key:\s{0,9})[^\s"'\\,]+""",
-        r"(\bbearer\s{1,9})[\w.~+/=-]{8,}",
-        rf"""([?&;](?:[\w.-]{{0,40}}{_FIELD_ENDING}|key|sig|auth|pwd|pass|x-(?:amz|goog)-signature)=)[^&;#\s"'<>\\]+""",
-        r"""(://[^/\s:@"'\\]*:)[^/\s@"'\\]+(?=@)""",
-        r"()\b(?:[spr]k[-_][\w-]{16,}|AIza[\w-]{30,}|gh[oprsu]_\w{20,}|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{16}\b)",
-        r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+",
-        r"()-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.{0,8000}?-----END [A-Z ]{0,20}PRIVATE KEY-----",
-    )
+_CREDENTIALS = (
+    # in JSON, also JSON inside a JSON string, and in code: "api_key": "…", password = '…'
+    re.compile(
+        rf"""(?is)({_FIELD_ENDING}\\{{0,8}}["']?\s{{0,9}}[:=]\s{{0,9}}(?P<quote>\\{{0,8}}["']))"""
+        r"""(?:(?<=\\)(?P=quote)|(?!(?P=quote)).){1,8000}"""
+    ),
+    # in YAML and in files of variables: a word with a digit
+    re.compile(rf"""(?i)({_FIELD_ENDING}\s{{0,9}}[:=]\s{{0,9}})(?=[^\s"'\\&]{{0,200}}\d)[^\s"'\\&]{{6,}}"""),
+    re.compile(
+        r"""(?i)((?:proxy-)?authorization:\s{0,9}(?:(?:basic|bearer|digest|token)\s{1,9})?|(?:set-)?cookie:\s{0,9}"""
+        r"""|(?:x-)?api-?key:\s{0,9})[^\s"'\\,]+"""
+    ),
+    re.compile(r"(?i)(\bbearer\s{1,9})[\w.~+/=-]{8,}"),
+    re.compile(
+        rf"""(?i)([?&;](?:[\w.-]{{0,40}}{_FIELD_ENDING}|key|sig|auth|pwd|pass|x-(?:amz|goog)-signature)=)"""
+        r"""[^&;#\s"'<>\\]+"""
+    ),
+    re.compile(r"""(://[^/\s:@"'\\]{0,200}:)[^/\s@"'\\]{1,200}(?=@)"""),
+    re.compile(r"()\b(?:[spr]k[-_]|AIza|gh[oprsu]_|xox[abprs]-|AKIA|ASIA)[\w-]{16,}"),
+    re.compile(r"()\beyJ[\w-]{8,2000}\.[\w-]{8,8000}\.[\w-]+"),
+    re.compile(r"()-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\w+/=\s\\:,-]{0,8000}"),
 )
 """Credentials by their form. The first group of each is kept."""
 
