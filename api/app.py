@@ -84,7 +84,7 @@ from planq.shared.store.actions.store import JobActions
 from planq.shared.store.agents.documents import DocumentStore
 from planq.shared.store.batches.control import BatchControl
 from planq.shared.store.batches.store import BatchStore
-from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.catalogue import Catalogue, PublishedTools
 from planq.shared.store.channels import ChannelStore
 from planq.shared.store.conversations.store import ConversationStore
 from planq.shared.store.costs import CostStore
@@ -215,7 +215,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
     broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
     limits = RateLimits(open_windows(settings, database))
-    catalogue = Catalogue(partial(list_tools, database), tenants)
+    catalogue = Catalogue(PublishedTools(database).list, tenants)
     payloads = PayloadStore(database, open_objects(settings.payloads))
     publisher = failpoints.around("publisher", CeleryPublisher(celery, from_loop=True))
     timers, ended, cancelled = NearTimers(), Notifier(database, ENDED), Notifier(database, CANCELLED)

@@ -57,7 +57,7 @@ from planq.shared.settings import VERSION, Settings
 from planq.shared.store.actions.sweep import ActionSweep
 from planq.shared.store.batches.lines import LineSweep
 from planq.shared.store.batches.provider import ProviderBatches
-from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.catalogue import Catalogue, PublishedTools
 from planq.shared.store.database import Database
 from planq.shared.store.elicitations import QuestionSweep
 from planq.shared.store.insights.learning import PostgresInsightOffers
@@ -347,7 +347,7 @@ class LaneRuntime:
         self._tools.agent_services.backends = backends
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         guarded = self._in_flight.guard(store)
-        tools = Catalogue(partial(list_tools, self._database), self._tenants)
+        tools = Catalogue(PublishedTools(self._database).list, self._tenants)
         publisher = self._failpoints.around("publisher", self._publisher)
         executor = Attempts(
             self._attempt_settings(),

@@ -31,6 +31,23 @@ async def list_tools(database: Database) -> ToolsByName:
     return {definition.name: definition for definition in definitions}
 
 
+class PublishedTools:
+    """Lists the published tools, and reads their definitions only if one was published or removed since."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: tuple[str, ToolsByName] = "", {}
+
+    async def list(self) -> ToolsByName:
+        """Do what `list_tools` does; the same object as long as nothing changes."""
+        row = await self._database.fetch_one("version_of_tools")
+        version = "" if row is None else row["version"]
+        if version != self._known[0]:
+            # The version comes first: what is published in between is read now, and once more the next time.
+            self._known = version, await list_tools(self._database)
+        return self._known[1]
+
+
 class Catalogue:
     """The port `ToolCatalogue`: of what `ask` returns, what each tenant is offered; lives on one event loop."""
 

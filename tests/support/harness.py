@@ -46,7 +46,7 @@ from planq.shared.ports import (
     Wake,
 )
 from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.store.catalogue import Catalogue, list_tools
+from planq.shared.store.catalogue import Catalogue, PublishedTools
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
 from planq.shared.store.insights.learning import PostgresInsightOffers
@@ -232,7 +232,7 @@ class Harness:
         self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
         self.tenants = TenantDirectory(database, Limits(), {})
-        self.catalogue = Catalogue(partial(list_tools, database), self.tenants)
+        self.catalogue = Catalogue(PublishedTools(database).list, self.tenants)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []

@@ -127,6 +127,11 @@ ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, published_at 
 -- Every tool that workers have published.
 SELECT definition FROM tools ORDER BY name
 
+-- name: version_of_tools
+-- What changes with each publication and removal of a tool, "" without tools. By the transaction that wrote a row: one that began
+-- earlier may commit later, so times would hide it.
+SELECT coalesce(md5(string_agg(name || ' ' || xmin::text, ',' ORDER BY name)), '') AS version FROM tools
+
 -- name: tidy_tools
 -- Removes tools that no live worker offers, once a worker of their lane is alive to say so.
 WITH live AS (
