@@ -1,6 +1,7 @@
 # planq needs Python 3.11 or newer, make, and a package index for the first installation; nothing else.
 #   make up      install what running needs, start everything, run the sample job, stay up (Ctrl-C stops it all)
 #   make test    install what tests need too, and run them     (PYTEST_ARGS="-k name" narrows them, "--whole" runs all)
+#   make test-fast   unit tests and a smoke test of the store, in a minute
 #   make check   lint, formatting, types, import rules, house rules
 #   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
@@ -19,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 WHICH := 'import sys; print(sys.base_prefix, sys.version)'
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up test check bench chaos docs clean
+.PHONY: up test test-fast check bench chaos docs clean
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
@@ -35,6 +36,11 @@ ifneq (,$(findstring --whole,$(PYTEST_ARGS)))
 	@$(BIN)/python -m tests.support.kombu_suite
 endif
 	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+# Two processes, not two a core: these tests compute.
+test-fast: export PYTHONDONTWRITEBYTECODE :=
+test-fast: $(DEV_STAMP)
+	@exec $(BIN)/python -m pytest --fast -q -n 2 tests/unit tests/integration/store/test_job_ends.py $(PYTEST_ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

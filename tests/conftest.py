@@ -33,10 +33,24 @@ for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, PATIENCE_SECONDS)
 
 
+NOT_FAST = (
+    "tests/unit/bench",
+    "tests/unit/cli/test_closed_pipes.py",
+    "tests/unit/setup",
+    "tests/unit/test_house.py",
+    "tests/unit/test_patterns.py",
+    "tests/unit/worker",
+)
+"""Unit tests that start many processes, measure time, or belong to `make check`: `make test-fast` leaves them out."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Know how much is run."""
     parser.addoption(
         "--whole", action="store_true", help="run the cells, examples and points that a quick run leaves out"
+    )
+    parser.addoption(
+        "--fast", action="store_true", help="leave out what starts many processes or tries many examples"
     )
     parser.addoption("--long", action="store_true", help="run the tests of tests/data/long_tests.txt as well")
 
@@ -49,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     os.environ["TESTS_WHOLE"] = "1" if config.getoption("whole") else "0"  # for `tests.support.tiers.examples`
     # Without a deadline per example: the machine is shared, and a pause of another process is no fault of the code.
-    settings.register_profile("planq", deadline=None, max_examples=examples(100))
+    most = 10 if config.getoption("fast") else examples(100)
+    settings.register_profile("planq", deadline=None, max_examples=most)
     settings.load_profile("planq")
 
 
@@ -92,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item for item in items if item.nodeid in long or any(item.get_closest_marker(name) for name in markers)
     ]
+    if config.getoption("fast"):
+        left_out += [item for item in items if item.nodeid.startswith(NOT_FAST) and item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
