@@ -1,7 +1,7 @@
 # planq needs Python 3.11 or newer, make, and a package index for the first installation; nothing else.
 #   make up      install what running needs, start everything, run the sample job, stay up (Ctrl-C stops it all)
 #   make test    install what tests need too, and run them     (PYTEST_ARGS="-k name" narrows them, "--whole" runs all)
-#   make test-fast   unit tests and a smoke test of the store, in a minute
+#   make test-fast   unit tests and a smoke test of the store, about a minute
 #   make check   lint, formatting, types, import rules, house rules
 #   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")

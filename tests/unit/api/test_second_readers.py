@@ -25,7 +25,7 @@ DECODERS = {
         "page/jobs/outcomes.py",  # a stored answer
         "page/frame/positions.py",  # one key of a text that was decoded before, off the loop
     },
-    ("", "decode"): {"cli/inputs.py"},  # the command line's own
+    ("", "decode"): {"cli/inputs.py", "jobs/commands/submit.py"},  # the command line's own
 }
 
 OFF_LOOP = {"json_in", "content_of", "config_change", "lines_at", "laid_out", "differences", "changes_between"}
