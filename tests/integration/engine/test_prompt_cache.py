@@ -172,7 +172,7 @@ def test_a_loop_whose_rounds_are_cut_off_reads_most_from_the_cache(play: Any, st
         server.close()
 
     cut = [str(request.body["messages"]).count("Left out for length") for request in server.requests]
-    assert sum(cut) > 10
+    assert sum(cut) > 5
     assert job["cache_read_tokens"] >= 0.8 * job["input_tokens"]
 
 
