@@ -28,6 +28,7 @@ _log = logging.getLogger("planq.api")
 _MISCONFIGURED = 2
 _BACKLOG = 2_048
 _MAX_FILES = 65_536
+_MAX_CONNECTIONS = 12_000
 _OTHER_FILES = 128
 _DRAIN_SECONDS = 10
 
@@ -88,7 +89,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
             if beat is not None:
                 beat.stop()
 
-    config = uvicorn.Config(app, **server_options(settings.max_connections))
+    config = uvicorn.Config(app, **server_options())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
@@ -96,7 +97,7 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
         Server(config).run(sockets=[listener])
 
 
-def server_options(max_connections: int = 12_000) -> dict[str, Any]:
+def server_options() -> dict[str, Any]:
     """Return how uvicorn serves the API: what makes it cheap is named, so that a missing library is an error.
 
     No more connections are taken than there are file descriptors for, less some for all else.
@@ -104,7 +105,7 @@ def server_options(max_connections: int = 12_000) -> dict[str, Any]:
     from planq.api.http.protocol import BoundedProtocol, Bounds
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max_connections if soft == resource.RLIM_INFINITY else min(max_connections, max(1, soft - _OTHER_FILES))
+    most = _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, max(1, soft - _OTHER_FILES))
     return {
         "loop": "uvloop",
         "http": partial(BoundedProtocol, bounds=Bounds(connections=most)),  # on httptools

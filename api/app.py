@@ -20,6 +20,7 @@ from uuid import UUID
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from planq.api import bounds
 from planq.api.access.guard import Guard, GuardMiddleware
 from planq.api.access.limits import RateLimits, UnfinishedJobs, open_windows
 from planq.api.access.places import LEASE_SECONDS, Places
@@ -148,8 +149,8 @@ def create_api(settings: Settings) -> FastAPI:
         settings.require_database(),
         has_pooler=settings.has_pooler,
         max_connections=settings.database_connections,
-        timeout_seconds=settings.database_timeout_seconds,
-        statement_seconds=settings.database_timeout_seconds + _STATEMENT_SECONDS,
+        timeout_seconds=bounds.DATABASE_TIMEOUT_SECONDS,
+        statement_seconds=bounds.DATABASE_TIMEOUT_SECONDS + _STATEMENT_SECONDS,
     )
     services = _compose(settings, database)
     mcp = McpDoor(services.catalogue, services.subject(ToolCalls), settings.max_body_bytes)
@@ -209,10 +210,10 @@ def _compose(settings: Settings, database: Database) -> Services:
     celery = create_celery(settings.require_broker(), prefix=settings.broker_prefix)
     requests = failpoints.around("requests", RequestStore(database))
     worker_registry = WorkerRegistry(database, settings.lease)
-    waiters = Waiters(requests.ended, settings.wait_poll_seconds)
+    waiters = Waiters(requests.ended, bounds.WAIT_POLL_SECONDS)
     known_keys, event_log, texts = KnownKeys(database), EventLog(database), StreamStore(database)
-    streams = Streams(event_log, texts, partial(_ended_job, requests), settings.max_streams)
-    tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
+    streams = Streams(event_log, texts, partial(_ended_job, requests), bounds.MAX_STREAMS)
+    tenants = TenantDirectory(database, settings.limits)
     broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
     limits = RateLimits(open_windows(settings, database))
     catalogue = Catalogue(PublishedTools(database).list, tenants)
@@ -220,7 +221,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     publisher = failpoints.around("publisher", CeleryPublisher(celery, from_loop=True))
     timers, ended, cancelled = NearTimers(), Notifier(database, ENDED), Notifier(database, CANCELLED)
     places = Places(PlaceStore(database, new_id(), LEASE_SECONDS))
-    ended_sessions, sessions = EndedSessions(database), Sessions(_secrets(settings), settings.page_session_seconds)
+    ended_sessions, sessions = EndedSessions(database), Sessions(_secrets(settings), bounds.PAGE_SESSION_SECONDS)
     ongoing = OngoingRequests(known_keys.look, ended_sessions.among, sessions.last_end)
     agents = failpoints.around("agents", DocumentStore(database, "agent"))
     skills = failpoints.around("skills", DocumentStore(database, "skill"))
@@ -246,7 +247,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         answers,
         receiver,
         TelegramUpdates(channels, limits, receiver),
-        BatchUploads(settings, tenants, batches, batch_arrived),
+        BatchUploads(tenants, batches, batch_arrived),
         BatchValidation(batches, builder, catalogue, batch_arrived, settings.model_prices),
         EventStreams(tenants, event_log, texts, streams, places, ongoing),
         ToolCalls(settings, submissions, requests, payloads, waits),

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from planq.api import bounds
 from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too_many, too_many_jobs
 from planq.api.assignments import Assignment, Assignments, without_rounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
@@ -107,7 +108,7 @@ class JobBuilder:
         needs_input = body.plan is None and (body.agent is None or body.action is None)
         given_input = read_input(body.input)
         may_be_absent = not needs_input or bool(given_input.parts)
-        text = checked_input(given_input.text, self.settings.max_input_bytes, may_be_absent=may_be_absent)
+        text = checked_input(given_input.text, bounds.MAX_INPUT_BYTES, may_be_absent=may_be_absent)
         model = body.model if body.model is not None else tenant.config.model or self.settings.model
         if model != self.settings.model:
             check_model_name(model, allow_cassette=False)
@@ -118,7 +119,7 @@ class JobBuilder:
             tools, block, plan = await self._checked_by_tools(tenant_id, body, limits)
         respond = _respond(body)
         budget = None if body.limits is None else body.limits.checked_budget()
-        context = _context(body, self.settings.max_input_bytes)
+        context = _context(body, bounds.MAX_INPUT_BYTES)
         callback_url = None if body.callback_url is None else callback_of(self.settings, body.callback_url)
         if body.plan is not None:
             wrong = await agent_errors(self.assignments.agents, tenant_id, body.plan)
@@ -198,7 +199,7 @@ class JobBuilder:
         """
         name = read_named_agent(named)
         agent = await self.assignments.pinned(tenant_id, name)
-        work = (body, name.name, agent, assignment, asked, default, self.settings.max_input_bytes)
+        work = (body, name.name, agent, assignment, asked, default, bounds.MAX_INPUT_BYTES)
         # The agent's schema may take seconds to check, which others would wait for.
         return _to_agent(*work) if body.with_ is None else await off_loop(_to_agent, *work)
 

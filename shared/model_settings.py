@@ -133,11 +133,6 @@ class ModelServing(LearningSettings):
         description='US dollars for a million tokens, by the name of a model or its beginning and `*`: `{"vllm:*": '
         '{"input": 0.2, "cached_input": 0.05, "output": 0.6}}`. They win over the price lists.',
     )
-    model_prompt_cache: bool = Field(
-        default=True,
-        description="Mark tools, instructions and the rounds of a loop for the provider's prompt cache (Anthropic, "
-        "Bedrock, OpenRouter, OpenAI); a cached token costs about a tenth.",
-    )
     model_bulk_tier: Literal["auto", "flex", "default"] = Field(
         default="auto",
         description="`service_tier` of the calls of bulk jobs that set none: `auto`: `flex` (about half the price, "

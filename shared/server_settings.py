@@ -37,11 +37,6 @@ class ServerSettings(BaseSettings):
         validation_alias=AliasChoices("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL"),
         description="`redis://`, `rediss://`, `redis+socket://` or `amqp://`; `planq up` starts Valkey without it.",
     )
-    limits_url: str = Field(
-        default="",
-        description="Where messages are counted for the rates of tenants, `redis://…`; unset, at the broker, or in "
-        "the database where that is RabbitMQ.",
-    )
     database_connections: int = Field(
         default=10,
         ge=1,

@@ -17,7 +17,7 @@ from pydantic_settings import NoDecode
 
 from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.redact import secrets_of
 from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
@@ -85,27 +85,6 @@ class Settings(ModelServing):
         "commas.",
     )
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="Largest body; up to 200 000 values and keys.")
-    max_plan_bytes: int = Field(
-        default=4 << 20, ge=1024, description="The same where a plan (of 10 000 steps, say) or an output is sent."
-    )
-    max_message_bytes: int = Field(
-        default=1 << 20, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."
-    )
-    max_batch_bytes: int = Field(
-        default=200 * 1024 * 1024, ge=1024, description="Largest upload of a batch; each line is a request body, too."
-    )
-    max_batch_lines: int = Field(default=50_000, ge=1, description="Most lines of a batch.")
-    max_connections: int = Field(
-        default=12_000,
-        ge=1,
-        description="Connections that one API process serves, of about 20 kB each (less where the system has "
-        "fewer file descriptors); others are answered 503. A head of more than 64 KiB is 431; one that takes 20 s, "
-        "and a body of which less than 1 MiB comes in 120 s, 408.",
-    )
-    max_streams: int = Field(
-        default=2_500, ge=1, description="Streams of events that one API process serves; others are answered 503."
-    )
-    max_input_bytes: int = Field(default=100_000, ge=1, description="Largest `input`, as UTF-8.")
     max_parts_bytes: int = Field(
         default=20 << 20,
         ge=1024,
@@ -115,28 +94,12 @@ class Settings(ModelServing):
     max_wait_seconds: float = Field(
         default=60.0, gt=0, description="Longest `?wait=`; below the time-out of common proxies."
     )
-    wait_poll_seconds: float = Field(
-        default=3.0, gt=0, description="What a lost notification may delay a waiting client."
-    )
-    database_timeout_seconds: float = Field(
-        default=5.0, gt=0, description="How long a request waits for a connection; then it is answered with 503."
-    )
 
     # Workers
     io_concurrency: int = Field(default=300, ge=1, description="Steps in flight in one `io` worker.")
     cpu_concurrency: int = Field(default=2, ge=1, description="Processes of one `cpu` worker.")
-    bulk_share: float = Field(
-        default=0.75,
-        gt=0,
-        le=1,
-        description="Which part of a worker's slots jobs of the priority `bulk` take at most. The rest is kept free, "
-        "so that an interactive job never waits for a bulk one to end; a worker with one slot has none to keep.",
-    )
     tenant_weights: Weights = Field(
         default={}, description='JSON, `{"TENANT": 3}`: its slots where others get 1, while both wait; at most 1000.'
-    )
-    tenant_share: float = Field(
-        default=0.5, gt=0, le=1, description="Which part of its slots a tenant gets at most while another waits."
     )
     heartbeat_seconds: float = Field(default=5.0, gt=0, description="Between two renewals of a lease.")
     lease_seconds: float = Field(
@@ -201,12 +164,6 @@ class Settings(ModelServing):
     max_output_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="A larger output fails its step."
     )
-    # what a claim and a look at a job may carry around
-    inline_output_bytes: int = Field(
-        default=65_536,
-        ge=1024,
-        description="A larger output is kept apart from its step and loaded only where it is needed.",
-    )
     payloads: str = Field(
         default="", description="Where those lie: in PostgreSQL, or `file:///folder`, or `s3://bucket/prefix`."
     )
@@ -242,9 +199,6 @@ class Settings(ModelServing):
         description="Addresses and networks of proxies that may name another such path in `X-Forwarded-Prefix`, and "
         "whose `X-Forwarded-Proto` or `Forwarded` says whether a client came over TLS.",
     )
-    page_session_seconds: float = Field(
-        default=43_200.0, ge=60, description="After this time a visitor of the pages has to log in again."
-    )
 
     # Webhooks
     webhook_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
@@ -261,7 +215,6 @@ class Settings(ModelServing):
 
     # Limits (docs/decisions.md, D11)
     max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")
-    max_plan_steps: int = Field(default=10_000, ge=1, description="Most steps of a caller's plan.")
     plan_timeout_seconds: float = Field(
         default=300.0, gt=0, description="From the acceptance of a plan to its last step."
     )
@@ -282,18 +235,6 @@ class Settings(ModelServing):
     human_wait_seconds: float = Field(
         default=604_800.0, gt=0, description="How long a step waits for a person (`human_wait_timeout`): a week."
     )
-    agent_timeout_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        le=300,
-        description="What a called agent gets where its caller names no time; at most 300.",
-    )
-    tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
-        default={},
-        description='JSON, `{"TENANT": {"orchestrate_max_depth": 2, …}}`: limits of single tenants in the place of '
-        "those above, lower or higher, by their names in `limits`; they count for a tenant that has none in its "
-        "configuration.",
-    )
     tool_policy: Annotated[dict[str, Any], NoDecode, PlainValidator(read_tool_policy)] = Field(
         default={},
         description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` an operator, `ask:asker`, '
@@ -313,9 +254,6 @@ class Settings(ModelServing):
         default=365.0,
         description="Days for which a message of a conversation is kept, longer if its job is; a conversation goes "
         "with its last message. Empty: for ever.",
-    )
-    retention_sweep_seconds: float = Field(
-        default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
     )
 
     log_level: Annotated[str, AfterValidator(known_log_level)] = Field(
@@ -401,13 +339,11 @@ class Settings(ModelServing):
         """The bounds of a job that asks for none of its own, of a tenant without limits of its own."""
         return Limits(
             max_tool_steps=self.max_tool_steps,
-            max_plan_steps=self.max_plan_steps,
             plan_timeout_seconds=self.plan_timeout_seconds,
             step_timeout_seconds=self.step_timeout_seconds,
             queue_timeout_seconds=self.queue_timeout_seconds,
             job_timeout_seconds=self.job_timeout_seconds,
             human_wait_seconds=self.human_wait_seconds,
-            agent_timeout_seconds=self.agent_timeout_seconds,
         )
 
     @property
@@ -432,7 +368,7 @@ class Settings(ModelServing):
     def secrets(self) -> frozenset[str]:
         """Every secret that the settings hold: nothing that leaves the process may show one."""
         keys = (self.web_search_api_key,)
-        servers = (self.database_url, self.listen_url, self.broker_url, self.limits_url, self.payloads)
+        servers = (self.database_url, self.listen_url, self.broker_url, self.payloads)
         models = self.model_urls.values()
         addresses = (*servers, *models, self.web_search_url, self.egress_proxy)
         masters = comma_separated(self.secret_keys.get_secret_value())

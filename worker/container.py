@@ -287,7 +287,7 @@ class LaneRuntime:
         self._tracker = tracker
         self._in_flight = in_flight or InFlightWork()
         self._database = database
-        self._tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
+        self._tenants = TenantDirectory(database, settings.limits)
         self._gateway: ModelGateway | None = None
         self._texts: LiveTexts | None = None
         self._mcp: McpToolbox | None = None
@@ -439,7 +439,6 @@ class LaneRuntime:
     def _attempt_settings(self) -> AttemptSettings:
         return AttemptSettings(
             max_output_bytes=self._settings.max_output_bytes,
-            inline_output_bytes=self._settings.inline_output_bytes,
             model_retry_seconds=self._settings.model_retry_seconds,
             tool_policy=self._settings.tool_policy,
             has_processes=self._identity.has_processes,
@@ -451,7 +450,7 @@ class LaneRuntime:
             self._identity.lane,
             slots=self._identity.capacity,
             bulk_slots=max(1, self._identity.bulk_capacity),
-            shares=Shares(self._settings.tenant_weights, self._settings.tenant_share),
+            shares=Shares(self._settings.tenant_weights),
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
             # what follows from a suspect is none.
             fuse_seconds=60.0 if self._identity.is_shared else 0.0,

@@ -210,7 +210,7 @@ def _composed(
     process = None if host is None else process_text(host, lane, settings.mcp_file)
     kind = f"{lane}-suspects" if zygote is None else "-".join((lane, *([only] if only else ())))
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
-    bulk = bulk_slots(capacity, settings.bulk_share) if only is None else capacity * (only is Priority.BULK)
+    bulk = bulk_slots(capacity) if only is None else capacity * (only is Priority.BULK)
     identity = WorkerIdentity(
         new_id(),
         name,

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from planq.api import bounds
 from planq.api.access.callers import CALLER
 from planq.api.access.scopes import Access, admitted
 from planq.api.access.sessions import SESSION, UI, PageSession, Sessions, cookie_of, is_page
@@ -146,10 +147,10 @@ class Guard:
 
     def _limit(self, path: str) -> int:
         if path.removeprefix(UI) == _BATCHES:
-            return self._settings.max_batch_bytes
+            return bounds.MAX_BATCH_BYTES
         if path.removeprefix(UI) in _OF_PLANS or path.endswith(_OF_STORED_JOBS):
-            return self._settings.max_plan_bytes
-        return self._settings.max_message_bytes if path.startswith(_MESSAGES) else self._settings.max_body_bytes
+            return bounds.MAX_PLAN_BYTES
+        return self._settings.max_body_bytes
 
     def measured(self, path: str, receive: Receive) -> Receive:
         """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""

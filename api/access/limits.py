@@ -18,7 +18,7 @@ from typing import Protocol
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.broker.celery_config import is_redis
 from planq.shared.broker.rates import ValkeyWindows
-from planq.shared.domain.errors import Misconfigured, Unavailable
+from planq.shared.domain.errors import Unavailable
 from planq.shared.domain.tenants.config import TenantConfig
 from planq.shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates, RateVerdict
 from planq.shared.settings import Settings
@@ -57,15 +57,13 @@ class Windows(Protocol):
 
 
 def open_windows(settings: Settings, database: Database) -> Windows:
-    """Return where messages are counted: `PLANQ_LIMITS_URL`, else a broker that can, else the database.
+    """Return where messages are counted: at the broker, or in the database where that is RabbitMQ.
 
-    Opens no connection. Raises `Misconfigured` for a URL that is none of Valkey's or Redis'.
+    Opens no connection. Raises `Misconfigured` for a broker's URL that cannot be read.
     """
-    url = settings.limits_url or settings.require_broker()
+    url = settings.require_broker()
     if is_redis(url):
         return ValkeyWindows(url, patience_seconds=_PATIENCE_SECONDS, prefix=settings.broker_prefix)
-    if settings.limits_url:
-        raise Misconfigured("PLANQ_LIMITS_URL: expected redis://…, rediss://… or redis+socket://…, found another URL")
     return PostgresWindows(database)
 
 

@@ -17,10 +17,10 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 from uuid import UUID
 
+from planq.api import bounds
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.domain.batches.lines import FileLine, LineSplitter
 from planq.shared.domain.errors import InvalidRequest, TooLarge, Unavailable
-from planq.shared.settings import Settings
 from planq.shared.store.batches.store import BatchStore, NewBatch
 from planq.shared.store.tenants.directory import TenantDirectory
 
@@ -41,7 +41,6 @@ class BatchUploads:
     `receiving` counts the files that each tenant sends to this process now.
     """
 
-    settings: Settings
     tenants: TenantDirectory
     batches: BatchStore
     arrived: asyncio.Event
@@ -94,8 +93,7 @@ class BatchUploads:
         return waiting, config.max_waiting_lines
 
     async def _stored(self, new: NewBatch, file: IO[bytes], waiting: int, most: int) -> None:
-        settings = self.settings
-        splitter = LineSplitter(max_line_bytes=settings.max_plan_bytes, max_lines=settings.max_batch_lines)
+        splitter = LineSplitter(max_line_bytes=bounds.MAX_PLAN_BYTES, max_lines=bounds.MAX_BATCH_LINES)
         lines = _lines(file, splitter)
         invalid = 0
         while found := await asyncio.to_thread(_next_lines, lines):

@@ -34,7 +34,7 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     known = await services.catalogue.renewed(who.tenant_id)
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
     limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
-    checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
+    checked = await check_plan(body.plan, allowed, max_steps=services.settings.limits.max_plan_steps, agents=limits)
     dropped, form = 0, form_of(body.plan)
     warnings: list[dict[str, Any]] = []
     if isinstance(checked, ReadPlan):

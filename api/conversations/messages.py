@@ -24,6 +24,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from planq.api import bounds
 from planq.api.assignments import Assignments
 from planq.api.conversations.agents import AGENT_HEADER, named_agent, received_for_agent
 from planq.api.conversations.message_flow import task_document
@@ -305,7 +306,7 @@ class MessageReplies:
         until = monotonic() + seconds
         taken = _taken(received)
         while True:
-            seconds = min(self.settings.wait_poll_seconds, until - monotonic())
+            seconds = min(bounds.WAIT_POLL_SECONDS, until - monotonic())
             try:
                 view = await self.waits.ended(job_id, max(seconds, 0.0), request, has_place=True)
             except NotFound:

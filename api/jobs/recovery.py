@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from planq.api.bounds import MAX_INPUT_BYTES
 from planq.api.plan_checks import allowed_tools, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
 from planq.api.submission import check_object, checked_input
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES, Limits
 from planq.shared.domain.jobs.retry import is_in_doubt
 from planq.shared.domain.jobs.states import (
     Effect,
@@ -173,7 +174,7 @@ async def fork_of(
         steps = [step for step in steps if step["round"] == 0]
     made = carried(job, present)
     if request.input is not None:
-        made = replace(made, input=checked_input(request.input, settings.max_input_bytes))
+        made = replace(made, input=checked_input(request.input, MAX_INPUT_BYTES))
     if request.metadata is not None:
         check_object("metadata", request.metadata, MAX_METADATA_BYTES)
         made = replace(made, metadata=request.metadata)
@@ -280,7 +281,7 @@ async def verdict_of(
         body = await off_loop(_checked_output, *given)
         found = identify(request.output)
         artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type, found.metadata)
-        if len(body) <= settings.inline_output_bytes:
+        if len(body) <= INLINE_OUTPUT_BYTES:
             return Verdict(outcome, output=request.output, artifact=artifact)
         return Verdict(
             outcome, artifact=artifact, payload=await _keep(job["tenant_id"], request.output, body, step, payloads)

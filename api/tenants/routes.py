@@ -30,7 +30,7 @@ from planq.shared.domain.tenants.keys import read_scopes
 from planq.shared.domain.values.describe import is_deeper_than
 from planq.shared.domain.values.merge_patch import merge_patch
 from planq.shared.store.tenants.api_keys import StoredKey
-from planq.shared.store.tenants.directory import StoredTenant, no_tenant, with_given_limits
+from planq.shared.store.tenants.directory import StoredTenant, no_tenant
 
 tenant_routes = strict_router("tenants")
 
@@ -115,9 +115,7 @@ class LimitDocument(Answer):
 
     name: str
     value: float
-    source: Literal["tenant", "settings", "server"] = Field(
-        description="Its configuration, `PLANQ_TENANT_LIMITS`, or what the server has for all."
-    )
+    source: Literal["tenant", "server"] = Field(description="Its configuration, or what the server has for all.")
 
 
 class TenantLimitsDocument(Answer):
@@ -196,11 +194,10 @@ async def get_usage(tenant_id: _TenantPath, services: Use) -> Response:
 async def get_tenant_limits(tenant_id: _TenantPath, services: Use) -> Response:
     """Return the limits of a tenant's jobs with who has set each."""
     stored = await services.tenant_store.get(_known_form(tenant_id))
-    config = checked_tenant_config(with_given_limits(stored, services.settings.tenant_limits))
-    own = "tenant" if "limits" in stored.config else "settings"
+    config = checked_tenant_config(stored.config)
     limits = asdict(config.job_limits(services.settings.limits))
     items = [
-        {"name": name, "value": value, "source": own if name in config.limits else "server"}
+        {"name": name, "value": value, "source": "tenant" if name in config.limits else "server"}
         for name, value in limits.items()
     ]
     return JsonResponse({"items": items})

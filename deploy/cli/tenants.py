@@ -89,12 +89,12 @@ def list_tenants(as_json: AsJson = False) -> None:
 def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """Show a tenant: what its configuration says, and the limits of its jobs that follow."""
     from planq.shared.domain.tenants.config import read_tenant_config
-    from planq.shared.store.tenants.directory import TenantStore, with_given_limits
+    from planq.shared.store.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         settings = located_settings()
         found = with_database(lambda database: TenantStore(database).get(tenant_id))
-        limits = read_tenant_config(with_given_limits(found, settings.tenant_limits)).job_limits(settings.limits)
+        limits = read_tenant_config(found.config).job_limits(settings.limits)
     document = {**found.to_json(), "limits": asdict(limits)}
     if as_json:
         print_json(document)

@@ -57,7 +57,7 @@ class ValkeyWindows:
                 retry=Retry(NoBackoff(), 1, supported_errors=_ENDED),
             )
         except (ValueError, TypeError) as error:
-            raise Misconfigured(f"PLANQ_LIMITS_URL: expected a URL that redis-py can read, found {error}") from error
+            raise Misconfigured(f"BROKER_URL: expected a URL that redis-py can read, found {error}") from error
         self._client = Redis.from_pool(pool)
         self._admit = self._client.register_script(_SCRIPT)
 

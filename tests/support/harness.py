@@ -231,7 +231,7 @@ class Harness:
         self.registry.extend(tools)
         self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
-        self.tenants = TenantDirectory(database, Limits(), {})
+        self.tenants = TenantDirectory(database, Limits())
         self.catalogue = Catalogue(PublishedTools(database).list, self.tenants)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
+from planq.api import bounds
 from planq.api.agents.routes.executions import ExecutionRequest
 from planq.api.app import create_api
 from planq.api.conversations.messages import InboundRequest
@@ -20,7 +21,7 @@ from planq.api.http.exchange import MAX_BODY_PARTS, MAX_DEFECTS
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest, ValidationRequest
 from planq.shared.domain.agents.document import AgentDocument, parse_agent
 from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES, Limits
 from planq.shared.domain.models.exchange import Ask
 from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
 from planq.shared.domain.orchestration.plan import OrchestrationPlan
@@ -399,8 +400,8 @@ def test_limits_in_prose_are_those_of_the_code() -> None:
             f"| {limits.max_tool_steps}, {spaced(limits.max_plan_steps)} |",
             f"durable waits not counted | {limits.plan_timeout_seconds:g} s |",
             f"{limits.step_timeout_seconds:g} s at most |",
-            f"| {spaced(set_to['max_input_bytes'] // 1000)} kB, 100 kB, {MAX_METADATA_BYTES >> 10} KiB, "
-            f"{set_to['max_plan_bytes'] >> 20} MiB with {spaced(MAX_BODY_PARTS)} values and keys |",
+            f"| {spaced(bounds.MAX_INPUT_BYTES // 1000)} kB, 100 kB, {MAX_METADATA_BYTES >> 10} KiB, "
+            f"{bounds.MAX_PLAN_BYTES >> 20} MiB with {spaced(MAX_BODY_PARTS)} values and keys |",
             f"| 1 MiB, {set_to['max_output_bytes'] >> 20} MiB |",
             f"({guard.consecutive_limit}), `window_size` ({guard.window_size}) and `window_freq_limit` "
             f"({guard.window_freq_limit})",
@@ -408,11 +409,11 @@ def test_limits_in_prose_are_those_of_the_code() -> None:
         "http-api": [
             f"the first {MAX_DEFECTS},",
             f"{set_to['max_body_bytes'] >> 20} MiB (`PLANQ_MAX_BODY_BYTES`)",
-            f"and {set_to['max_plan_bytes'] >> 20} MiB where a plan",
+            f"and {bounds.MAX_PLAN_BYTES >> 20} MiB where a plan",
             f"more than {spaced(MAX_BODY_PARTS)} values and keys",
         ],
-        "batches": [f"{set_to['max_batch_bytes'] >> 20} MiB and {spaced(set_to['max_batch_lines'])} lines"],
-        "architecture": [f"over {set_to['inline_output_bytes'] >> 10} KiB"],
+        "batches": [f"{bounds.MAX_BATCH_BYTES >> 20} MiB and {spaced(bounds.MAX_BATCH_LINES)} lines"],
+        "architecture": [f"over {INLINE_OUTPUT_BYTES >> 10} KiB"],
         "questions": ["`PLANQ_HUMAN_WAIT_SECONDS` (a week;" if week else "no week"],
         "messages": [f"at most {MAX_METADATA_BYTES >> 10} KiB"],
     }

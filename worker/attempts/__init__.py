@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
+from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.tools.policy import ToolPolicy
 from planq.shared.ports import (
@@ -58,7 +59,7 @@ class AttemptSettings:
     """
 
     max_output_bytes: int = 64 * 1024 * 1024
-    inline_output_bytes: int = 65_536
+    inline_output_bytes: int = INLINE_OUTPUT_BYTES
     model_retry_seconds: float = 900.0
     tool_policy: ToolPolicy = field(default_factory=dict)
     has_processes: bool = False

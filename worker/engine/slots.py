@@ -272,6 +272,9 @@ def reserved_slots(slots: int) -> int:
     return slots // 8
 
 
-def bulk_slots(slots: int, share: float) -> int:
-    """Return how many of a worker's slots bulk work may take: its share, and one at least."""
-    return max(1, int(slots * share))
+def bulk_slots(slots: int) -> int:
+    """Return how many of a worker's slots bulk work may take: three quarters, and at least one.
+
+    The rest is kept free so that an interactive job never waits for a bulk one to end.
+    """
+    return max(1, slots * 3 // 4)

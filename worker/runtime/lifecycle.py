@@ -66,6 +66,9 @@ _SILENT_SECONDS = 2.0
 _TALLY_SECONDS = 5.0
 """Between two looks for what `/metrics` counts; of all workers one looks at a time."""
 
+_RETENTION_SECONDS = 300.0
+"""Pause between two looks for jobs that have been kept long enough; the first is at the start."""
+
 _INSIGHTS_SECONDS = 5.0
 """Pause between two looks for ended jobs to learn from."""
 
@@ -270,7 +273,7 @@ class Lifecycle:
             self._start(
                 every(self._settings.sweep_seconds, sweeper.sweep, name="sweep", pause=self._sweep_timer.pause)
             )
-            self._start(every(self._settings.retention_sweep_seconds, self._retain, name="retention"))
+            self._start(every(_RETENTION_SECONDS, self._retain, name="retention"))
             self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
             if self._identity.lane == Lane.IO:
                 learning = Learning(self._database, self._settings.insights)

@@ -45,7 +45,7 @@ _MEANINGS = {
     KeyScope.APPROVE: "answers questions and approvals",
     KeyScope.ADMIN: "an operator of the server, for all tenants",
 }
-_SOURCES = {"tenant": "set here", "settings": "PLANQ_TENANT_LIMITS", "server": "as for all"}
+_SOURCES = {"tenant": "set here", "server": "as for all"}
 _Cursor = Annotated[str | None, Query()]
 
 

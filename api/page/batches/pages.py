@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
+from planq.api import bounds
 from planq.api.access.callers import Who
 from planq.api.batches.documents import BatchResumeRequest
 from planq.api.batches.routes.batches import (
@@ -80,8 +81,8 @@ async def batches_page(request: Request, services: Use, who: Who, cursor: Cursor
         following=listed["next_cursor"],
         is_first=cursor is None,
         priorities=list(Priority),
-        most_lines=services.settings.max_batch_lines,
-        most_bytes=services.settings.max_batch_bytes,
+        most_lines=bounds.MAX_BATCH_LINES,
+        most_bytes=bounds.MAX_BATCH_BYTES,
     )
 
 

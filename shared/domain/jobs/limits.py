@@ -20,6 +20,9 @@ MAX_TIMEOUT_SECONDS = 300.0
 MAX_LONGEST_SECONDS = 86_400.0
 """The same for a call that reports, or that a process watches which can end it."""
 
+INLINE_OUTPUT_BYTES = 65_536
+"""Largest output, in bytes of JSON, that is stored with its step. A claim and a job's document carry these."""
+
 TenantLimits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
 

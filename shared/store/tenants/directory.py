@@ -9,7 +9,7 @@ from typing import Any
 
 from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
 from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.limits import Limits, TenantLimits
+from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
 from planq.shared.domain.values.decoding import decode
 from planq.shared.ports.tenants import Tenant
@@ -124,14 +124,12 @@ class TenantStore:
 class TenantDirectory(RefreshingCache[str, Tenant]):
     """The port `Tenants`: what a process knows of each tenant; lives on one event loop.
 
-    `limits` are the server's; `given` those that the operator's settings say of tenants, which count for one whose
-    configuration has no limits of its own.
+    `limits` are the server's; they count for a tenant whose configuration has no limits of its own.
     """
 
-    def __init__(self, database: Database, limits: Limits, given: TenantLimits) -> None:
+    def __init__(self, database: Database, limits: Limits) -> None:
         self._database = database
         self._limits = limits
-        self._given = given
         super().__init__(self._look, _FRESH_SECONDS, young_for=_YOUNG_SECONDS)
 
     async def _look(self, tenant_id: str) -> Tenant:
@@ -140,7 +138,7 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
             raise no_tenant(tenant_id)
         stored = StoredTenant.of(row)
         try:
-            config = read_tenant_config(with_given_limits(stored, self._given))
+            config = read_tenant_config(stored.config)
         except InvalidRequest as error:
             # Not checked by this release: written past planq, or by a later one.
             message = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
@@ -152,12 +150,6 @@ class TenantDirectory(RefreshingCache[str, Tenant]):
 def stored_config(config: TenantConfig) -> dict[str, Any]:
     """Return a configuration as it is stored: what an operator has said, without the defaults."""
     return config.model_dump(mode="json", exclude_unset=True)
-
-
-def with_given_limits(stored: StoredTenant, given: TenantLimits) -> Mapping[str, Any]:
-    """Return a tenant's configuration; one without limits has those that the settings give the tenant."""
-    own = given.get(stored.id)
-    return stored.config if own is None or "limits" in stored.config else {**stored.config, "limits": dict(own)}
 
 
 def _check_switch(tenant_id: str, is_disabled: bool | None) -> None:

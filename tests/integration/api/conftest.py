@@ -19,7 +19,9 @@ import httpx
 import pytest
 import uvicorn
 
+from planq.api import bounds
 from planq.api.app import create_api
+from planq.api.jobs import recovery
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.ids import StepRef
@@ -224,11 +226,17 @@ MakeApi = Callable[..., Api]
 
 
 @pytest.fixture
-def make_api(database_url: str, api_valkey: str) -> Iterator[MakeApi]:
-    """Start applications with settings of their own on a database of the test's own; stopped after the test."""
+def make_api(database_url: str, api_valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeApi]:
+    """Start applications on a database of the test's own; stopped after the test.
+
+    `changed` names settings, and constants of `planq.api.bounds` in small letters, which change for every application
+    of the process until the test ends.
+    """
     running: list[Api] = []
 
     def make(*, server: Mapping[str, Any] | None = None, **changed: Any) -> Api:
+        for name in [name for name in changed if hasattr(bounds, name.upper())]:
+            monkeypatch.setattr(bounds, name.upper(), changed.pop(name))
         api = Api(Settings(**{"database_url": database_url, "broker_url": api_valkey, **changed}), server)
         api.start()
         running.append(api)
@@ -239,6 +247,15 @@ def make_api(database_url: str, api_valkey: str) -> Iterator[MakeApi]:
         api.stop()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_polls() -> Iterator[None]:
+    """Let waiting clients look again soon, and bound plans like other bodies of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "WAIT_POLL_SECONDS", 0.2)
+        patch.setattr(bounds, "MAX_PLAN_BYTES", 2_000_000)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that only look at their own jobs; `TOOLS` are published."""
@@ -247,9 +264,7 @@ def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
         Settings(
             database_url=url,
             broker_url=api_valkey,
-            wait_poll_seconds=0.2,
             max_body_bytes=2_000_000,
-            max_plan_bytes=2_000_000,
         )
     )
     api.jobs.configure()
@@ -270,12 +285,14 @@ def api(shared_api: Api) -> Api:
 def control_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that move jobs as workers do, with the tools of `control.py`."""
     url = postgres.create_migrated()
-    api = Api(Settings(database_url=url, broker_url=api_valkey, inline_output_bytes=1_024, max_output_bytes=2_000))
+    api = Api(Settings(database_url=url, broker_url=api_valkey, max_output_bytes=2_000))
     api.jobs.configure()
     control.publish(api, control.TOOLS)
-    api.start()
-    yield api
-    api.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "INLINE_OUTPUT_BYTES", 1_024)
+        api.start()
+        yield api
+        api.stop()
     postgres.drop(url)
 
 

@@ -104,7 +104,7 @@ class Shop:
 @pytest.fixture(scope="module")
 def api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     url = postgres.create_migrated()
-    application = Api(Settings(database_url=url, broker_url=api_valkey, max_wait_seconds=1, wait_poll_seconds=0.1))
+    application = Api(Settings(database_url=url, broker_url=api_valkey, max_wait_seconds=1))
     application.start()
     yield application
     application.stop()

@@ -101,8 +101,9 @@ def test_the_timeout_bounds_the_job(api: Api, path: str, body: dict[str, Any], s
 
 
 def test_the_limits_of_the_tenant_are_what_a_request_can_lower(make_api: MakeApi) -> None:
-    own = {"default": {"agent_timeout_seconds": 7, "orchestrate_max_depth": 5, "orchestrate_max_steps": 2}}
-    api = make_api(tenant_limits=own)
+    api = make_api()
+    own = {"agent_timeout_seconds": 7, "orchestrate_max_depth": 5, "orchestrate_max_steps": 2}
+    api.jobs.configure(limits=own)
     api.http.put("/agents/doer", json=AGENT)
 
     execution = api.http.post("/agents/doer/executions/async", json={"prompt": "x"}).json()

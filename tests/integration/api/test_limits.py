@@ -120,17 +120,14 @@ def test_a_refusal_is_not_asked_for_again(valkey: EmbeddedValkey, valkey_url: st
 
 
 def test_where_messages_are_counted(database_url: str) -> None:
-    def windows(broker_url: str, limits_url: str = "") -> Any:
-        settings = Settings(database_url=database_url, broker_url=broker_url, limits_url=limits_url)
+    def windows(broker_url: str) -> Any:
+        settings = Settings(database_url=database_url, broker_url=broker_url)
         return open_windows(settings, Database(database_url, max_connections=1))
 
     assert isinstance(windows("redis://h"), ValkeyWindows)
     assert isinstance(windows("amqp://h"), PostgresWindows)
-    assert isinstance(windows("amqp://h", "rediss://h"), ValkeyWindows)
-    with pytest.raises(Misconfigured, match="PLANQ_LIMITS_URL: expected redis"):
-        windows("redis://h", "amqp://h")
-    with pytest.raises(Misconfigured, match="PLANQ_LIMITS_URL"):
-        windows("redis://h", "redis://h:port")
+    with pytest.raises(Misconfigured, match="BROKER_URL"):
+        windows("redis://h:port")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,7 @@ def test_addresses_of_brokers_as_redis_py_reads_them(url: str, expected: str) ->
 
 
 def test_ready_although_each_process_counts_for_itself(make_api: MakeApi) -> None:
-    api = make_api(limits_url=f"redis://127.0.0.1:{free_port()}/0")
+    api = make_api(broker_url=f"redis://127.0.0.1:{free_port()}/0")
     api.jobs.register_worker(Lane.IO, Lane.CPU)
 
     ready = api.http.get("/statusz")

@@ -13,6 +13,7 @@ import httpx
 import psycopg
 import pytest
 
+from planq.api.bounds import PAGE_SESSION_SECONDS
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, search
 from tests.support.insights import ended, learned
 from tests.support.waiting import eventually
@@ -438,7 +439,7 @@ def test_unknown_parameters_of_pages_are_refused(api: Api) -> None:
 
 def test_a_session_ends_hours_after_its_login_although_it_is_renewed(locked_api: Api) -> None:
     sessions = locked_api.app.state.services.sessions
-    most = locked_api.settings.page_session_seconds
+    most = PAGE_SESSION_SECONDS
     with log_in(locked_api, KEY) as browser:
         (cookie,) = browser.cookies.jar
         session = sessions.read(cookie.value, time())

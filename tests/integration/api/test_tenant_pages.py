@@ -98,7 +98,7 @@ def test_a_key_is_shown_once_and_revoked(make_api: MakeApi) -> None:
 
 
 def test_limits_and_channels_are_told_with_their_sources_and_problems(make_api: MakeApi) -> None:
-    api = make_api(tenant_limits='{"house": {"max_rounds": 2}, "acme": {"max_rounds": 2}}')
+    api = make_api()
     for name, config in (("acme", {"limits": {"max_tool_steps": 3}}), ("house", {})):
         api.http.put(f"/tenants/{name}", json={**WHOLE, "config": config})
 
@@ -107,7 +107,7 @@ def test_limits_and_channels_are_told_with_their_sources_and_problems(make_api: 
         return {one["name"]: (one["value"], one["source"]) for one in items}
 
     assert (limits("acme")["max_tool_steps"], limits("acme")["max_rounds"]) == ((3, "tenant"), (20, "server"))
-    assert (limits("house")["max_rounds"], limits("house")["max_tool_steps"]) == ((2, "settings"), (10, "server"))
+    assert (limits("house")["max_rounds"], limits("house")["max_tool_steps"]) == ((20, "server"), (10, "server"))
 
     assert api.http.get("/tenants/acme/channels").json() == {"items": []}
     sent_to = {"url": "https://example.com/hook"}

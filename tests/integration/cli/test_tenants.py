@@ -22,7 +22,6 @@ Planq = Callable[..., Result]
 def planq(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planq:
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PLANQ_DATA", str(tmp_path / "no-data"))
-    monkeypatch.setenv("PLANQ_TENANT_LIMITS", '{"acme": {"max_rounds": 4}}')
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
         return CliRunner().invoke(create_app(), list(arguments), input=stdin)
@@ -61,10 +60,10 @@ def test_a_tenant_is_created_configured_disabled_and_enabled(planq: Planq, tmp_p
     assert planq("tenants", "enable", "acme").stdout == "tenant acme is enabled\n"
 
 
-def test_a_tenant_without_limits_has_those_of_the_settings_until_it_has_its_own(planq: Planq) -> None:
+def test_a_tenant_has_the_limits_of_the_server_until_it_has_its_own(planq: Planq) -> None:
     planq("tenants", "create", "acme")
     shown = document(planq("tenants", "show", "acme", "--json"))
-    assert (shown["config"], shown["limits"]["max_rounds"]) == ({}, 4)
+    assert (shown["config"], shown["limits"]["max_tool_steps"]) == ({}, 10)
 
     planq("tenants", "set", "acme", 'limits={"max_tool_steps": 3}')
     limits = document(planq("tenants", "show", "acme", "--json"))["limits"]

@@ -81,7 +81,7 @@ def test_connections_that_are_cut_all_the_time_repeat_no_effect(
 
 
 def test_one_connection_is_enough_for_many_steps(make_site: Callable[..., Site]) -> None:
-    site = make_site(PLANQ_DATABASE_CONNECTIONS="1", PLANQ_DATABASE_TIMEOUT_SECONDS="30")
+    site = make_site(PLANQ_DATABASE_CONNECTIONS="1")
     site.stack.start(io=1, cpu=1)
 
     job = site.submit(*[("test_hold", {"seconds": 0.5})] * 120)

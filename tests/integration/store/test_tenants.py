@@ -63,14 +63,14 @@ def test_what_is_not_there_and_the_tenant_of_those_without_keys_are_refused(data
     run(database_url, work)
 
 
-def test_the_directory_knows_limits_from_the_row_else_from_the_settings_else_everybodys(database_url: str) -> None:
+def test_the_directory_knows_limits_from_the_row_else_everybodys(database_url: str) -> None:
     async def work(store: TenantStore, database: Database) -> None:
-        directory = TenantDirectory(database, Limits(max_rounds=9), {"default": {"max_rounds": 5}, "acme": {}})
+        directory = TenantDirectory(database, Limits(max_rounds=9))
         await store.create("acme", "Acme", CONFIG)
         await store.create("plain", "", TenantConfig())
 
         found = {name: await directory.of(name) for name in ("acme", "default", "plain")}
-        assert {name: one.limits.max_rounds for name, one in found.items()} == {"acme": 3, "default": 5, "plain": 9}
+        assert {name: one.limits.max_rounds for name, one in found.items()} == {"acme": 3, "default": 9, "plain": 9}
         assert (found["acme"].name, found["acme"].config.model) == ("Acme", "offline")
         with pytest.raises(NotFound, match="no tenant 'nobody'"):
             await directory.of("nobody")
@@ -82,7 +82,7 @@ def test_a_configuration_that_cannot_be_read_stops_its_tenant_alone(database_url
     async def work(_: TenantStore, database: Database) -> None:
         async with database.connection() as connection:
             await connection.execute("INSERT INTO tenants (id, config) VALUES ('odd', '{\"fame\": 1}')")
-        directory = TenantDirectory(database, Limits(), {})
+        directory = TenantDirectory(database, Limits())
         with pytest.raises(Unavailable, match="'odd' cannot be read: fame"):
             await directory.of("odd")
         assert (await directory.of("default")).id == "default"

@@ -16,9 +16,7 @@ PLAN = {"calls": [{"tool_name": "now", "retries": 2.0, "depends_on": []}]}
 
 @pytest.fixture(scope="module")
 def described() -> Draft202012Validator:
-    settings = Settings(
-        database_url="postgresql://none", broker_url="redis://none", plan_timeout_seconds=10, max_plan_steps=2
-    )
+    settings = Settings(database_url="postgresql://none", broker_url="redis://none", plan_timeout_seconds=10)
     document = create_api(settings).openapi()
     return Draft202012Validator(
         {**document["components"]["schemas"]["JobRequest"], "components": document["components"]}
@@ -58,7 +56,7 @@ def test_what_the_api_takes_is_described(described: Draft202012Validator, body: 
         {"agent": "a", "action": "b", "with": {"a": -(2**63) - 1}},
         {"plan": {"calls": [{"tool_name": "now", "arguments": {"a": 2**64}}]}},
         {"plan": {"calls": [{"tool_name": "now", "depends_on": [2**64]}]}},
-        {"plan": {"calls": [{"tool_name": "now"}] * 3}},
+        {"plan": {"calls": [{"tool_name": "now"}] * 10_001}},
         {"input": "a", "limits": {"budget": {}}},
         {"input": "a", "limits": {"budget": {"soft": 0.5, "max_steps": None}}},
         {"agent": "a", "plan": PLAN},

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
+from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
-from planq.shared.environment import load_settings
 
 
 def test_a_request_lowers_a_limit() -> None:
@@ -94,16 +93,3 @@ def test_a_tenant_may_be_given_more_or_less_than_everybody() -> None:
 def test_bad_limits_of_tenants_are_told_by_tenant_and_limit(raw: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
         read_tenant_limits(raw)
-
-
-def test_all_bad_limits_of_tenants_are_told_at_once_and_stop_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLANQ_TENANT_LIMITS", '{"a": {"fame": 1}, "b": {"max_tool_steps": 0}}')
-
-    with pytest.raises(Misconfigured, match=r'PLANQ_TENANT_LIMITS: .*"a": unknown limit.*"b": max_tool_steps'):
-        load_settings()
-
-
-def test_a_process_reads_the_limits_of_tenants_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLANQ_TENANT_LIMITS", '{"acme": {"orchestrate_max_parallel": 8}}')
-
-    assert load_settings().tenant_limits == {"acme": {"orchestrate_max_parallel": 8}}

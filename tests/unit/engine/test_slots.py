@@ -267,8 +267,7 @@ def test_bulk_work_of_the_smaller_share_waits_for_interactive_work() -> None:
 
 
 def test_the_share_of_bulk_work_is_one_slot_at_least_and_leaves_one_where_it_can() -> None:
-    assert [bulk_slots(slots, 0.75) for slots in (1, 2, 4, 300)] == [1, 1, 3, 225]
-    assert bulk_slots(2, 1.0) == 2
+    assert [bulk_slots(slots) for slots in (1, 2, 4, 300)] == [1, 1, 3, 225]
 
 
 def served_of(rule: Shares, count: int, waiting: Sequence[Party]) -> list[str]:
