@@ -13,7 +13,6 @@ import mmap
 import os
 import signal
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
-    from uuid import UUID
 
 GUARD_VARIABLE = "PLANQ_GUARD"
 """Names the descriptors that a guard hands down: that of the table, and one for stacks."""
@@ -32,11 +30,11 @@ STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 boot_clock: Callable[[], float] = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """Returns seconds since the machine was started; on Linux with those for which it slept."""
 
-_SLOT = struct.Struct("=qqqqq16sdq")
+_SLOT = struct.Struct("=qqqqdq")
 _BEATS = struct.Struct("=q")
-_BEATS_AT = struct.calcsize("=qqqq")
+_BEATS_AT = struct.calcsize("=qqq")
 _FENCE = struct.Struct("=dq")
-_FENCE_AT = struct.calcsize("=qqqqq16s")
+_FENCE_AT = struct.calcsize("=qqqq")
 _SLOTS = 64
 """A worker, and at most 24 of its processes for suspects."""
 
@@ -47,18 +45,16 @@ _BEATS_IN_LIMIT = 10
 
 
 class Slot(NamedTuple):
-    """What one process says: which it is (`started` in clock ticks of its boot), which thread runs the loop, how late
-    a beat may be (0: not watched), how many there were, and as which worker it is registered (an id in hex; zeros:
-    none). Where its writes act (`is_acting`), it must be gone at `fence_at` on the boot clock.
+    """What one process says: which it is (`started` in clock ticks of its boot), how late a beat may be (0: not
+    watched) and how many there were. Where its writes act (`is_acting`), it must be gone at `fence_at` on the boot
+    clock.
     """
 
     number: int
     pid: int
     started: int
-    thread: int
     limit_seconds: float
     beats: int
-    worker: str
     fence_at: float = 0.0
     is_acting: bool = False
 
@@ -66,14 +62,13 @@ class Slot(NamedTuple):
 def slots(table: mmap.mmap) -> Iterator[Slot]:
     """Yield the slots that are taken."""
     for number in range(_SLOTS):
-        pid, started, thread, limit, beats, worker, *fence = _SLOT.unpack_from(table, number * _SLOT.size)
+        pid, started, limit, beats, fence_at, is_acting = _SLOT.unpack_from(table, number * _SLOT.size)
         if pid:
-            fence_at, acting = fence
-            yield Slot(number, pid, started, thread, limit / 1000, beats, worker.hex(), fence_at, bool(acting))
+            yield Slot(number, pid, started, limit / 1000, beats, fence_at, bool(is_acting))
 
 
 def clear(table: mmap.mmap, number: int) -> None:
-    _SLOT.pack_into(table, number * _SLOT.size, 0, 0, 0, 0, 0, bytes(16), 0.0, 0)
+    _SLOT.pack_into(table, number * _SLOT.size, 0, 0, 0, 0, 0.0, 0)
 
 
 def process_state(pid: int) -> tuple[str, int] | None:
@@ -113,21 +108,20 @@ class Beats:
             os.set_inheritable(descriptor, False)
         return cls(table, stacks)
 
-    def beat(self, limit_seconds: float, worker: UUID | None = None) -> Beat:
+    def beat(self, limit_seconds: float) -> Beat:
         """Return the beat of a loop that counts as frozen when it is `limit_seconds` late."""
-        return Beat(self, limit_seconds, worker)
+        return Beat(self, limit_seconds)
 
-    def take(self, limit_seconds: float, worker: UUID | None) -> int:
-        """Take a slot for the calling thread and return its number; -1 where all are taken."""
+    def take(self, limit_seconds: float) -> int:
+        """Take a slot for this process and return its number; -1 where all are taken."""
         own = process_state(os.getpid())
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             taken = {slot.number for slot in slots(self._table) if self._is_alive(slot)}
             number = next((one for one in range(_SLOTS) if one not in taken), -1)
             if number >= 0:
-                who = (os.getpid(), 0 if own is None else own[1], threading.get_native_id())
-                owner = bytes(16) if worker is None else worker.bytes
-                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, owner, 0.0, 0)
+                who = (os.getpid(), 0 if own is None else own[1])
+                _SLOT.pack_into(self._table, number * _SLOT.size, *who, round(limit_seconds * 1000), 0, 0.0, 0)
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
         return number
@@ -152,10 +146,9 @@ class Beats:
 class Beat:
     """The beat of one loop."""
 
-    def __init__(self, beats: Beats, limit_seconds: float, worker: UUID | None) -> None:
+    def __init__(self, beats: Beats, limit_seconds: float) -> None:
         self._beats = beats
         self._limit = limit_seconds
-        self._worker = worker
         self._every = min(_EVERY_SECONDS, limit_seconds / _BEATS_IN_LIMIT)
         self._slot = -1
         self._count = 0
@@ -165,7 +158,7 @@ class Beat:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Beat from now on; call it on the loop. With a limit of 0 only the fence is watched."""
         if self._slot < 0:
-            self._slot = self._beats.take(self._limit, self._worker)
+            self._slot = self._beats.take(self._limit)
             if self._slot >= 0:
                 self._beats.fence(self._slot, *self._fence)
                 if self._limit > 0:

@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from planq.shared.domain.frames import under_its_name
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,5 +38,5 @@ async def off_loop(work: Callable[P, T], /, *arguments: P.args, **options: P.kwa
     if not _threads:
         sys.setswitchinterval(_SWITCH_SECONDS)
         _threads.append(ThreadPoolExecutor(1, thread_name_prefix="computing"))
-    named = partial(contextvars.copy_context().run, under_its_name, partial(work, *arguments, **options))
-    return await asyncio.get_running_loop().run_in_executor(_threads[0], named)
+    call = partial(contextvars.copy_context().run, partial(work, *arguments, **options))
+    return await asyncio.get_running_loop().run_in_executor(_threads[0], call)

@@ -135,7 +135,7 @@ class Settings(ModelServing):
     freeze_seconds: float = Field(
         default=10.0,
         ge=0,
-        description="A process of `planq worker` or `planq api` whose event loop gets no turn for so long is noted "
+        description="A process of `planq worker` or `planq api` whose event loop gets no turn for so long is logged "
         "with its stack, killed and started again, on Linux. 0: never.",
     )
     max_worker_losses: int = Field(

@@ -136,7 +136,6 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
         "unfinished",
         "broken_invariants",
         "planners",
-        "freezes",
         "has_our_functions",
         "differing_tools",
         "awaited_tools",

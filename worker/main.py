@@ -228,7 +228,7 @@ def _composed(
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
     require_schema(settings.require_database(), settings.pooled_schema)
     require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
-    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes), identity.id)
+    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes))
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease) if beat is None else Fence(lease, beat.fence)

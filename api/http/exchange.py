@@ -293,7 +293,6 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
         domain.Unreached,
         domain.JobDeleted,
         domain.WorkerLost,
-        domain.Froze,
         domain.OwnershipLost,
         domain.DatabaseUnavailable,
         domain.BrokerUnavailable,

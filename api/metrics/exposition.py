@@ -18,12 +18,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from starlette.types import Scope
 
 from planq.api.metrics.fleet import FleetCollector
-from planq.api.metrics.readiness import FREEZES_WITHIN
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
 from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.jobs.states import (
-    OWN_LANES,
     TERMINAL_JOB,
     TERMINAL_STEP,
     JobStatus,
@@ -92,12 +90,6 @@ class Metrics:
             "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
         )
         self._workers = Gauge("planq_live_workers", "Workers alive.", ("lane",), registry=self.registry)
-        self._freezes = Gauge(
-            "planq_recent_freezes",
-            "Loops that froze within the last hour, and whose processes were killed for it.",
-            ("kind",),
-            registry=self.registry,
-        )
         self._deliveries = Gauge(
             "planq_unfinished_deliveries",
             "Deliveries of webhooks that wait, or are being sent.",
@@ -185,7 +177,6 @@ class Metrics:
         counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
         ended = await self._registry.ended()
         workers = await self._registry.live()
-        freezes = Tally(row["kind"] for row in await self._registry.freezes(FREEZES_WITHIN))
         self._fleet.show(await self._tallies.counted(), ended, workers)
         lanes = Tally(lane for row in workers for lane in row["lanes"])
         self._count_unfinished(counts)
@@ -193,16 +184,13 @@ class Metrics:
             self._bulk.labels(count).set(counts["bulk", count])
         self._held.set(await self._log.held_seconds())
         self._workers.clear()
-        self._freezes.clear()
         for lane in lanes_of(workers):
             self._workers.labels(lane).set(lanes[lane])
-        for kind in {"api", *map(str, OWN_LANES), *freezes}:
-            self._freezes.labels(kind).set(freezes[kind])
 
     def _hide(self) -> None:
         self._fleet.hide()
         self._held.set(0)
-        for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries, self._freezes):
+        for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries):
             gauge.clear()
 
     def _count_unfinished(self, counts: Mapping[tuple[str, str], int]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,9 +20,6 @@ from planq.shared.domain.jobs.states import OWN_LANES, Priority, lanes_of
 from planq.shared.store.database import Database, Row
 from planq.shared.store.events.log import EventLog
 from planq.shared.store.jobs.worker_registry import WorkerRegistry
-
-FREEZES_WITHIN = timedelta(hours=1)
-"""Which freezes are told."""
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
@@ -144,19 +140,18 @@ class StatusChecks:
             f"{steps} step{'s wait' if steps > 1 else ' waits'} for tools that no live worker has, see `planq doctor`"
         )
 
-    def _seen(self, seen: tuple[Sequence[Row], Sequence[Row]] | str) -> dict[str, Any]:
-        """Return what the database's answer, workers and freezes, says of it and of the workers.
+    def _seen(self, seen: Sequence[Row] | str) -> dict[str, Any]:
+        """Return what the database's answer, the live workers, says of it and of them.
 
         A text is why there is none.
         """
         if isinstance(seen, str):
             unknown = _no("not known while the database does not answer")
             return {"database": _no(seen), **{f"worker_{lane}": unknown for lane in OWN_LANES}}
-        workers, freezes = seen
         full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
             "database": _yes("answers") if full is None else _no(full),
-            **{f"worker_{lane}": lane_check(lane, workers, freezes) for lane in lanes_of(workers)},
+            **{f"worker_{lane}": lane_check(lane, seen) for lane in lanes_of(seen)},
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -164,10 +159,10 @@ class StatusChecks:
         lacking = None if self._data is None else lacks_space(self._data, self._least_free)
         return {} if lacking is None else {"disk": _no(lacking)}
 
-    async def _workers(self) -> tuple[Sequence[Row], Sequence[Row]] | str:
+    async def _workers(self) -> Sequence[Row] | str:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return await self._registry.live(), await self._registry.freezes(FREEZES_WITHIN)
+                return await self._registry.live()
         except DatabaseUnavailable as error:
             return error.message
         except TimeoutError:
@@ -188,22 +183,20 @@ class StatusChecks:
         return _yes("answers")
 
 
-def lane_check(lane: str, workers: Sequence[Row], freezes: Sequence[Row]) -> dict[str, Any]:
+def lane_check(lane: str, workers: Sequence[Row]) -> dict[str, Any]:
     """Return whether jobs of both priorities have a worker of a lane, among the live ones, and what it lacks."""
     alive = [row for row in workers if lane in row["lanes"]]
     lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
     if lacking:
         return _no(capped(" · ".join(lacking), _MOST_CHARS))
-    froze = sum(freeze["kind"] == lane for freeze in freezes)
-    frozen = f"; {froze} froze within an hour, see `planq doctor`" if froze else ""
     if not alive:
-        return _no(f"none alive{frozen}; start one with `planq worker {lane}`")
+        return _no(f"none alive; start one with `planq worker {lane}`")
     served = {row["only_priority"] for row in alive}
     for priority in Priority:
         if served.isdisjoint((None, priority)):
             start = f"start one with `planq worker {lane}`"
-            return _no(f"{len(alive)} alive{frozen}, and none serves {priority} jobs; {start}")
-    return _yes(f"{len(alive)} alive{frozen}")
+            return _no(f"{len(alive)} alive, and none serves {priority} jobs; {start}")
+    return _yes(f"{len(alive)} alive")
 
 
 def _yes(detail: str) -> dict[str, Any]:

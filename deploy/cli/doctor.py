@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -456,15 +455,15 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
     from planq.shared.store.catalogue import list_tools
     from planq.shared.store.jobs.worker_registry import WorkerRegistry
 
-    async def ask(database: Database) -> tuple[Sequence[Row], set[str], CheckResult, Sequence[Row], Sequence[Row]]:
+    async def ask(database: Database) -> tuple[Sequence[Row], set[str], CheckResult, Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
         published = await list_tools(database)
         tools = _tools(len(published), await registry.awaited_tools(), await registry.differing_tools())
-        named, freezes = {one.lane for one in published.values()}, await registry.freezes(_FREEZES_WITHIN)
-        return await registry.live(), {*named}, tools, await registry.unfinished(), freezes
+        named: set[str] = {one.lane for one in published.values()}
+        return await registry.live(), named, tools, await registry.unfinished()
 
     try:
-        workers, named, tools, unfinished, freezes = _asked(settings, ask)
+        workers, named, tools, unfinished = _asked(settings, ask)
     except PlanqError as error:
         for name in ("workers", "tools", "jobs"):
             yield CheckResult(name, False, error.message, "check that the database runs")
@@ -472,7 +471,6 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
     yield _workers(workers, named)
     for worker in workers:
         yield _worker(worker, _lacked(worker, workers))
-    yield from map(_freeze, freezes[:_MOST_FREEZES])
     yield tools
     yield _jobs(unfinished)
 
@@ -505,17 +503,6 @@ def _workers(workers: Sequence[Row], named: Iterable[str]) -> CheckResult:
 
 
 _MOST_TOOLS = 5
-
-_FREEZES_WITHIN = timedelta(hours=1)
-_MOST_FREEZES = 5
-
-
-def _freeze(freeze: Row) -> CheckResult:
-    """Say where a loop stood that froze, and whose job it was; the latest ones come first."""
-    whose = "" if freeze["job_id"] is None else f", in job {freeze['job_id']}"
-    found = f"{freeze['process']} at {freeze['noted_at']:%H:%M:%S} UTC{whose}: {freeze['place']}"
-    return CheckResult("froze", True, found, "see `froze` in its log: what computes for long belongs to the lane cpu")
-
 
 _AWAY = "start the server; the worker connects again by itself"
 _LACKED = "it hands such work back, which costs 15 s each time: give all workers the same PLANQ_PAYLOADS and keys"

@@ -7,10 +7,8 @@ container without an init the process is number 1 of its namespace, which no sig
 A beat counts as late only for as long as the process could have beaten: not while it is stopped (SIGSTOP, a debugger,
 a frozen container), nor while this process itself stood still with it, nor while its threads wait for a processor,
 unless it has computed for a while without a beat, which no loop does that is well. When one is later than its limit,
-the stacks of all threads are taken, the process is stopped, the freeze is noted
-(`planq.deploy.local.freezes`), and then it is killed with all that it has started: whoever takes over what was in
-flight there knows of the note, for its lease is held until then. Everything that this needs comes from the kernel, so
-it is Linux only.
+the stacks of all threads are written to the log, and the process is killed with all that it has started. Everything
+that this needs comes from the kernel, so it is Linux only.
 
 It also ends a worker whose lease is over while it calls a write (`planq.worker.engine.fence`), however that process
 stands: nothing in one that is stopped can.
@@ -27,6 +25,7 @@ import os
 import select
 import signal
 import sys
+from datetime import UTC, datetime
 from time import monotonic, sleep
 
 from planq.shared import beats, launcher
@@ -35,23 +34,9 @@ from planq.shared.beats import Slot
 _LONGEST_TICK_SECONDS = 1.0
 _TICKS_IN_LIMIT = 10
 
-_WARM_SHARE = 0.6
-"""How late a beat is, of its limit, when a recorder is started: it needs a second, more on a busy machine. It keeps
-the lease from ending before the note, for as long as it is told that the loop could go on and does not."""
-
 _COMPUTED_SHARE = 0.1
 """Of the limit: what has computed for so long without a beat does not just wait for a processor. One that ten share
 gives so much within the limit; no turn of a loop that is well takes a tenth of it."""
-
-_BUSY_SHARE = 0.1
-"""Of the limit: a thread that has computed for so long is the one that holds up the others."""
-
-_WANTED_SHARE = 0.5
-"""Of the time without a beat: a thread that has computed or waited for a processor for so long holds up the others,
-where the machine is so busy that none computes for long."""
-
-_RECORD_SECONDS = 5.0
-"""What the note may take."""
 
 _STACK_SECONDS = 3.0
 _QUIET_SECONDS = 0.3
@@ -64,13 +49,8 @@ _WAIT_SECONDS = 0.01
 _STOPPED_SECONDS = 0.05
 """What SIGSTOP gets to take effect."""
 
-_RECORDER = (*launcher.PYTHON, "-m", "planq.deploy.local.freezes")
-
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-
-_TGKILL = {"x86_64": 234, "aarch64": 131}
-"""The number of tgkill(2), by machine."""
 
 
 def main() -> int:
@@ -79,23 +59,21 @@ def main() -> int:
 
 
 class _Times:
-    """What the threads of a process have computed and waited for a processor, in seconds, and how often each ran."""
+    """What the threads of a process have computed and waited for a processor, in seconds."""
 
     def __init__(self, pid: int) -> None:
         """Without a process of this number, or where the kernel does not count: of no thread."""
         self.computed: dict[int, float] = {}
         self.waited: dict[int, float] = {}
-        self.turns: dict[int, int] = {}
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/task"):
                 with (
                     contextlib.suppress(OSError, ValueError),
                     open(f"/proc/{pid}/task/{name}/schedstat", "rb") as file,
                 ):
-                    computed, waited, turns = file.read().split()
+                    computed, waited, _ = file.read().split()
                     self.computed[int(name)] = int(computed) / 1e9
                     self.waited[int(name)] = int(waited) / 1e9
-                    self.turns[int(name)] = int(turns)
 
     def longest_wait_since(self, before: _Times) -> float:
         return max((at - before.waited.get(thread, at) for thread, at in self.waited.items()), default=0.0)
@@ -139,13 +117,6 @@ class _Handle:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._descriptor, number)
 
-    def send_to(self, thread: int, number: int) -> None:
-        import ctypes  # here, since nearly no guard ever needs it
-
-        call = _TGKILL.get(os.uname().machine)
-        if call is None or ctypes.CDLL(None).syscall(call, self._pid, thread, int(number)) != 0:
-            self.send(number)
-
 
 class WatchedLoop:
     """One loop of one process: for how long it has owed a beat."""
@@ -156,8 +127,6 @@ class WatchedLoop:
         self._looks = 0
         self._runnable_seconds = 0.0
         self.late_seconds = 0.0
-        self.could_beat = False
-        """Whether it was able to since the look before, and did not."""
 
     def look(self, slot: Slot, seconds: float) -> float:
         """Take note that `seconds` have gone by, and return how late the beat is, as a share of its limit.
@@ -172,11 +141,10 @@ class WatchedLoop:
             return 0.0
         times = _Times(slot.pid)
         state = beats.process_state(slot.pid)
-        self.could_beat = state is not None and state[0] not in "Tt"
         if self._looks == 2:
             self._first = times
             self._runnable_seconds = self.late_seconds = seconds
-        elif self.could_beat:
+        elif state is not None and state[0] not in "Tt":
             self.late_seconds += seconds
             self._runnable_seconds += max(0.0, seconds - times.longest_wait_since(self._last))
         self._last = times
@@ -184,69 +152,16 @@ class WatchedLoop:
         has_computed = sum(self._since().values()) / slot.limit_seconds / _COMPUTED_SHARE
         return max(self._runnable_seconds / slot.limit_seconds, min(share, has_computed))
 
-    def culprit(self, slot: Slot) -> int:
-        """Return the thread that holds up the loop: the one that computes, where one does, else the loop's own.
-
-        Where the machine gives no thread much, it is the one that wanted a processor most of the time, if the loop's
-        own has run since: who waits for the interpreter looks for it every few milliseconds, who stands still does
-        not.
-        """
-        since = self._since()
-        busiest = max(since, key=since.__getitem__, default=slot.thread)
-        if since.get(busiest, 0.0) >= _BUSY_SHARE * slot.limit_seconds:
-            return busiest
-        first, last = self._first, self._last
-        wanted = {thread: at - first.waited.get(thread, at) + since[thread] for thread, at in last.waited.items()}
-        keenest = max(wanted, key=wanted.__getitem__, default=slot.thread)
-        has_run = last.turns.get(slot.thread, 0) > first.turns.get(slot.thread, 0)
-        return keenest if has_run and wanted[keenest] >= _WANTED_SHARE * self.late_seconds else slot.thread
-
     def _since(self) -> dict[int, float]:
         """Return what each thread has computed since the beat was first missed."""
         return {thread: at - self._first.computed.get(thread, 0.0) for thread, at in self._last.computed.items()}
-
-
-class FreezeRecorder:
-    """The process that notes a freeze, started when one is near: it speaks to the database."""
-
-    def __init__(self, worker: str) -> None:
-        reader, self._writer = os.pipe()
-        self._pid = _fork_and_exec(list(_RECORDER), stdin=reader)
-        os.close(reader)
-        os.write(self._writer, f"{worker}\n".encode())
-
-    def hold(self) -> None:
-        """Have the lease held for a while longer."""
-        with contextlib.suppress(OSError):
-            os.write(self._writer, b"\n")
-
-    def note(self, document: dict[str, object]) -> None:
-        """Have the freeze noted; returns when that is done, or has taken too long."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._writer, json.dumps(document).encode())
-        self._end(_RECORD_SECONDS)
-
-    def dismiss(self) -> None:
-        """There is nothing to note."""
-        self._end(0.0)
-
-    def _end(self, patience: float) -> None:
-        os.close(self._writer)
-        until = monotonic() + patience
-        with contextlib.suppress(ChildProcessError):  # it had ended early, and was waited for with all others
-            while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
-                if monotonic() >= until:
-                    os.kill(self._pid, signal.SIGKILL)
-                    os.waitpid(self._pid, 0)
-                    return
-                sleep(_WAIT_SECONDS)
 
 
 class LoopGuard:
     """Starts one command and looks after it. The main thread of a process that does nothing else."""
 
     def __init__(self, kind: str, command: list[str]) -> None:
-        """`kind` is `io`, `cpu` or `api`; `command` are the arguments of a Python interpreter."""
+        """`kind` is `io`, `cpu` or `api`, for the log; `command` are the arguments of a Python interpreter."""
         self._kind = kind
         self._command = command
         self._file = os.memfd_create("planq-beats")
@@ -256,7 +171,6 @@ class LoopGuard:
         os.set_blocking(self._stacks, False)
         self._watched: dict[tuple[int, int, int], WatchedLoop] = {}
         self._tick = _LONGEST_TICK_SECONDS
-        self._recorders: dict[tuple[int, int, int], FreezeRecorder] = {}
         self._child = 0
         self._code: int | None = None
         self._is_ending = False
@@ -343,23 +257,13 @@ class LoopGuard:
         }
         limits = [slot.limit_seconds for slot in taken]
         self._tick = min([_LONGEST_TICK_SECONDS, *(limit / _TICKS_IN_LIMIT for limit in limits)])
-        near: set[tuple[int, int, int]] = set()
         for slot in taken:
-            watched = self._watched.get(key := self._key(slot))
+            watched = self._watched.get(self._key(slot))
             if watched is None:
                 continue
-            late = watched.look(slot, seconds)
-            if watched.late_seconds >= _WARM_SHARE * slot.limit_seconds:
-                near.add(key)
-                if key not in self._recorders:
-                    self._recorders[key] = FreezeRecorder(slot.worker)
-                elif watched.could_beat:
-                    self._recorders[key].hold()
-            if late >= 1.0:
+            if watched.look(slot, seconds) >= 1.0:
                 self._end(slot, watched)
                 return  # it has taken seconds, which are no other's delay
-        for key in self._recorders.keys() - near:
-            self._recorders.pop(key).dismiss()
 
     def _key(self, slot: Slot) -> tuple[int, int, int]:
         return slot.number, slot.pid, slot.started
@@ -373,22 +277,22 @@ class LoopGuard:
         return is_there
 
     def _end(self, slot: Slot, watched: WatchedLoop) -> None:
-        """Note the freeze, end the process, and start it again where it is the child.
+        """Log the freeze, end the process, and start it again where it is the child.
 
-        Somebody else may end it meanwhile, as a worker does with a process for suspects: then nothing is noted, and
+        Somebody else may end it meanwhile, as a worker does with a process for suspects: then nothing is logged, and
         whoever has its number by then is left alone.
         """
         with _Handle(slot.pid) as handle:
             if not self._is_there(slot):
                 return
-            stack = self._stack(handle, watched.culprit(slot))
+            stack = self._stack(handle)
             handle.send(signal.SIGSTOP)
             sleep(_STOPPED_SECONDS)
             now = next((one for one in beats.slots(self._table) if self._key(one) == self._key(slot)), None)
             if now is None or now.beats != slot.beats or not self._is_there(slot):  # it has just come to, or gone
                 handle.send(signal.SIGCONT)
                 return
-            self._note(slot, watched, stack)
+            self._log(slot, watched, stack)
             for pid in _in_other_sessions(slot.pid):
                 _kill(pid, signal.SIGKILL)
             handle.send(signal.SIGKILL)
@@ -402,23 +306,23 @@ class LoopGuard:
             else:
                 self._start()
 
-    def _note(self, slot: Slot, watched: WatchedLoop, stack: str) -> None:
+    def _log(self, slot: Slot, watched: WatchedLoop, stack: str) -> None:
+        """Write one line of the form that the log of the process has; it names files and functions, no values."""
         kind = self._kind if slot.pid == self._child else f"{self._kind}-suspects"
-        recorder = self._recorders.pop(self._key(slot), None) or FreezeRecorder(slot.worker)
-        recorder.note(
-            {
-                "process": f"planq-{kind}-{slot.pid}@{os.uname().nodename}",
-                "kind": self._kind,
-                "worker": slot.worker,
-                "late_seconds": round(watched.late_seconds, 1),
-                "stack": stack,
-            }
-        )
+        name, late = f"planq-{kind}-{slot.pid}@{os.uname().nodename}", round(watched.late_seconds, 1)
+        if os.environ.get("PLANQ_LOG_FORMAT", "json") == "json":
+            at = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+            line = {"event": "froze", "logger": "planq.guard", "level": "critical", "frozen": name}
+            text = json.dumps({**line, "late_seconds": late, "stack": stack, "timestamp": at})
+        else:
+            text = f"froze frozen={name} late_seconds={late}\n{stack}"
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
-    def _stack(self, process: _Handle, thread: int) -> str:
-        """Return the stacks of all threads of a process, `thread` marked as the current one."""
+    def _stack(self, process: _Handle) -> str:
+        """Return the stacks of all threads of a process."""
         self._read_stack()
-        process.send_to(thread, beats.STACK_SIGNAL)
+        process.send(beats.STACK_SIGNAL)
         stack = b""
         until = quiet = monotonic() + _STACK_SECONDS
         while monotonic() < min(until, quiet) and len(stack) < _STACK_BYTES:
@@ -441,13 +345,9 @@ class LoopGuard:
             watched = self._watched.get(self._key(slot))
             if watched is not None and watched.late_seconds > 0 and self._is_there(slot):
                 _kill(slot.pid, signal.SIGKILL)
-        for recorder in self._recorders.values():
-            recorder.dismiss()
 
 
-def _fork_and_exec(
-    command: list[str], *, stdin: int | None = None, env: dict[str, str] | None = None, keep: tuple[int, ...] = ()
-) -> int:
+def _fork_and_exec(command: list[str], *, env: dict[str, str], keep: tuple[int, ...]) -> int:
     """Start a command in a session of its own, so that Ctrl-C reaches this process alone; returns its pid.
 
     `subprocess` would double what this process needs; with a single thread a fork is safe.
@@ -457,11 +357,9 @@ def _fork_and_exec(
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if stdin is not None:
-            os.dup2(stdin, 0)
         for descriptor in keep:
             os.set_inheritable(descriptor, True)
-        os.execve(command[0], command, {**os.environ, **(env or {})})  # noqa: S606 - it is what it is here for
+        os.execve(command[0], command, {**os.environ, **env})  # noqa: S606 - it is what it is here for
     finally:
         os._exit(127)
 

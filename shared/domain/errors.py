@@ -311,16 +311,6 @@ class WorkerLost(ExecutionFailed):
     retryable = True
 
 
-class Froze(ExecutionFailed):
-    """The attempt held up the event loop of its worker, which was killed; for good the second time.
-
-    To do: bound what the tool computes, or give it the lane `cpu`; `details` say at which `place` it stood.
-    """
-
-    code = "froze"
-    retryable = False
-
-
 class JobDeleted(ExecutionFailed):
     """Somebody deleted the job of a batch's line in the database before it had ended.
 

@@ -77,7 +77,6 @@ from planq.shared.store.columns import (
 )
 from planq.shared.store.conversations import tables as conversation_tables  # noqa: F401
 from planq.shared.store.events import tables as event_tables  # noqa: F401
-from planq.shared.store.freezes import tables as freeze_tables  # noqa: F401
 from planq.shared.store.insights import tables as insight_tables  # noqa: F401
 from planq.shared.store.memory import tables as memory_tables  # noqa: F401
 from planq.shared.store.streams import tables as stream_tables  # noqa: F401

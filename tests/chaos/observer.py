@@ -90,10 +90,6 @@ class Observer:
         """Return how many jobs there are."""
         return int((await self.ask("SELECT count(*) FROM jobs"))[0][0])
 
-    async def count_freezes(self) -> int:
-        """Return how many loops have frozen and were ended for it."""
-        return int((await self.ask("SELECT count(*) FROM freezes"))[0][0])
-
     async def broken_invariants(self, lease: float) -> Sequence[str]:
         """Return what must never be, as `WorkerRegistry.broken_invariants` finds it."""
         database = Database(self._url, max_connections=1)

@@ -115,6 +115,11 @@ class Processes:
             return []
         return sorted(found, key=lambda child: child.pid)
 
+    def count_freezes(self) -> int:
+        """Return how many loops have frozen and were ended for it."""
+        logs = {self._stack.log(name) for name in (*APIS, *WORKERS)}
+        return sum(log.read_text(errors="replace").count('"event": "froze"') for log in logs if log.exists())
+
     def memory(self) -> list[tuple[str, int, float]]:
         """Return (name, pid, resident MB) of every process, children as `NAME/child`."""
         found = []

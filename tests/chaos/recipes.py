@@ -274,7 +274,7 @@ def _kill(number: int, random: Random) -> Recipe:
 
 
 def _freeze(number: int, random: Random) -> Recipe:
-    """The first of a run and one in ten freeze their process, once: a step that does it twice is given up."""
+    """The first of a run and one in ten freeze their process, once."""
     value = random.randrange(1000)
     hold = random.random() < _DEADLY_SHARE or number < len(KINDS)
     steps = _Steps().then("chaos_freeze", _value(value), value=value, hold=hold)

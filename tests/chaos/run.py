@@ -224,6 +224,7 @@ class Run:
             seconds=time.monotonic() - begun,
             lease=options.lease,
             jobs_before=0,
+            freezes=processes.count_freezes(),
             neighbour=neighbour,
             interruptions=dealer.interruptions,
             outages=self._servers.outages,
@@ -269,6 +270,7 @@ class Run:
             seconds=time.monotonic() - begun,
             lease=self._options.lease,
             jobs_before=jobs_before,
+            freezes=processes.count_freezes(),
             faults={f"SIGTERM {name}": count for name, count in restarts.items()},
             must_know_every_outcome=True,
         )

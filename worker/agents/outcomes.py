@@ -14,7 +14,6 @@ from planq.shared.domain.errors import (
     DepthExceeded,
     ErrorRecord,
     ExecutionFailed,
-    Froze,
     InternalFault,
     InvalidArguments,
     InvalidOutput,
@@ -34,7 +33,7 @@ from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports import ChildOutcome
 from planq.worker.agents.orchestration.results import AgentResult, Status
 
-FAULTS = frozenset({Froze.code, InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
+FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""
 
 _CLASSES: Mapping[str, type[ExecutionFailed]] = {
@@ -46,7 +45,6 @@ _CLASSES: Mapping[str, type[ExecutionFailed]] = {
             Cancelled,
             ContextExceeded,
             DepthExceeded,
-            Froze,
             InternalFault,
             InvalidArguments,
             InvalidOutput,

@@ -27,7 +27,6 @@ from planq.shared.domain.errors import (
     TooManyQuestions,
     UnknownTool,
 )
-from planq.shared.domain.frames import under_same_name
 from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
 from planq.shared.domain.jobs.elicitations import Elicitation
 from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
@@ -290,7 +289,7 @@ class StepRunner:
             tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
             if tool is None:
                 return AttemptOutcome(is_elsewhere=True)
-            answer = await calling.answer(under_same_name(self._call(claim, tool, calling)))
+            answer = await calling.answer(self._call(claim, tool, calling))
             if calling.secrets.given:
                 answer = calling.secrets.hidden_in(answer)
             if isinstance(answer, Suspended):

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
-from planq.shared.domain.frames import under_name
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, JobStatus, Lane
 from planq.shared.domain.values.backoff import pause_after
@@ -328,8 +327,7 @@ class Dispatcher:
                 named = {"job": str(claim.job_id), "stage": claim.status.value, "tenant": claim.tenant_id}
                 attempt_fields.set({**named, "attempt": claim.attempt})
             try:
-                held = running.attempt
-                carried = await under_name(held.place, held.number, self._executor.carry_out(claim, chain))
+                carried = await self._executor.carry_out(claim, chain)
             except DatabaseUnavailable:
                 raise
             except Exception as error:

@@ -20,8 +20,6 @@ from uuid import UUID
 from planq.shared.domain.errors import (
     DatabaseUnavailable,
     ErrorRecord,
-    ExecutionFailed,
-    Froze,
     JobTimedOut,
     PlanTimedOut,
     QueueTimedOut,
@@ -31,7 +29,6 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.retry import (
-    MOST_FREEZES,
     AskPerson,
     GiveUp,
     Next,
@@ -281,8 +278,7 @@ class Sweeper:
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
             notified = {"job": str(stage.job_id), "stage": str(stage.status)}
-            is_charged = stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses
-            if is_charged or stage.freezes >= MOST_FREEZES:
+            if stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses:
                 if await self._give_up(stage):
                     count += 1
                     wakes += await self._after_job(stage.job_id, JobStatus.FAILED)
@@ -297,14 +293,9 @@ class Sweeper:
 
     async def _give_up(self, stage: LostStage) -> bool:
         history = {"losses": stage.losses + 1, "attempts": stage.attempt}
-        lost: ExecutionFailed = WorkerLost(
+        lost = WorkerLost(
             f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung", **history
         )
-        if stage.freezes >= MOST_FREEZES:
-            message = (
-                f"{stage.freezes} attempts at the {stage.status} stage held up the whole worker, at {stage.froze_at}"
-            )
-            lost = Froze(message, **history, place=stage.froze_at)
         error = ErrorRecord.of(lost)
         if not await self._store.fail_stage(stage, error):
             return False

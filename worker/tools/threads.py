@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +17,6 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from planq.shared.domain.errors import Transient
-from planq.shared.domain.frames import under_its_name
 from planq.shared.ports import Ownership
 
 
@@ -62,7 +60,7 @@ class ToolThreads:
             self.alive += 1
         try:
             with nullcontext() if owner is None else owner.in_thread():
-                return under_its_name(partial(function, **arguments))
+                return function(**arguments)
         finally:
             with self._lock:
                 self.alive -= 1

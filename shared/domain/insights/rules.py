@@ -38,7 +38,6 @@ _NO_FAULT = frozenset(
         "declined",
         "duplicate_call_blocked",
         "duplicate_of",
-        "froze",
         "human_wait_timeout",
         "job_deleted",
         "job_timeout",

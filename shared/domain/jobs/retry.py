@@ -23,7 +23,6 @@ from typing import Any, Protocol, TypeVar
 from planq.shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
-    Froze,
     HostBusy,
     InvalidArguments,
     OutcomeUnknown,
@@ -228,42 +227,25 @@ def after_error(
     return replace(decided, error=replace(decided.error, details=details))
 
 
-MOST_FREEZES = 2
-"""What has frozen so many workers is given up: each time they stand for as long as the watchdog waits, and what was
-in flight in them begins again."""
-
-
 class LostAttempt(StepAttempt, Protocol):
     """An attempt whose worker was lost; see `LostStep`."""
 
     @property
     def company(self) -> int: ...
-    @property
-    def freezes(self) -> int: ...
-    @property
-    def froze_at(self) -> str | None: ...
 
 
 def after_loss(step: LostAttempt, max_losses: int) -> Next:
     """Decide after the worker of an attempt was lost; `step.worker_losses` counts the losses charged before.
 
     Only an attempt that was alone in its worker is charged. What may be repeated is, until `max_losses` are charged:
-    it is what kills them then. A step that has frozen workers is given up at `MOST_FREEZES`. The error of a step that
-    is given up says how many losses and attempts there were.
+    it is what kills them then. The error of a step that is given up says how many losses and attempts there were.
     """
     is_charged = step.company == 1
     losses = step.worker_losses + is_charged
-    is_frozen = step.freezes >= MOST_FREEZES
-    is_spared = (losses < max_losses or not is_charged) and not is_frozen
+    is_spared = losses < max_losses or not is_charged
     history: dict[str, Any] = {"losses": losses, "attempts": step.attempt}
-    if step.froze_at is not None:
-        history["place"] = step.froze_at
     beside = "" if is_charged else f" with {step.company - 1} others in it; whether this step did it is not known"
     if step.effect is not Effect.UNSAFE:
-        if step.froze_at is not None and (is_frozen or is_charged):
-            times = f"{step.freezes} attempts" if is_frozen else f"attempt {step.attempt}"
-            held = Froze(f"{times} held up the whole worker, at {step.froze_at}", **history)
-            return RunAgain(ErrorRecord.of(held), timedelta(0)) if is_spared else GiveUp(ErrorRecord.of(held))
         if is_spared:
             lost = WorkerLost(f"the worker of attempt {step.attempt} was lost{beside}", **history)
             return RunAgain(ErrorRecord.of(lost), timedelta(0))

@@ -52,8 +52,7 @@ class LocalPeers(Protocol):
 class LostStep:
     """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced.
 
-    `company` is how many attempts were in flight in that worker, this one included. `freezes` counts the
-    attempts at the step that have frozen their workers, `froze_at` says where the last one stood.
+    `company` is how many attempts were in flight in that worker, this one included.
     """
 
     ref: StepRef
@@ -69,15 +68,13 @@ class LostStep:
     in_doubt: bool = False
     seen: LossKind = LossKind.LEASE
     company: int = 1
-    freezes: int = 0
-    froze_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LostStage:
     """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can.
 
-    `company`, `freezes` and `froze_at` as of a `LostStep`.
+    `company` as of a `LostStep`.
     """
 
     job_id: UUID
@@ -87,8 +84,6 @@ class LostStage:
     is_worker_lost: bool = True
     seen: LossKind = LossKind.LEASE
     company: int = 1
-    freezes: int = 0
-    froze_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,23 +340,19 @@ def _quoted(text: str) -> str:
 def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the suspects of all lost workers, one for each row of what was in flight in them.
 
-    Only in the lane `io` are they many: others have few slots, or a process for each step already. What is known to
-    have frozen its worker was alone in that.
+    Only in the lane `io` are they many: others have few slots, or a process for each step already.
     """
     delayed: set[UUID] = set()
     suspects = []
     by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
     for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
         company = list(rows)
-        culprits = [[row] for row in company if row["is_culprit"]]
-        others = [row for row in company if not row["is_culprit"]]
-        groups = apart(others) if company[0]["lane"] == Lane.IO else apart(others, len(others))
-        for group in [*culprits, *groups]:
+        groups = apart(company) if company[0]["lane"] == Lane.IO else apart(company, len(company))
+        for group in groups:
             group_id = new_id()
             for row in group:
                 place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
-                beside = 1 if row["is_culprit"] else len(company)
-                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": beside}
+                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": len(company)}
                 suspects.append({**place, **family, "delays": row["job_id"] not in delayed})
                 delayed.add(row["job_id"])
     return suspects

@@ -256,10 +256,6 @@ class WorkerRegistry:
         """Return the tools for which steps wait that no live worker has: (name, lane, n, since), n of steps."""
         return await self._database.fetch_all("awaited_tools")
 
-    async def freezes(self, within: timedelta) -> Sequence[Row]:
-        """Return the loops that froze lately (process, kind, place, job_id, noted_at), the latest first."""
-        return await self._database.fetch_all("recent_freezes", seconds=within.total_seconds())
-
     async def publish_tools(self, documents: Sequence[Mapping[str, Any]]) -> None:
         """Put tool definitions, as JSON, where the API and the planner read them; idempotent."""
         tools = [{"name": document["name"], "definition": json_text(document)} for document in documents]

@@ -24,9 +24,9 @@ def worker(only: str | None = None, *, lane: str = "io", missing: list[str] | No
     ],
 )
 def test_a_lane_is_not_ready_and_says_why(alive: list[dict[str, Any]], detail: str) -> None:
-    assert lane_check("io", alive, []) == {"ok": False, "detail": detail}
+    assert lane_check("io", alive) == {"ok": False, "detail": detail}
 
 
 @pytest.mark.parametrize("alive", [[worker()], [worker("bulk"), worker("interactive")], [worker("bulk"), worker()]])
 def test_a_lane_is_ready_whose_workers_serve_both_priorities(alive: list[dict[str, Any]]) -> None:
-    assert lane_check("io", alive, []) == {"ok": True, "detail": f"{len(alive)} alive"}
+    assert lane_check("io", alive) == {"ok": True, "detail": f"{len(alive)} alive"}

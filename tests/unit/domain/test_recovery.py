@@ -68,8 +68,6 @@ class Step:
     worker_losses: int = 0
     in_doubt: bool = False
     company: int = 1
-    freezes: int = 0
-    froze_at: str | None = None
 
 
 def broken_off(
@@ -196,34 +194,6 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
     worn_out = after_loss(Step(recovery=Recovery.FIND_OUT, worker_losses=2, attempt=3), 3)
     assert isinstance(worn_out, GiveUp)
     assert (worn_out.error.code, worn_out.error.details) == ("outcome_unknown", {"losses": 3, "attempts": 3})
-
-
-def test_what_froze_its_worker_is_tried_once_more_and_then_given_up_with_the_place() -> None:
-    """A tool that never returns would stop as many workers as may be lost, each for as long as the watchdog waits."""
-    once = Step(effect=Effect.READ, freezes=1, froze_at="re:166 match < tools:9 parse")
-    twice = replace(once, freezes=2, attempt=2, worker_losses=1)
-    first, second = after_loss(once, 9), after_loss(twice, 9)
-
-    assert isinstance(first, RunAgain)
-    assert isinstance(second, GiveUp)
-    assert first.error.code == second.error.code == "froze"
-    assert second.error.details == {"losses": 2, "attempts": 2, "place": "re:166 match < tools:9 parse"}
-    assert not second.error.retryable
-
-
-def test_a_note_that_came_too_late_for_its_own_loss_counts_at_the_next_one() -> None:
-    late = Step(effect=Effect.READ, freezes=2, froze_at="tools:9 parse", attempt=3, company=4)
-    assert after_loss(late, 9).error.code == "froze"
-    assert isinstance(after_loss(late, 9), GiveUp)
-    innocent = after_loss(replace(late, freezes=0, froze_at=None), 9)
-    assert (type(innocent), innocent.error.code) == (RunAgain, "worker_lost")
-
-
-def test_an_unsafe_call_that_froze_its_worker_keeps_its_rule_and_names_the_place() -> None:
-    frozen = Step(recovery=Recovery.FIND_OUT, freezes=1, froze_at="tools:9 pay")
-    again, worn_out = after_loss(frozen, 9), after_loss(replace(frozen, freezes=2), 9)
-    assert (type(again), type(worn_out)) == (RunAgain, GiveUp)
-    assert (worn_out.error.code, worn_out.error.details["place"]) == ("outcome_unknown", "tools:9 pay")
 
 
 def test_a_question_says_what_to_look_up_and_what_may_be_answered() -> None:

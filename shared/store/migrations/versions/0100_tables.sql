@@ -132,21 +132,6 @@ CREATE TABLE skills (
     CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
 );
 
-CREATE TABLE freezes (
-    id UUID NOT NULL,
-    process TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    place TEXT NOT NULL,
-    job_id UUID,
-    round INTEGER,
-    index INTEGER,
-    attempt INTEGER,
-    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_freezes PRIMARY KEY (id)
-);
-
-CREATE INDEX ix_freezes_job_id ON freezes (job_id);
-
 CREATE TABLE insights (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,

@@ -93,27 +93,6 @@ DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'
   AND NOT EXISTS (SELECT FROM steps s WHERE s.status = 'running' AND s.worker_id = w.id)
   AND NOT EXISTS (SELECT FROM jobs j WHERE j.stage_worker = w.id)
 
--- name: hold_lease
--- Renews the lease of a worker that may have frozen, while that is still alive.
-UPDATE workers SET heartbeat_at = planq_now()
-WHERE id = %(id)s AND heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
-
--- name: note_freeze
--- Notes that a loop froze and that its process is about to be killed; without an `id` it was no worker's.
-INSERT INTO freezes (id, process, kind, place, job_id, round, index, attempt)
-VALUES (coalesce(%(id)s::uuid, gen_random_uuid()), %(process)s, %(kind)s, %(place)s, %(job_id)s, %(round)s, %(index)s,
-        %(attempt)s)
-ON CONFLICT (id) DO NOTHING
-
--- name: recent_freezes
--- The loops that froze within %(seconds)s seconds, the latest first.
-SELECT process, kind, place, job_id, noted_at FROM freezes
-WHERE noted_at > planq_now() - make_interval(secs => %(seconds)s) ORDER BY noted_at DESC
-
--- name: tidy_freezes
--- Removes what froze longer than a day ago.
-DELETE FROM freezes WHERE noted_at < planq_now() - interval '1 day'
-
 -- name: publish_tools
 -- Publishes tool definitions (a JSON array of {name, definition}, the latter a text that holds JSON: see
 -- planq_record_calls); unchanged ones only get a new date.

@@ -38,25 +38,20 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.stat
 
 -- name: lost_steps
 -- Running steps whose worker's lease has ended and of which it is noted who was in flight with them (`company`, 1 where
--- the step was alone), or whose worker did not enforce the step's deadline. `seen` is a planq.shared.ports.LossKind;
--- `freezes` counts the attempts at it that are known to have frozen their workers, the last one at `froze_at`.
+-- the step was alone), or whose worker did not enforce the step's deadline. `seen` is a planq.shared.ports.LossKind.
 -- Where somebody will look whether an unsafe call took effect, it must not act any more by then: its
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
 -- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker that runs steps on its loop says
 -- so itself, however late: it cannot kill a thread.
 SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.tool_name,
        s.attempt - s.worker_losses - s.releases - s.joined::int AS tries, s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
-       coalesce(n.company, 1) AS company, f.freezes, f.place AS froze_at,
+       coalesce(n.company, 1) AS company,
        CASE WHEN s.worker_id IS NULL THEN 'abandoned'
             WHEN EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at = 'epoch') THEN 'gone'
             ELSE 'lease' END AS seen
 FROM steps s
 LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 LEFT JOIN suspects n ON n.job_id = s.job_id AND n.round = s.round AND n.index = s.index AND n.attempt = s.attempt
-CROSS JOIN LATERAL (
-    SELECT count(*)::int AS freezes, (array_agg(place ORDER BY attempt DESC))[1] AS place FROM freezes
-    WHERE job_id = s.job_id AND round = s.round AND index = s.index
-) f
 WHERE s.status = 'running'
   AND CASE WHEN w.id IS NULL THEN (s.worker_id IS NULL OR n.job_id IS NOT NULL) AND NOT (
         s.effect = 'unsafe' AND s.recovery <> 'fail'
@@ -70,16 +65,12 @@ LIMIT %(limit)s
 -- PLAN and RESPOND stages whose worker's lease has ended and of which it is noted who was in flight with them, or that
 -- have taken longer than any stage can. `company` and `seen` as in lost_steps.
 SELECT j.id AS job_id, j.status, j.stage_attempt AS attempt, j.stage_losses AS losses, w.id IS NULL AS is_worker_lost,
-       coalesce(n.company, 1) AS company, f.freezes, f.place AS froze_at,
+       coalesce(n.company, 1) AS company,
        CASE WHEN EXISTS (SELECT FROM workers g WHERE g.id = j.stage_worker AND g.heartbeat_at = 'epoch') THEN 'gone'
             ELSE 'lease' END AS seen
 FROM jobs j
 LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 LEFT JOIN suspects n ON n.job_id = j.id AND n.index = -1 AND n.attempt = j.stage_attempt
-CROSS JOIN LATERAL (
-    SELECT count(*)::int AS freezes, (array_agg(place ORDER BY attempt DESC))[1] AS place FROM freezes
-    WHERE job_id = j.id AND index = -1
-) f
 WHERE j.stage_worker IS NOT NULL AND ((w.id IS NULL AND n.job_id IS NOT NULL) OR j.deadline < planq_now())
 LIMIT %(limit)s
 
@@ -90,18 +81,13 @@ WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status
   AND attempt = %(attempt)s AND worker_id = %(worker_id)s
 
 -- name: lost_attempts
--- All that was in flight in workers whose lease has ended; the number of a stage is -1. `is_culprit` is true of the
--- attempt that is known to have frozen its worker.
-SELECT s.worker_id, s.job_id, s.round, s.index, s.attempt, s.lane, s.tool_name,
-       EXISTS (SELECT FROM freezes f WHERE f.id = s.worker_id AND f.job_id = s.job_id AND f.round = s.round
-               AND f.index = s.index AND f.attempt = s.attempt) AS is_culprit
+-- All that was in flight in workers whose lease has ended; the number of a stage is -1.
+SELECT s.worker_id, s.job_id, s.round, s.index, s.attempt, s.lane, s.tool_name
 FROM steps s
 LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 WHERE s.status = 'running' AND s.worker_id IS NOT NULL AND w.id IS NULL
 UNION ALL
-SELECT j.stage_worker, j.id, j.round, -1, j.stage_attempt, 'io', j.status,
-       EXISTS (SELECT FROM freezes f WHERE f.id = j.stage_worker AND f.job_id = j.id AND f.index = -1
-               AND f.attempt = j.stage_attempt)
+SELECT j.stage_worker, j.id, j.round, -1, j.stage_attempt, 'io', j.status
 FROM jobs j
 LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 WHERE j.stage_worker IS NOT NULL AND w.id IS NULL

@@ -1,1 +1,0 @@
-"""Loops that froze, and their table."""
