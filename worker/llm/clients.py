@@ -266,26 +266,25 @@ def _remembering(make: MakeModel) -> MakeModel:
     return made
 
 
-class _Lenient:
-    """What planq changes of pydantic-ai's models of OpenAI-compatible servers."""
-
-    def __init__(self, name: str, *, adaptations: frozenset[Adaptation], **options: Any) -> None:
-        super().__init__(name, **options)  # type: ignore[call-arg]
-        self._adaptations = adaptations
-
-    @property
-    def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
-        return _with_last_usage(super()._streamed_response_cls)  # type: ignore[misc]
-
-    def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
-        if Adaptation.NO_STREAM_OPTIONS in self._adaptations:
-            return Omit()
-        return super()._get_stream_options(model_settings)  # type: ignore[misc]
-
-
 @cache
 def _lenient(kind: type[OpenAIChatModel]) -> Callable[..., OpenAIChatModel]:
-    return type(f"Lenient{kind.__name__}", (_Lenient, kind), {})
+    """Return one of pydantic-ai's models of OpenAI-compatible servers with what planq changes of it."""
+
+    class Lenient(kind):  # type: ignore[valid-type, misc]
+        def __init__(self, name: str, *, adaptations: frozenset[Adaptation], **options: Any) -> None:
+            super().__init__(name, **options)
+            self._adaptations = adaptations
+
+        @property
+        def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
+            return _with_last_usage(super()._streamed_response_cls)
+
+        def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
+            if Adaptation.NO_STREAM_OPTIONS in self._adaptations:
+                return Omit()
+            return super()._get_stream_options(model_settings)
+
+    return Lenient
 
 
 @cache
@@ -295,8 +294,10 @@ def _with_last_usage(kind: type[OpenAIStreamedResponse]) -> type[OpenAIStreamedR
     Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
     """
 
-    def add(self: Any, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
-        if reported:
-            kind._add_usage(self, usage, reported=True, cumulative=True)
+    @dataclass
+    class LastUsage(kind):  # type: ignore[valid-type, misc]
+        def _add_usage(self, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
+            if reported:
+                super()._add_usage(usage, reported=True, cumulative=True)
 
-    return dataclass(type(f"LastUsage{kind.__name__}", (kind,), {"_add_usage": add}))
+    return LastUsage

@@ -28,7 +28,6 @@ from planq.shared.domain.errors import (
     storable,
 )
 from planq.shared.domain.lacking import LackedHere, as_failure
-from planq.shared.domain.redact import redacted
 from planq.shared.telemetry.logs import redaction
 from planq.worker.egress import retry_after, words_of
 
@@ -115,13 +114,13 @@ def traceback_text(error: BaseException) -> str:
 
 
 def quoted(error: BaseException) -> str:
-    """Return `Type: text` of an exception, capped; credentials and queries of addresses in it are hidden."""
+    """Return `Type: text` of an exception, capped and redacted as a line of the log is."""
     name = type(error).__name__
     try:
         text = str(error).strip()
     except Exception:  # foreign code, which may be broken as well
         return name
-    return f"{name}: {capped(redacted(text), MAX_QUOTE_CHARS)}" if text else name
+    return f"{name}: {capped(redaction(text), MAX_QUOTE_CHARS)}" if text else name
 
 
 def _timed_out(error: BaseException, tool_name: str) -> ExecutionFailed:

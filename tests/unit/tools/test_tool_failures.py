@@ -22,8 +22,9 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
 )
+from planq.shared.domain.redact import Redaction
 from planq.shared.ports import ToolContext
-from planq.worker.tools import ToolError
+from planq.worker.tools import ToolError, errors
 from planq.worker.tools.threads import ToolThreads
 from tests.support.garbage import garbage
 from tests.unit.tools.conftest import Make
@@ -197,3 +198,10 @@ def test_a_call_that_failed_or_was_cancelled_leaves_nothing_to_the_garbage_colle
         return found
 
     assert not asyncio.run(run())
+
+
+def test_a_quoted_exception_shows_no_secret_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK repeats the key that it was refused with."""
+    monkeypatch.setattr(errors, "redaction", Redaction(["sk-only-for-tests"]))
+    error = ValueError("bad key sk-only-for-tests for https://me:pass@host/x?q=1")
+    assert errors.quoted(error) == "ValueError: bad key … for https://…@host/x?…"
