@@ -61,6 +61,7 @@ from planq.worker.llm.request import (
     plan_request,
     respond_request,
     turn_request,
+    without_artifacts,
 )
 from planq.worker.llm.sdks import lacked
 from planq.worker.llm.settings import ModelSettings
@@ -376,7 +377,7 @@ class ModelGateway:
                 "list it in the tenant's `models`, or store a key of the tenant's own"
             )
         await self._check_has(parsed, key, spent)
-        request = question.request
+        request = question.request if self._parts is not None else without_artifacts(question.request)
         if any(message.parts for message in request.messages):
             if self._parts is None:
                 raise _reads_no_parts(parsed.full, request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
 from planq.shared.domain.models.parts import Part
 from planq.shared.domain.results.media import UNKNOWN_MEDIA_TYPE
+from planq.worker.llm.prompts import fenced_data
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.wire_names import WireNames
 
@@ -114,7 +115,7 @@ def wire_messages(
             pending.clear()
         pending.append(UserPromptPart(content=[*([text] if text else []), *map(wire_part, parts)] if parts else text))
 
-    for message in _joined(request.messages):
+    for message in _joined([*_with_artifacts_after_results(request.messages)]):
         if message.role == "assistant":
             reply = _wire_reply(message, names, provider)
             if not reply.parts:
@@ -146,22 +147,54 @@ _READS = {
 """The field of a profile that says whether a model takes a type of part; it does unless the profile denies it."""
 
 
-def check_parts(model: Model, request: ModelRequest) -> None:
-    """Raise `ModelRefused` for a request with an image, a file or audio that the model's profile does not take."""
+def readable(model: Model, request: ModelRequest, active: Collection[Adaptation]) -> ModelRequest:
+    """Return a request without the artifacts of tools that the model does not take: their results name them.
+
+    Raises `ModelRefused` for an image, a file or audio of the input that the model's profile does not take.
+    """
+    messages = []
     for message in request.messages:
+        parts = []
         for part in message.parts:
-            allowed = model.profile.get("supported_document_media_types")
-            is_unknown = part.type == "file" and allowed is not None and part.media_type not in allowed
-            if is_unknown or not model.profile.get(_READS[part.type], True):
+            is_taken = _takes(model, part)
+            if part.artifact_id is None and not is_taken:
                 raise ModelRefused(
                     f"the model {model.model_name!r} does not read {part.type} input of {part.media_type}: name "
                     "another model, or send the input in another form"
                 )
+            if part.artifact_id is None or (is_taken and Adaptation.NO_ARTIFACTS not in active):
+                parts.append(part)
+        messages.append(replace(message, parts=parts) if len(parts) < len(message.parts) else message)
+    return replace(request, messages=messages)
+
+
+def _takes(model: Model, part: Part) -> bool:
+    allowed = model.profile.get("supported_document_media_types")
+    is_unknown = part.type == "file" and allowed is not None and part.media_type not in allowed
+    return not is_unknown and bool(model.profile.get(_READS[part.type], True))
 
 
 def wire_part(part: Part) -> BinaryContent:
     """Return a part whose bytes are loaded in the provider's terms."""
     return BinaryContent(part.data, media_type=part.media_type or UNKNOWN_MEDIA_TYPE, identifier=part.filename)
+
+
+def _with_artifacts_after_results(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    """Yield the messages, with the artifacts of results in a user message after these, as all providers take them."""
+    made: list[Part] = []
+    for message in messages:
+        if message.role != "tool" and made:
+            yield _artifacts(made)
+            made = []
+        made += message.parts if message.role == "tool" else []
+        yield replace(message, parts=()) if message.role == "tool" and message.parts else message
+    if made:
+        yield _artifacts(made)
+
+
+def _artifacts(made: Sequence[Part]) -> ChatMessage:
+    names = fenced_data(json.dumps([part.artifact_id for part in made], ensure_ascii=False))
+    return ChatMessage("user", f"The artifacts that these tools have made, in this order:\n{names}", parts=made)
 
 
 def _joined(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

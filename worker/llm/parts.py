@@ -73,19 +73,35 @@ class PartLoader:
     async def loaded(self, tenant_id: str, request: ModelRequest) -> ModelRequest:
         """Return a request with the bytes of its parts; files of text become text of their message.
 
+        An artifact of a tool that cannot be shown is left out: the tool's result names it.
+
         Raises `InvalidArguments` for a URL that cannot be used or has something else, `PolicyDenied` for one at a
         private address, `TimedOut` or `Transient` where the bytes cannot be had now.
         """
         left = self._limits.max_bytes
+        found: dict[int, Part] = {}
+        parts = [part for message in request.messages for part in message.parts]
+        for part in sorted(parts, key=lambda part: part.artifact_id is not None):  # an input without room is an error
+            one = await (self._one if part.artifact_id is None else self._made)(tenant_id, part, left)
+            if one is not None:
+                left -= len(one.data)
+                found[id(part)] = one
         messages = []
         for message in request.messages:
-            parts = []
-            for part in message.parts:
-                found = await self._one(tenant_id, part, left)
-                left -= len(found.data)
-                parts.append(found)
-            messages.append(_with_texts(message, parts) if parts else message)
-        return replace(request, messages=messages)
+            loaded = [found[id(part)] for part in message.parts if id(part) in found]
+            messages.append(_with_texts(message, loaded) if message.parts else message)
+        turn = None if request.as_turn is None else await self.loaded(tenant_id, request.as_turn)
+        return replace(request, messages=messages, as_turn=turn)
+
+    async def _made(self, tenant_id: str, part: Part, left: int) -> Part | None:
+        """Return an artifact of a tool; None where it is gone, has no room, or is not what the tool says."""
+        if (part.size or 0) > left:
+            return None
+        try:
+            one = await self._one(tenant_id, part, left)
+            return replace(one, media_type=checked_media_type(part.type, part.media_type, one.data))
+        except InvalidRequest:
+            return None
 
     async def _one(self, tenant_id: str, part: Part, left: int) -> Part:
         if part.sha256 is not None:

@@ -28,7 +28,7 @@ from planq.worker.llm.completion import BrokenTryUsage, Completion
 from planq.worker.llm.constrained import RefusedSchemas, constrained, is_about_parameter, refuses_schema
 from planq.worker.llm.http_client import closing_replies
 from planq.worker.llm.live import LiveCall
-from planq.worker.llm.messages import check_parts
+from planq.worker.llm.messages import readable
 from planq.worker.llm.provider_batches import can_batch
 from planq.worker.llm.provider_errors import FOREIGN, translated
 from planq.worker.llm.replies import LiveReader, answer_of_turn, check_is_whole, completion_of, partial_of
@@ -149,9 +149,8 @@ class Providers:
             raise _no_reply(deferral.result or "it failed")
         if status in _NOT_RUN:
             raise _no_reply(_NOT_RUN[status])
-        check_parts(model, request)
         active = await self._known.of(self._base_url(call), call.name.model)
-        wire = self._wire(model, call, request, active)
+        wire = self._wire(model, call, readable(model, request, active), active)
         for name in _OF_LIVE_CALLS:
             wire.settings.pop(name, None)  # type: ignore[misc]
         asked = BatchRequest(
@@ -188,8 +187,7 @@ class Providers:
         while True:
             is_stream = self._settings.stream and Adaptation.WHOLE_REPLIES not in active
             model = self._models.model(call.name, call.key, active, is_stream=is_stream)
-            check_parts(model, request)
-            wire = self._wire(model, call, request, active)
+            wire = self._wire(model, call, readable(model, request, active), active)
             try:
                 completion = await (self._ask_stream if is_stream else self._ask_whole)(model, wire, spent, call.live)
                 break

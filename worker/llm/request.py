@@ -116,6 +116,19 @@ class ModelRequest:
         return replace(self, system=[*self.system, words], messages=messages, tool=None, tools=())
 
 
+def has_artifacts(request: ModelRequest) -> bool:
+    """Return whether a request shows artifacts of tools."""
+    return any(part.artifact_id is not None for message in request.messages for part in message.parts)
+
+
+def without_artifacts(request: ModelRequest) -> ModelRequest:
+    """Return a request that only names the artifacts of tools."""
+    own = [[part for part in message.parts if part.artifact_id is None] for message in request.messages]
+    messages = [replace(message, parts=parts) for message, parts in zip(request.messages, own, strict=True)]
+    turn = None if request.as_turn is None else without_artifacts(request.as_turn)
+    return replace(request, messages=messages, as_turn=turn)
+
+
 def _in_words(message: ChatMessage) -> ChatMessage:
     """Return a message that calls tools, or has the result of one, as a text."""
     if message.role == "tool":
@@ -265,7 +278,8 @@ def _turn_rules(form: TurnForm) -> str:
 def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
     system, messages = _conversation(ask)
     findings = fenced_data(_as_text(transcript) or "Nothing was done.")
-    messages.append(ChatMessage("user", render_prompt("last_answer", findings=findings)))
+    parts = [part for message in transcript for part in message.parts]
+    messages.append(ChatMessage("user", render_prompt("last_answer", findings=findings), parts=parts))
     return _answer_request(ask, system, messages)
 
 

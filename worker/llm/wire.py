@@ -16,7 +16,7 @@ from pydantic_ai.tools import ToolDefinition as WireTool
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.messages import RESPONSES, wire_messages
-from planq.worker.llm.request import ModelRequest, OfferedForm
+from planq.worker.llm.request import ModelRequest, OfferedForm, has_artifacts
 from planq.worker.llm.wire_names import WireNames, foreign_properties
 
 _SETTING = {
@@ -63,6 +63,8 @@ class Wire:
                 yield Adaptation.INLINE_REFS
             if any(any(foreign_properties(tool["parameters"])) for tool in tools):
                 yield Adaptation.PLAIN_PROPERTIES
+        if has_artifacts(request):
+            yield Adaptation.NO_ARTIFACTS
         if request.system:
             yield Adaptation.SYSTEM_AS_USER
         if _has_text_after_results(self.messages):

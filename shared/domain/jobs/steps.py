@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
+from planq.shared.domain.models.parts import Part
 from planq.shared.domain.values.pointers import Path
 
 
@@ -68,7 +69,8 @@ class StepResult:
     `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
     output it is a preview: `shortened_from` then says how many bytes of JSON the whole has, and `payload` is its
     hash. `index` is the step's; `code` and `details` are those of the error. `content` is what the tool says to
-    models beside its output.
+    models beside its output. `artifacts` are those of bytes that the step has made, `parts`
+    those of them that a model that can see is shown.
     """
 
     tool_name: str
@@ -82,6 +84,8 @@ class StepResult:
     details: Mapping[str, Any] = field(default_factory=dict)
     content: str | None = None
     payload: bytes | None = None
+    artifacts: Sequence[Part] = ()
+    parts: Sequence[Part] = ()
 
     @property
     def succeeded(self) -> bool:

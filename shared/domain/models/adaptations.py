@@ -36,6 +36,7 @@ class Adaptation(StrEnum):
     NO_SERVICE_TIER = "no_service_tier"
     NO_THINKING = "no_thinking"
     NO_CACHE = "no_cache"
+    NO_ARTIFACTS = "no_artifacts"
 
 
 MEANING = {
@@ -60,6 +61,7 @@ MEANING = {
     Adaptation.NO_SERVICE_TIER: "`service_tier` is left out",
     Adaptation.NO_THINKING: "the wish for thinking is left out",
     Adaptation.NO_CACHE: "prompts are sent without marks for the prompt cache",
+    Adaptation.NO_ARTIFACTS: "images, files and audio that tools have made are only named",
 }
 """What planq does instead, for people."""
 
@@ -114,6 +116,12 @@ class RefusalRow:
 _A = Adaptation
 
 REFUSALS: tuple[RefusalRow, ...] = (
+    # Images, files and audio that tools have made.
+    RefusalRow(_A.NO_ARTIFACTS, ("image",)),  # vLLM, llama.cpp, DeepSeek
+    RefusalRow(_A.NO_ARTIFACTS, ("support image input",), suffice=True),  # OpenRouter
+    RefusalRow(_A.NO_ARTIFACTS, ("audio",)),  # OpenAI
+    RefusalRow(_A.NO_ARTIFACTS, ("multimodal",)),  # vLLM
+    RefusalRow(_A.NO_ARTIFACTS, ("expected a string",), suffice=True),  # servers whose content is no list
     # Tools. A model without tools comes first: its refusal may name `tool_choice` too.
     RefusalRow(_A.TOOLS_IN_WORDS, ("does not support tools",), suffice=True),  # Ollama
     RefusalRow(_A.TOOLS_IN_WORDS, ("that support tool use",), suffice=True),  # OpenRouter

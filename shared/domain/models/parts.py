@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from planq.shared.domain.errors import InvalidRequest
 from planq.shared.domain.results.media import essence
 
-PartType = Literal["image", "file", "audio"]
+PartType: TypeAlias = Literal["image", "file", "audio"]
 
 MAX_PARTS = 16
 """Maximum number of images, files and audio parts of one input."""
@@ -105,8 +105,8 @@ def checked_media_type(kind: str, said: str | None, data: bytes) -> str:
 class Part:
     """One image, file or piece of audio: either its bytes are the payload `sha256`, or they are at `url`.
 
-    `size` counts the bytes, and is None for a URL. `data` are the bytes themselves, only in a request that is being
-    sent to a model.
+    `size` counts the bytes, and is None for a URL. `artifact_id` is set for what a tool has made: a model that cannot
+    take it is sent its name alone. `data` are the bytes themselves, only in a request that is being sent to a model.
     """
 
     type: str
@@ -115,6 +115,7 @@ class Part:
     sha256: str | None = None
     size: int | None = None
     url: str | None = None
+    artifact_id: str | None = None
     data: bytes = field(default=b"", repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +138,18 @@ class Part:
     def of(cls, stored: Mapping[str, Any]) -> Self:
         known: dict[str, Any] = {one.name: stored.get(one.name) for one in fields(cls) if one.name != "data"}
         return cls(**known)
+
+
+def part_of_artifact(artifact_id: str, media_type: str, sha256: str, size: int) -> Part:
+    """Return the part that an artifact of bytes is; its type is `file` for all that a model cannot see or hear."""
+    named = _SAME.get(essence(media_type), essence(media_type))
+    kind: PartType = next((one for one in ("image", "audio") if named in MEDIA_TYPES[one]), "file")
+    return Part(kind, named, artifact_id[-200:], sha256, size, artifact_id=artifact_id)
+
+
+def is_for_models(part: Part) -> bool:
+    """Return whether models can take an artifact as it is. Tools say what is in their files of text themselves."""
+    return part.type != "file" or part.media_type == "application/pdf"
 
 
 def parts_of(stored: Sequence[Mapping[str, Any]] | None) -> tuple[Part, ...]:

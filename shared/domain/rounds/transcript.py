@@ -4,6 +4,7 @@
 of `__planning__`, then one result with a line for every step, by its number. A plan that no model made, or that came
 in another form, is shown as if it had come in this one. What a tool said stands as JSON in a message of the role
 `tool`, so that no part of it can pass for a line of planq's. What people wrote while a round ran follows it, whole.
+Images, audio and PDF that a tool has made are parts of its message, the newest ones within bounds; all are named.
 
 What is too long is shortened by rule, and each place says so: whole rounds to a line for each call, the oldest first;
 many such lines to their counts; last the outputs of the newest round. Rounds are cut off in large steps, so that the
@@ -17,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, count, repeat
 from typing import Any
 
 from planq.shared.domain.errors import capped
@@ -25,11 +26,18 @@ from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, message_tokens
 from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
+from planq.shared.domain.models.parts import Part, is_for_models
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
 from planq.shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
 from planq.shared.domain.values.describe import excerpt
 from planq.shared.domain.values.preview import fair_share, preview
+
+MAX_SHOWN_ARTIFACTS = 8
+"""Maximum number of artifacts of tools that a model is shown in one request, the newest ones."""
+
+MAX_SHOWN_BYTES = 8 * 1024 * 1024
+"""Maximum size of these together."""
 
 _LINES_SHARE = 4
 """Lines on shortened rounds may take one part in so many of the room."""
@@ -58,6 +66,7 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
 
     Every tool call has its message, and no two calls have one id. No `form` is `ANSWER`.
     """
+    rounds = _within_bounds(rounds)
     taken: set[str] = set()
     of_rounds = [_round_messages(record, record.results, form, taken) for record in rounds]
     messages = [*chain.from_iterable(of_rounds)]
@@ -72,6 +81,26 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
     if len(rounds[-1].results) > _MANY and message_tokens(newest) > room:
         return [*_summary(rounds, max_tokens, form), *_merged(rounds)]
     return [*lines, *_merged(rounds[:oldest]), *newest]
+
+
+def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
+    """Return the rounds with the newest artifacts that a model can be shown as parts; the others are only named."""
+    if not any(result.artifacts for record in rounds for result in record.results):
+        return rounds
+    number, size = 0, 0
+    bounded: list[RoundRecord] = []
+    for record in reversed(rounds):
+        results: list[StepResult] = []
+        for result in reversed(record.results):
+            shown: list[Part] = []
+            for part in filter(is_for_models, reversed(result.artifacts)):
+                size += part.size or 0
+                number += 1
+                if number <= MAX_SHOWN_ARTIFACTS and size <= MAX_SHOWN_BYTES:
+                    shown.append(part)
+            results.append(replace(result, parts=shown[::-1]))
+        bounded.append(replace(record, results=results[::-1]))
+    return bounded[::-1]
 
 
 def with_refusal(
@@ -127,7 +156,8 @@ def _as_planning(record: RoundRecord, results: Sequence[StepResult], taken: set[
     dropped = record.plan.get("dropped") if isinstance(record.plan, Mapping) else None
     if dropped:
         lines.append(_json({"dropped": dropped, "message": _DROPPED}))
-    return [message, _answer_to(message.tool_calls[0], "\n".join(lines) or "no steps")]
+    parts = [part for result in results for part in result.parts]
+    return [message, _answer_to(message.tool_calls[0], "\n".join(lines) or "no steps", parts)]
 
 
 def _as_calls(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:
@@ -140,8 +170,9 @@ def _as_calls(record: RoundRecord, results: Sequence[StepResult], taken: set[str
     ids = [call.id for call in message.tool_calls]
     answers: list[Any] = [_answer(record, result, ids) for result in results]
     answers += [{"error": "not_carried_out", "message": _NOT_CARRIED_OUT}] * (len(ids) - len(answers))
+    parts = chain((result.parts for result in results), repeat(()))
     pairs = zip(message.tool_calls, answers, strict=True)
-    return [message, *(_answer_to(call, _json(answer)) for call, answer in pairs)]
+    return [message, *(_answer_to(call, _json(answer), next(parts)) for call, answer in pairs)]
 
 
 def _reply_message(record: RoundRecord) -> ChatMessage | None:
@@ -192,13 +223,13 @@ def _with_ids(message: ChatMessage, letter: str, first: int, taken: set[str]) ->
     return replace(message, tool_calls=tuple(calls))
 
 
-def _answer_to(call: ToolCallRequest, content: str) -> ChatMessage:
-    return ChatMessage("tool", content, call_id=call.id, name=call.name)
+def _answer_to(call: ToolCallRequest, content: str, parts: Sequence[Part] = ()) -> ChatMessage:
+    return ChatMessage("tool", content, call_id=call.id, name=call.name, parts=parts)
 
 
 def _answer(record: RoundRecord, result: StepResult, ids: Sequence[str]) -> Any:
     """Return what the message of one call says: a bare output, else an object that says what it holds."""
-    if result.succeeded and result.shortened_from is None and result.content is None:
+    if result.succeeded and result.shortened_from is None and result.content is None and not _unnamed(result):
         return result.output
     entry = _entry(result)
     twin = entry.pop("same_as_step", None)
@@ -221,6 +252,8 @@ def _entry(result: StepResult) -> dict[str, Any]:
     if result.succeeded:
         entry |= {} if result.content is None else {"content": result.content}
         entry["output"] = result.output
+        if unnamed := _unnamed(result):
+            entry["artifacts"] = unnamed
     else:
         entry |= {"error": result.code or "failed", "message": result.error}
         if "step" in result.details and result.code == DUPLICATE_OF:
@@ -230,6 +263,18 @@ def _entry(result: StepResult) -> dict[str, Any]:
     if result.shortened_from is not None:
         entry["shortened_from_bytes"] = result.shortened_from
     return entry
+
+
+def _unnamed(result: StepResult) -> list[dict[str, Any]]:
+    """Return what artifacts of a step are that neither its output nor its content names."""
+    if not result.artifacts:
+        return []
+    said = f"{_json(result.output)}{_json(result.content)}"
+    return [
+        {"artifact_id": part.artifact_id, "media_type": part.media_type, "bytes": part.size}
+        for part in result.artifacts
+        if _json(part.artifact_id)[1:-1] not in said
+    ]
 
 
 def _json(value: Any) -> str:

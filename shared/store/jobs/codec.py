@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -32,6 +32,7 @@ from planq.shared.domain.jobs.states import (
 )
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
+from planq.shared.domain.models.parts import part_of_artifact
 from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
@@ -283,6 +284,12 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
     )
 
 
+def _with_artifacts(result: StepResult, made: Sequence[Mapping[str, Any]]) -> StepResult:
+    own = [one for one in made if one["index"] == result.index]
+    parts = [part_of_artifact(one["id"], one["media_type"], one["sha256"], one["size"]) for one in own]
+    return replace(result, artifacts=parts)
+
+
 def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
     """Return what `planq_results` yields, arguments resolved."""
     called = CalledArguments({v["index"]: known_output(v) for v in values if v["status"] == StepStatus.SUCCEEDED})
@@ -302,6 +309,8 @@ def round_records(
     first = 0
     for value in values:
         results = [step_result(step, called) for step in value["results"]]
+        if value["artifacts"]:
+            results = [_with_artifacts(result, value["artifacts"]) for result in results]
         came = tuple(message["text"] for message in merged if message["round"] == value["round"])
         plan = value["source"], value["body"], value["reply"]
         records.append(RoundRecord(value["round"], *plan, first, results, value["errors"] or (), came))

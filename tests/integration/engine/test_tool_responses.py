@@ -104,6 +104,29 @@ def test_a_model_that_calls_tools_is_told_the_content(play: Play) -> None:
     assert (told["content"], told["output"]) == (SAID, {"count": 3, "cheapest": 99.5})
 
 
+def test_a_model_that_calls_tools_is_shown_the_images_that_they_have_made(play: Play) -> None:
+    calls = [ToolCallRequest("draw", {"length": 3}, "a"), ToolCallRequest("find_flights", {"to": "Rome"}, "b")]
+    model = ScriptedModel(turns=[calls, "done"])
+
+    async def scenario(harness: Harness) -> str:
+        job, _ = await harness.run("draw", strategy=Strategy.REACT)
+        assert job["status"] == "completed"
+        found = await harness.requests.artifact("default", "drawing")
+        return bytes(found["payload_hash"]).hex()
+
+    digest = play(scenario, model, [make_tool(one) for one in TOOLS])
+
+    _, (second, _) = model.told
+    _, drawing, flights = second
+    (part,) = drawing.parts
+    assert (part.type, part.media_type, part.artifact_id, part.sha256, part.size) == (
+        *("image", "image/png", "drawing"),
+        *(digest, 3),
+    )
+    assert '"drawing"' in drawing.content
+    assert not flights.parts, "artifacts of JSON are no images"
+
+
 def test_a_secret_stands_neither_in_the_content_nor_in_the_artifacts(play: Play) -> None:
     async def scenario(harness: Harness) -> None:
         await harness.secrets.put("default", "erp_api_key", SECRET)

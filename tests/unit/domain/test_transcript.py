@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -23,8 +24,9 @@ from planq.shared.domain.models.exchange import (
     reply_of_json,
     reply_to_json,
 )
+from planq.shared.domain.models.parts import Part, part_of_artifact
 from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.rounds.transcript import transcript, with_refusal
+from planq.shared.domain.rounds.transcript import MAX_SHOWN_ARTIFACTS, MAX_SHOWN_BYTES, transcript, with_refusal
 
 PLENTY = 100_000
 STATE = {"parts": [{"signature": "c2ln"}]}
@@ -97,6 +99,57 @@ def test_react_is_told_as_calls_and_their_results_errors_too() -> None:
         {"result": 0},
     )
     assert json.loads(second.content) == {"status": "failed", "error": "transient", "message": "HTTP 500 from u"}
+
+
+def drawn(number: int, *, size: int = 1, media_type: str = "image/png", output: Any = None) -> RoundRecord:
+    """A round of `react` whose call has made an artifact of bytes."""
+    made = part_of_artifact(f"chart-{number}", media_type, f"{number:064x}", size)
+    result = StepResult("draw", {}, {"n": number} if output is None else output, artifacts=[made])
+    return record(number, number, [result], reply(ToolCallRequest("draw", {}, f"c{number}")))
+
+
+def shown_parts(messages: Sequence[ChatMessage]) -> list[Part]:
+    return [part for message in messages for part in message.parts]
+
+
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+def test_an_image_that_a_tool_has_made_is_a_part_of_its_message_and_is_named(form: TurnForm) -> None:
+    _, answer = transcript([drawn(0)], max_tokens=PLENTY, form=form)
+
+    assert [(part.type, part.artifact_id) for part in answer.parts] == [("image", "chart-0")]
+    told = json.loads(answer.content)
+    assert told["artifacts"] == [{"artifact_id": "chart-0", "media_type": "image/png", "bytes": 1}]
+    assert (told["status"], told["output"]) == ("succeeded", {"n": 0})
+
+
+def test_an_artifact_that_the_output_names_is_not_named_again() -> None:
+    _, answer = transcript([drawn(0, output={"file": "chart-0"})], max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert json.loads(answer.content) == {"file": "chart-0"}
+    assert len(answer.parts) == 1
+
+
+@pytest.mark.parametrize("media_type", ["text/csv", "application/zip", "image/svg+xml"])
+def test_an_artifact_that_no_model_can_see_is_only_named(media_type: str) -> None:
+    _, answer = transcript([drawn(0, media_type=media_type)], max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert answer.parts == []
+    assert json.loads(answer.content)["artifacts"][0]["media_type"] == media_type
+
+
+def test_the_newest_artifacts_are_shown_within_bounds_and_all_are_named() -> None:
+    many = [drawn(number) for number in range(MAX_SHOWN_ARTIFACTS + 2)]
+    large = [drawn(0), drawn(1, size=MAX_SHOWN_BYTES // 2 + 1), drawn(2, size=MAX_SHOWN_BYTES // 2)]
+
+    messages = transcript(many, max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert [part.artifact_id for part in shown_parts(messages)] == [
+        f"chart-{number}" for number in range(2, MAX_SHOWN_ARTIFACTS + 2)
+    ]
+    assert all("chart-" in message.content for message in messages if message.role == "tool")
+    assert [part.artifact_id for part in shown_parts(transcript(large, max_tokens=PLENTY, form=TurnForm.REACT))] == [
+        "chart-2"
+    ]
 
 
 def test_ids_that_a_server_gives_again_become_unique_and_missing_ones_are_made() -> None:

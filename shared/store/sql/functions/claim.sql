@@ -167,15 +167,22 @@ BEGIN
     WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (p_statuses));
 END $$;
 
--- The rounds before `p_round`, oldest first: {round, source, body, reply, results}, as the planner of the next one is
--- shown them. A refused plan has `errors` and no results.
+-- The rounds before `p_round`, oldest first: {round, source, body, reply, results, artifacts}, as the planner of the next one is
+-- shown them. A refused plan has `errors` and no results. `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in
+-- the order in which the steps have made them, at most 50 of a round.
 CREATE FUNCTION planq_rounds(p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
     RETURN (SELECT json_agg(json_build_object(
         'round', p.round, 'source', p.source, 'body', p.body, 'reply', p.reply, 'errors', p.errors,
-        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}')) ORDER BY p.round)
+        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}'),
+        'artifacts', (SELECT json_agg(m) FROM (
+            SELECT a.step_index AS index, a.id, a.media_type, encode(a.payload_hash, 'hex') AS sha256, o.size
+            FROM artifacts a JOIN steps s ON s.job_id = a.job_id AND s.index = a.step_index AND s.round = p.round
+            JOIN payloads o ON o.tenant_id = a.tenant_id AND o.hash = a.payload_hash
+            WHERE a.job_id = p_job AND a.media_type IS NOT NULL
+            ORDER BY a.step_index, a.created_at, a.id LIMIT 50) m)) ORDER BY p.round)
     FROM plans p WHERE p.job_id = p_job AND p.round < p_round);
 END $$;
 
