@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 from urllib.parse import quote
 from uuid import uuid4
 
+from planq.shared.client.attachments import Attachment, with_attachments
 from planq.shared.client.wire import ApiRequest, Json
 
 UPLOAD_SECONDS = 300.0
@@ -22,8 +23,12 @@ _PIECE_BYTES = 256 * 1024
 
 
 class JobFields(TypedDict, total=False):
-    """What `POST /jobs` takes beside `input`; what is None is left out. docs/http-jobs.md says what each means."""
+    """What `POST /jobs` takes beside `input`; what is None is left out. docs/http-jobs.md says what each means.
 
+    `attachments` are images, files and audio: paths, URLs, or parts (docs/parts.md).
+    """
+
+    attachments: Iterable[Attachment] | None
     plan: Mapping[str, Any] | None
     agent: str | None
     action: str | None
@@ -62,8 +67,12 @@ class BatchFields(TypedDict, total=False):
 
 
 class MessageFields(TypedDict, total=False):
-    """What `POST /messages/inbound` takes beside the text; `sender` is the person's id in the channel."""
+    """What `POST /messages/inbound` takes beside the text; `sender` is the person's id in the channel.
 
+    `attachments` are images, files and audio: paths, URLs, or parts (docs/parts.md).
+    """
+
+    attachments: Iterable[Attachment] | None
     tenant_id: str
     channel: str
     sender: str
@@ -82,6 +91,7 @@ def at(kind: str, name: str) -> str:
 def submission(input: str | None, fields: Mapping[str, Any], idempotency_key: str | None) -> ApiRequest:
     """Return the request that makes a job; without a key of the caller's with one of its own, kept over all tries."""
     given = {"with" if name == "with_" else name: value for name, value in {"input": input, **fields}.items()}
+    given["input"] = with_attachments(given["input"], given.pop("attachments", None))
     if not isinstance(given.get("tools"), list | None):
         given["tools"] = list(given["tools"])
     return ApiRequest("POST", "/jobs", body=_present(given), headers=_key(idempotency_key), is_repeatable=True)
@@ -119,7 +129,9 @@ def message_request(text: str, fields: MessageFields, idempotency_key: str | Non
     """Return the request that stores a message and does not wait for its reply."""
     given: Json = {"tenant_id": "default", "channel": "api", **fields}
     sender = {"external_id": given.pop("sender", "client")}
-    body = _present({**given, "from": sender, "content": {"type": "text", "text": text}, "async_processing": True})
+    said = with_attachments(text or None, given.pop("attachments", None))
+    content = said if isinstance(said, list) else {"type": "text", "text": text}
+    body = _present({**given, "from": sender, "content": content, "async_processing": True})
     return ApiRequest("POST", "/messages/inbound", body=body, headers=_key(idempotency_key), is_repeatable=True)
 
 
@@ -130,14 +142,15 @@ def upload_request(
 ) -> ApiRequest:
     """Return the request that sends a file of requests: a path, or its lines, each `{custom_id, body}`.
 
-    A file is read anew for each try, so it may be as long as the API takes it; lines are held in memory.
+    A file is read anew for each try, so it may be as long as the API takes it; lines are held in memory. The body of
+    a line may have `attachments`.
     """
     given = _present(fields).items()
     params = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given}
     request = ApiRequest("POST", "/batches", params, seconds=UPLOAD_SECONDS, is_repeatable=True)
     headers = {**_key(idempotency_key), "Content-Type": "application/jsonl"}
     if not isinstance(lines, str | os.PathLike):
-        content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        content = b"".join(json.dumps(_line(line), ensure_ascii=False).encode() + b"\n" for line in lines)
         return replace(request, headers=headers, content=content)
     path = lines
 
@@ -147,6 +160,14 @@ def upload_request(
                 yield piece
 
     return replace(request, headers={**headers, "Content-Length": str(os.stat(path).st_size)}, pieces=pieces)
+
+
+def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    body = line.get("body")
+    if not isinstance(body, Mapping) or "attachments" not in body:
+        return line
+    rest = {name: value for name, value in body.items() if name != "attachments"}
+    return {**line, "body": {**rest, "input": with_attachments(body.get("input"), body["attachments"])}}
 
 
 def batch_action(batch_id: str, action: str, body: Json | None = None) -> ApiRequest:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from planq.shared.client.wire import Json
 
 _BYE = ("/quit", "/exit")
+_ATTACH = "/attach "
 _LONGEST = 200
 _SHOWN_LINES = 12
 
@@ -50,7 +51,8 @@ def chat(
 ) -> None:
     """Talk with an agent: a line is a message, and Ctrl-D, /quit or /exit ends the talk.
 
-    Ctrl-C leaves a turn alone; it goes on. Exit code 1 when the last turn failed.
+    `/attach FILE` adds an image, a file or audio, also by URL, to the next message. Ctrl-C leaves a turn
+    alone; it goes on. Exit code 1 when the last turn failed.
     """
     with reported(as_json=False), connect(url, api_key) as client:
         said: MessageFields = {"tenant_id": tenant, "channel": channel, "sender": person}
@@ -62,10 +64,14 @@ def chat(
             said["agent"] = agent
         said["conversation_id"] = conversation
         err.print(f"conversation {conversation}", style="dim")
-        is_well = True
+        is_well, attached = True, list[str]()
         for line in _lines():
+            if line.startswith(_ATTACH):
+                attached.append(line.removeprefix(_ATTACH).strip())
+                continue
             try:
-                is_well = _Turn(client, person).have(client.say(line, said))
+                sent, attached = attached, []
+                is_well = _Turn(client, person).have(client.say(line, {**said, "attachments": sent}))
             except KeyboardInterrupt:
                 err.print("\nthe turn goes on; its answer stands in the conversation", style="dim")
             except PlanqError as error:

@@ -74,6 +74,10 @@ _OnIncomplete = Annotated[
         help="An answer that was cut off: take it, let one more call continue it, or fail.",
     ),
 ]
+_Attach = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE|URL", help="An image, a file or audio that the model is shown; repeatable."),
+]
 _Tools = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="The same as --tool, all in one.")]
 _Budget = Annotated[
     list[str] | None,
@@ -101,6 +105,7 @@ def submit(
     action: _Action = None,
     with_: _With = None,
     context: _Context = None,
+    attach: _Attach = None,
     model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
     model_setting: _Settings = None,
     on_incomplete: _OnIncomplete = None,
@@ -133,9 +138,10 @@ def submit(
     with reported(as_json=as_json):
         _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
         body = {
-            **_asked(text, plan, is_complete=agent is not None and action is not None),
+            **_asked(text, plan, is_complete=bool(attach) or (agent is not None and action is not None)),
             **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
             **_told(context),
+            **({"attachments": attach} if attach else {}),
             **_given({"strategy": strategy, "priority": priority, "respond": respond}, None),
             **_given({"callback_url": callback_url, "on_incomplete": on_incomplete}, None),
             **_model_settings(model_setting),
@@ -198,7 +204,7 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
     from planq.api.jobs.commands.plan_files import read_plan_file
 
     if text is None and plan is None and not is_complete:
-        raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
+        raise typer.BadParameter("expected a text that says what to do, --plan, --attach, or --agent with --action")
     body: dict[str, Any] = {}
     if text is not None:
         body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text

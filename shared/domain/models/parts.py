@@ -140,11 +140,17 @@ class Part:
         return cls(**known)
 
 
+def part_type(media_type: str) -> PartType:
+    """Return the type of part that a media type is of: `file` for all but images and audio that models take."""
+    named = _SAME.get(essence(media_type), essence(media_type))
+    kinds: tuple[PartType, ...] = ("image", "audio")
+    return next((kind for kind in kinds if named in MEDIA_TYPES[kind]), "file")
+
+
 def part_of_artifact(artifact_id: str, media_type: str, sha256: str, size: int) -> Part:
     """Return the part that an artifact of bytes is; its type is `file` for all that a model cannot see or hear."""
     named = _SAME.get(essence(media_type), essence(media_type))
-    kind: PartType = next((one for one in ("image", "audio") if named in MEDIA_TYPES[one]), "file")
-    return Part(kind, named, artifact_id[-200:], sha256, size, artifact_id=artifact_id)
+    return Part(part_type(named), named, artifact_id[-200:], sha256, size, artifact_id=artifact_id)
 
 
 def is_for_models(part: Part) -> bool:

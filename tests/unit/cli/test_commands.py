@@ -11,6 +11,7 @@ import pytest
 from typer.testing import Result
 
 from planq.api.jobs.commands import progress
+from tests.support.pictures import PNG, base64_of
 from tests.support.ports import free_port
 from tests.support.recorder import Recorder
 
@@ -50,6 +51,23 @@ TOOL = {
     "skill_id": None,
     "source": "mcp:web",
 }
+
+
+def test_submit_sends_what_is_attached(planq: Planq, server: Recorder, tmp_path: Path) -> None:
+    picture = tmp_path / "dot.png"
+    picture.write_bytes(PNG)
+    server.answer(202, job("queued"))
+
+    url = "https://example.org/a.pdf"
+    done = planq("submit", "what is it?", "--attach", str(picture), "--attach", url, "--no-wait")
+
+    assert done.exit_code == 0, done.output
+    sent = server.asked[-1][3]
+    assert [part["type"] for part in sent["input"]] == ["text", "image", "file"]
+    assert (sent["input"][1]["data"], sent["input"][2]["url"]) == (base64_of(PNG), url)
+    missing = planq("submit", "--attach", str(tmp_path / "nothing.png"), "--no-wait")
+    assert missing.exit_code != 0
+    assert "cannot be read" in missing.stderr
 
 
 def test_submit_sends_all_it_was_given_and_prints_the_id(planq: Planq, server: Recorder, tmp_path: Path) -> None:

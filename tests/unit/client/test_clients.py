@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,8 +16,10 @@ import pytest
 
 from planq import AsyncClient, Client, JobFailed
 from planq.shared.client import AsyncBatchHandle, AsyncJobHandle, BatchHandle, JobHandle
-from planq.shared.domain.errors import TooLarge, Unauthorized
+from planq.shared.client.attachments import MAX_ATTACHED_BYTES
+from planq.shared.domain.errors import InvalidRequest, Misconfigured, TooLarge, Unauthorized
 from planq.shared.domain.webhooks.signing import signed_headers, signing_secret
+from tests.support.pictures import PNG, base64_of
 
 
 def offered(kind: type) -> dict[str, str]:
@@ -60,6 +63,65 @@ def test_a_key_is_sent_and_a_failed_job_raises() -> None:
     asyncio.run(beside())
     assert {request.headers["authorization"] for request in asked} == {"Bearer secret"}
     assert [str(request.url) for request in asked] == ["http://planq/jobs", "http://planq/jobs/1"] * 2
+
+
+class Sent(Exception):
+    """Ends a call of the client after its first request."""
+
+
+def bodies_of(send: Callable[[Client], object]) -> dict[str, Any]:
+    """Return the body of the first request that a call of the client makes."""
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        raise Sent
+
+    with Client("http://planq/", transport=httpx.MockTransport(answer)) as client, pytest.raises(Sent):
+        send(client)
+    body: dict[str, Any] = json.loads(asked[0].read())
+    return body
+
+
+def test_attachments_are_parts_of_jobs_messages_and_lines(tmp_path: Path) -> None:
+    picture, notes = tmp_path / "dot.png", tmp_path / "notes.csv"
+    picture.write_bytes(PNG)
+    notes.write_bytes(b"a,b")
+    by_id = {"type": "image", "artifact_id": "charts/1"}
+    given = [picture, str(notes), "https://example.org/a.pdf?x=1", by_id]
+    text = {"type": "text", "text": "What is it?"}
+    parts = [
+        {"type": "image", "data": base64_of(PNG), "filename": "dot.png", "media_type": "image/png"},
+        {"type": "file", "data": base64_of(b"a,b"), "filename": "notes.csv", "media_type": "text/csv"},
+        {"type": "file", "url": "https://example.org/a.pdf?x=1", "media_type": "application/pdf"},
+        by_id,
+    ]
+
+    job = bodies_of(lambda client: client.submit("What is it?", attachments=given))
+    alone = bodies_of(lambda client: client.submit(attachments=[picture], model="m"))
+    said = bodies_of(lambda client: client.send_message("What is it?", attachments=given))
+    plain = bodies_of(lambda client: client.send_message("Hello"))
+    line = {"custom_id": "a", "body": {"input": "What is it?", "attachments": given, "model": "m"}}
+    sent = bodies_of(lambda client: client.submit_batch([line]))
+
+    assert job == {"input": [text, *parts]}
+    assert alone == {"input": parts[:1], "model": "m"}
+    assert said["content"] == [text, *parts]
+    assert plain["content"] == {"type": "text", "text": "Hello"}
+    assert sent == {"custom_id": "a", "body": {"input": [text, *parts], "model": "m"}}
+
+
+def test_an_attachment_that_cannot_be_sent_is_refused_before_any_request(tmp_path: Path) -> None:
+    large = tmp_path / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(MAX_ATTACHED_BYTES + 1)
+    with Client("http://planq/") as client:
+        with pytest.raises(Misconfigured, match="cannot be read"):
+            client.submit("x", attachments=[tmp_path / "nothing.png"])
+        with pytest.raises(InvalidRequest, match="does not show what is there"):
+            client.submit("x", attachments=["https://example.org/picture"])
+        with pytest.raises(TooLarge, match="at most 67108864 bytes, found 67108865"):
+            client.submit("x", attachments=[large])
 
 
 class Breaking(httpx.SyncByteStream, httpx.AsyncByteStream):
