@@ -118,7 +118,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
     - {
         *("artifact", "artifacts", "earlier", "ended", "jobs", "output"),
-        *("planned", "tools", "tracebacks", "unfinished", "view", "views", "was_settled"),
+        *("planned", "summaries", "tools", "tracebacks", "unfinished", "view", "views", "was_settled"),
     },
     "publisher": frozenset({"publish_soon"}),
     "agents": frozenset({"put", "retire"}),

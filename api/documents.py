@@ -14,10 +14,10 @@ from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
 from planq.shared.domain.jobs.states import Effect, JobStatus, Outcome, Respond, StepStatus
 from planq.shared.domain.jobs.steps import PlannedStep
 from planq.shared.domain.models.ending import incomplete_of
-from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.rounds.guard import CALLER_SOURCE
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
+from planq.shared.domain.values.parts import parts_of
 from planq.shared.store.agents.documents import StoredDocument
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.requests import Submission

@@ -15,10 +15,10 @@ from typing import Any
 from planq.shared.computing import off_loop
 from planq.shared.domain.errors import InvalidRequest, TooLarge
 from planq.shared.domain.models.input_parts import InputPart
-from planq.shared.domain.models.parts import Part, checked_media_type
 from planq.shared.domain.results.artifacts import is_artifact_id
 from planq.shared.domain.values.defects import Defect, body_refused
 from planq.shared.domain.values.encoding import encode
+from planq.shared.domain.values.parts import Part, checked_media_type
 from planq.shared.domain.webhooks.endpoints import checked_url
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import RequestStore

@@ -116,7 +116,7 @@ class Job(SQLModel, table=True):
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order. One with many open steps has
     `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place. `parts`
-    are the images, files and audio of its input (`shared/domain/models/parts.py`).
+    are the images, files and audio of its input (`shared/domain/values/parts.py`).
     """
 
     __tablename__ = "jobs"

@@ -17,9 +17,9 @@ from planq.shared.domain.jobs.states import Priority, StepKind
 from planq.shared.domain.models.background import Background
 from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings
 from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
-from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.tools.names import is_reserved
+from planq.shared.domain.values.parts import parts_of
 from planq.shared.ports import JobStore, StageClaim
 from planq.worker.engine.persist import persist
 

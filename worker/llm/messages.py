@@ -32,8 +32,8 @@ from pydantic_ai.models import Model
 from planq.shared.domain.errors import ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
-from planq.shared.domain.models.parts import Part
-from planq.shared.domain.results.media import UNKNOWN_MEDIA_TYPE
+from planq.shared.domain.values.media import UNKNOWN_MEDIA_TYPE
+from planq.shared.domain.values.parts import Part
 from planq.worker.llm.prompts import fenced_data
 from planq.worker.llm.request import ModelRequest
 from planq.worker.llm.wire_names import WireNames

@@ -25,7 +25,7 @@ from planq.shared.domain.errors import (
     capped,
 )
 from planq.shared.domain.models.exchange import ChatMessage
-from planq.shared.domain.models.parts import MEDIA_TYPES, Part, checked_media_type
+from planq.shared.domain.values.parts import MEDIA_TYPES, Part, checked_media_type
 from planq.shared.ports import Payloads
 from planq.worker.egress import AnswerBounds, BodyDamaged, BodyRefused, Egress
 from planq.worker.llm.prompts import fenced_data

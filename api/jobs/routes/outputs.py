@@ -24,7 +24,7 @@ from planq.api.http.ids import job_id_of
 from planq.api.http.ranges import part_of
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
-from planq.shared.domain.results.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
+from planq.shared.domain.values.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
 from planq.shared.store.database import Row, shown_time
 from planq.shared.store.payloads.store import PayloadStore
 from planq.shared.store.requests import StoredJson

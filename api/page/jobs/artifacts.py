@@ -19,7 +19,7 @@ from planq.api.page.frame.rendering import page_url
 from planq.api.page.frame.route import page_router
 from planq.api.page.frame.trees import Table, table_of
 from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.results.media import SHOWN_MEDIA_TYPES, essence
+from planq.shared.domain.values.media import SHOWN_MEDIA_TYPES, essence
 
 artifact_page_routes = page_router()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
-from planq.shared.domain.models.parts import Part
+from planq.shared.domain.values.parts import Part
 from planq.shared.domain.values.pointers import Path
 
 

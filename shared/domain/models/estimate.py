@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from planq.shared.domain.jobs.budget import ReservationRequest
 from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
-from planq.shared.domain.models.parts import part_tokens
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import measure
+from planq.shared.domain.values.parts import part_tokens
 
 CHARS_PER_TOKEN = 4
 """A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer)."""

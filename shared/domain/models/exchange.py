@@ -21,7 +21,7 @@ from planq.shared.domain.jobs.usage import ModelCall
 from planq.shared.domain.models.call_settings import CallSettings
 from planq.shared.domain.models.circuit import Turn
 from planq.shared.domain.models.ending import Incomplete, OnIncomplete
-from planq.shared.domain.models.parts import Part
+from planq.shared.domain.values.parts import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.models.parts import MAX_PARTS
-from planq.shared.domain.results.media import is_media_type
 from planq.shared.domain.values.defects import Defect, body_refused, defects_of_fields
+from planq.shared.domain.values.media import is_media_type
+from planq.shared.domain.values.parts import MAX_PARTS
 
 _PARAGRAPH = "\n\n"
 _SOURCES = ("url", "artifact_id", "data")

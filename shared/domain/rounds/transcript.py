@@ -26,11 +26,11 @@ from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, message_tokens
 from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
-from planq.shared.domain.models.parts import Part, is_for_models
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
 from planq.shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
 from planq.shared.domain.values.describe import excerpt
+from planq.shared.domain.values.parts import Part, is_for_models
 from planq.shared.domain.values.preview import fair_share, preview
 
 MAX_SHOWN_ARTIFACTS = 8

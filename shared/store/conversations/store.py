@@ -18,9 +18,9 @@ from planq.shared.domain.errors import Conflict, Erased, NotFound, SecretInChat,
 from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer, after_answer
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from planq.shared.domain.models.input_parts import check_reads_parts
-from planq.shared.domain.models.parts import parts_of
 from planq.shared.domain.questions.answering import answer_of_message
 from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
+from planq.shared.domain.values.parts import parts_of
 from planq.shared.ports.jobs.follow_ups import after_end
 from planq.shared.ports.jobs.wakes import Wake
 from planq.shared.store.batching import Batcher

@@ -32,9 +32,9 @@ from planq.shared.domain.jobs.states import (
 )
 from planq.shared.domain.jobs.steps import PlannedStep, StepResult
 from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.parts import part_of_artifact
 from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
 from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
+from planq.shared.domain.values.parts import part_of_artifact
 from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
 from planq.shared.ports.jobs.store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
 from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again

@@ -11,8 +11,8 @@ import pytest
 from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.models.exchange import ModelReply, ToolCallRequest, TurnForm
-from planq.shared.domain.models.parts import part_of_artifact
 from planq.shared.domain.rounds.transcript import transcript
+from planq.shared.domain.values.parts import part_of_artifact
 from planq.worker.egress import Egress
 from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.parts import PartLimits, PartLoader

@@ -15,7 +15,7 @@ import pytest
 from planq.shared.domain.errors import StorageUnavailable
 from planq.shared.domain.models.exchange import Ask, ModelFailed
 from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.models.parts import Part
+from planq.shared.domain.values.parts import Part
 from planq.worker.egress import Egress
 from planq.worker.llm.gateway import ModelGateway, TryLimits
 from planq.worker.llm.parts import PartLimits, PartLoader

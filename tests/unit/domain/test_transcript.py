@@ -24,9 +24,9 @@ from planq.shared.domain.models.exchange import (
     reply_of_json,
     reply_to_json,
 )
-from planq.shared.domain.models.parts import Part, part_of_artifact
 from planq.shared.domain.plan.errors import invalid_plan
 from planq.shared.domain.rounds.transcript import MAX_SHOWN_ARTIFACTS, MAX_SHOWN_BYTES, transcript, with_refusal
+from planq.shared.domain.values.parts import Part, part_of_artifact
 
 PLENTY = 100_000
 STATE = {"parts": [{"signature": "c2ln"}]}

@@ -14,11 +14,11 @@ from typing import Any
 from planq.shared.domain.errors import InvalidOutput
 from planq.shared.domain.jobs.states import Effect, Lane, Recovery
 from planq.shared.domain.results.artifacts import MAX_CONTENT
-from planq.shared.domain.results.media import media_type_of
 from planq.shared.domain.results.texts import tool_outcome
 from planq.shared.domain.schema.schemas import rebase
 from planq.shared.domain.tools.definition import ToolDefinition, default_retries
 from planq.shared.domain.tools.scoping import unscoped_schema
+from planq.shared.domain.values.media import media_type_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.config import McpServer, name_prefix
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias
 
 from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.results.media import essence
+from planq.shared.domain.values.media import essence
 
 PartType: TypeAlias = Literal["image", "file", "audio"]
 
