@@ -142,10 +142,13 @@ WITH unfinished AS MATERIALIZED (
 ), asking AS MATERIALIZED (
     SELECT count(*)::int AS n FROM jobs WHERE open_questions > 0
 )
-SELECT 'job' AS kind, u.status, sum(u.n)::int - CASE u.status WHEN 'executing' THEN a.n ELSE 0 END AS n
-FROM unfinished u CROSS JOIN asking a GROUP BY u.status, a.n
-UNION ALL
-SELECT 'job', 'input_required', n FROM asking
+SELECT 'job' AS kind, status, n FROM (
+    SELECT u.status, sum(u.n)::int - CASE u.status WHEN 'executing' THEN a.n ELSE 0 END AS n
+    FROM unfinished u CROSS JOIN asking a GROUP BY u.status, a.n
+    UNION ALL
+    SELECT 'input_required', n FROM asking
+) jobs
+WHERE n > 0
 UNION ALL
 SELECT 'step', status, count(*)::int FROM steps WHERE status IN ('pending', 'ready', 'waiting') GROUP BY status
 UNION ALL
