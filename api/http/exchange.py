@@ -285,6 +285,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
         domain.AuthFailed,
         domain.ToolFailed,
         domain.ModelRefused,
+        domain.ProviderBatchFailed,
         domain.AnswerIncomplete,
         domain.ContextExceeded,
     ),
