@@ -36,7 +36,7 @@ from planq.shared.domain.errors import ModelRefused
 from planq.shared.domain.models.adaptations import Adaptation
 from planq.shared.domain.models.names import ModelName, Provider, parse_place
 from planq.worker.egress import Egress
-from planq.worker.llm.http_client import MAX_REPLY_BYTES, model_client
+from planq.worker.llm.http_client import CONNECT_SECONDS, MAX_REPLY_BYTES, model_client
 from planq.worker.llm.identity_cache import IdentityCache
 from planq.worker.llm.replies import tolerant
 from planq.worker.llm.sdks import lacked, missing_sdk
@@ -180,7 +180,7 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
     """Return what makes the models of a provider, or of one of its servers."""
     url, key = settings.base_urls.get(place), settings.api_keys.get(place)
     try:
-        connection = _connection(provider, url or _URLS.get(provider), key, client)
+        connection = _connection(provider, url or _URLS.get(provider), key, client, settings.request_timeout)
     except (UserError, ValueError) as error:
         raise ModelRefused(f"the settings of {place} are not enough for its provider: {error}") from error
     is_openai = provider is Provider.OPENAI
@@ -208,7 +208,9 @@ def _maker_at(place: str, provider: Provider, settings: ModelSettings, client: A
     return make
 
 
-def _connection(provider: Provider, url: str | None, key: str | None, client: AsyncClient) -> Connection[Any]:
+def _connection(
+    provider: Provider, url: str | None, key: str | None, client: AsyncClient, seconds: float
+) -> Connection[Any]:
     """Return pydantic-ai's provider at an address; what it takes differs, so only what it names is passed."""
     if provider in _VENDORS:
         vendor = _VENDORS[provider]
@@ -222,6 +224,8 @@ def _connection(provider: Provider, url: str | None, key: str | None, client: As
     kind = infer_provider_class(provider.value)
     takes = inspect.signature(kind.__init__).parameters
     options: dict[str, Any] = {"http_client": client} if "http_client" in takes else {}
+    if provider is Provider.BEDROCK:  # boto3 opens its own connections, and waits 60 s for one
+        options |= {"aws_read_timeout": seconds, "aws_connect_timeout": min(seconds, CONNECT_SECONDS)}
     if key is not None or provider not in _OTHER_SDKS:
         options["api_key"] = key or _NO_KEY
     if url is not None:

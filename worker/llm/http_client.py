@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -12,13 +13,21 @@ from typing import TYPE_CHECKING, Any
 from httpx2 import AsyncByteStream, Response, Timeout
 from pydantic_ai.models import get_user_agent
 
-from planq.worker.egress import AnswerBounds, Egress
+from planq.worker.egress import AnswerBounds, BodyRefused, Egress
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 """Some hundred times the longest answer that `max_output_tokens` allows."""
+
+CONNECT_SECONDS = 5.0
+"""Maximum time in seconds to connect to a model's server."""
+
+_MAX_WORDS = 300
+"""Maximum number of characters that an error shows of a web page."""
+
+_TAG = re.compile(r"<[^<>]*>")
 
 _replies: ContextVar[list[Response] | None] = ContextVar("planq_replies", default=None)
 
@@ -27,11 +36,16 @@ _BACKSTOP_SECONDS = 5.0
 """Added to the time that pydantic-ai gives an attempt, so that its own error comes first."""
 
 
+class WebPage(BodyRefused):
+    """A server answered with a web page and a status that means success; the message is what the page says."""
+
+
 def model_client(
     egress: Egress, seconds: float, *, as_streams: bool, max_bytes: int = MAX_REPLY_BYTES
 ) -> AsyncClient:
     """Return a client whose bodies end with `BodyRefused` beyond `max_bytes`.
 
+    Raises `WebPage` for HTML where a reply is expected: the SDKs would only say that they cannot read it.
     With `as_streams` a JSON body is read as an event stream: use it where only streams are asked for, since the body
     is kept in memory. The SDKs wrap exceptions that are raised here: look for them among the causes of theirs.
     """
@@ -41,6 +55,9 @@ def model_client(
         if replies is not None:
             replies.append(response)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.is_success and kind in {"text/html", "application/xhtml+xml"}:
+            await response.aread()
+            raise WebPage(" ".join(_TAG.sub(" ", response.text[: 10 * _MAX_WORDS]).split())[:_MAX_WORDS])
         if as_streams and response.is_success and kind == "application/json":
             stream = response.stream
             assert isinstance(stream, AsyncByteStream)
@@ -53,7 +70,7 @@ def model_client(
 
     return egress.trusted(
         AnswerBounds(max_bytes, seconds + _BACKSTOP_SECONDS),
-        Timeout(seconds, connect=5),
+        Timeout(seconds, connect=CONNECT_SECONDS),
         headers={"User-Agent": get_user_agent()},
         event_hooks={"response": [received]},
     )

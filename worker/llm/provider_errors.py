@@ -27,6 +27,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.redact import pattern_of, redacted
 from planq.worker.egress import BodyDamaged, BodyRefused
+from planq.worker.llm.http_client import WebPage
 from planq.worker.llm.reading.faults import fault_in
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -133,6 +134,11 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     detail = _words(error)
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error
+        if isinstance(cause, WebPage):
+            said = redacted(pattern_of([secret]).sub("[API key]", str(cause)) if secret else str(cause))
+            return UnreadableReply(
+                f"the server answered with a web page in place of a reply; check its base URL: {said}"
+            )
         if isinstance(cause, BodyDamaged):
             return Transient(f"the model's reply is damaged: {cause}")
         if isinstance(cause, BodyRefused):

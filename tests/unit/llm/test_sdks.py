@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -87,11 +88,12 @@ def test_a_server_that_could_only_fail_later_is_refused(servers: dict[str, dict[
 def test_bedrock_is_made_from_its_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
-    async def look() -> str:
-        models = Models(ModelSettings(api_keys={"bedrock": "token-0123456789"}))
+    async def look() -> tuple[str, float, float]:
+        models = Models(ModelSettings(api_keys={"bedrock": "token-0123456789"}, request_timeout=45.0))
         try:
-            return models.model(parse_model_name(NOVA), None, frozenset(), is_stream=True).system
+            model: Any = models.model(parse_model_name(NOVA), None, frozenset(), is_stream=True)
+            return model.system, model.client.meta.config.read_timeout, model.client.meta.config.connect_timeout
         finally:
             await models.aclose()
 
-    assert asyncio.run(look()) == "bedrock"
+    assert asyncio.run(look()) == ("bedrock", 45.0, 5.0)
