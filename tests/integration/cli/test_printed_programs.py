@@ -72,7 +72,7 @@ def test_programs_files_and_statements_work_as_printed(
     for page, begins in (("docs/client.md", "6*7 = 42"), ("README.md", "6*7 = 42\n\n(42) / 4 = 10.5")):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            (program,) = blocks("python", page)
+            program, *_ = blocks("python", page)
             exec(compile(program.replace("http://127.0.0.1:8000", stack.url), page, "exec", dont_inherit=True), {})
         assert said.getvalue().startswith(begins)
 
