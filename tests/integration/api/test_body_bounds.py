@@ -86,7 +86,7 @@ def test_a_loop_of_hostile_templates_is_refused_with_few_defects(api: Api, unit:
 
 def test_only_what_holds_a_plan_may_be_long(make_api: Any) -> None:
     api = make_api()
-    text = "x" * (2 * 1024 * 1024)
+    text = "x" * 1_500_000
 
     long = api.http.post(
         "/jobs", json={"plan": {"calls": [{"tool_name": "text_search", "arguments": {"query": text}}]}}

@@ -279,4 +279,5 @@ def test_a_merged_block_has_every_field_of_both(name: str) -> None:
 
 
 def test_the_client_takes_every_field_of_a_request() -> None:
-    assert {"input", *JobFields.__annotations__} == {*JobRequest.model_fields}
+    # The client sends attachments as parts of the input.
+    assert {"input", *JobFields.__annotations__} == {"attachments", *JobRequest.model_fields}
