@@ -14,6 +14,7 @@ from planq.shared.domain.errors import ExecutionFailed, InternalFault, InvalidAr
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.domain.models.exchange import Findings
+from planq.shared.domain.tools.policy import Permission, rule_of
 from planq.shared.ports import ChildOutcome
 from planq.shared.store.database import Database
 from planq.shared.store.ids import new_id
@@ -36,10 +37,14 @@ CALLS = load("call_agents")
 S1_CODES = {PolicyDenied: "PermissionDenied", InvalidArguments: "InvalidArgument", InternalFault: "Internal"}
 
 
-def tool_named(name: str, around: Surroundings | None, *, is_enabled: bool = True) -> AgentTool:
-    return next(
-        one for one in agent_tools(agent_services(around, is_enabled=is_enabled)) if one.definition.name == name
-    )
+def tool_named(name: str, around: Surroundings | None) -> AgentTool:
+    return next(one for one in agent_tools(agent_services(around)) if one.definition.name == name)
+
+
+def switched_off(name: str) -> Any:
+    """Return what a call of a tool comes to that the operator's policy denies, as the cases write it."""
+    assert rule_of(name, [], of_operators=[{"cp__*": "deny"}]).permission is Permission.DENY
+    return {"code": S1_CODES[PolicyDenied], "details": {}}
 
 
 async def raised_by(
@@ -60,11 +65,13 @@ def test_tool_error(case: Case) -> None:
         ["agent.summary"], InternalFault(around["llm_fail"]) if "llm_fail" in around else "{}"
     )
     has_reach = around.get("agent_executor", True)
-    tool = tool_named(
-        "cp__agent_orchestrate", surroundings if has_reach else None, is_enabled=given["config"]["enabled"]
-    )
+    tool = tool_named("cp__agent_orchestrate", surroundings if has_reach else None)
 
-    raised = asyncio.run(raised_by(tool, given["payload"], is_planning=bool(around.get("planner_tools_disabled"))))
+    raised = (
+        asyncio.run(raised_by(tool, given["payload"], is_planning=bool(around.get("planner_tools_disabled"))))
+        if given["config"]["enabled"]
+        else switched_off(tool.definition.name)
+    )
 
     expected = dict(case.winner.expected)
     details = expected.pop("details", {})
@@ -252,9 +259,13 @@ def test_max_concurrent(case: Case, database_url: str) -> None:
 def test_call_agents_tool_error(case: Case) -> None:
     given, surroundings = case.input, Surroundings()
     has_reach = given.get("agent_executor", True)
-    tool = tool_named("cp__call_agents", surroundings if has_reach else None, is_enabled=given["config"]["enabled"])
+    tool = tool_named("cp__call_agents", surroundings if has_reach else None)
 
-    raised = asyncio.run(raised_by(tool, {"agents": given["agents"]}, limits=limits_of(given["config"])))
+    raised = (
+        asyncio.run(raised_by(tool, {"agents": given["agents"]}, limits=limits_of(given["config"])))
+        if given["config"]["enabled"]
+        else switched_off(tool.definition.name)
+    )
 
     assert mismatches(case.winner.expected, {**raised, "started": []}) == []
 

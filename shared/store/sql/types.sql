@@ -53,8 +53,10 @@ CREATE TYPE planq_outcome AS (
 CREATE TYPE planq_takes AS (lane text, steps int, worker uuid);
 
 -- Steps that may begin: the claims of those that were `taken`, with their events, and those to be published, {index, lane,
--- tool_name}; how many more of the job are out by that, and how many more are held.
-CREATE TYPE planq_unlocked AS (taken json[], events planq_event[], ready json[], out_steps int, held_steps int);
+-- tool_name}; how many more of the job are out by that, and how many more are held; whether all that were taken are `pure`.
+CREATE TYPE planq_unlocked AS (
+    taken json[], events planq_event[], ready json[], out_steps int, held_steps int, is_pure boolean
+);
 
 -- Where a job stands after its last step: its status, the stage that was taken over, and the events of that, or of its end.
 CREATE TYPE planq_round_end AS (status text, stage planq_stage, events planq_event[]);

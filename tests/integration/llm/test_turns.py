@@ -155,7 +155,10 @@ def test_the_last_answer_is_asked_for_without_any_tool(server: WireServer, diale
 
     assert last.text == "It is 4."
     assert last.call.purpose == "respond"
-    body = server.requests[1].body
+    begun, body = (request.body for request in server.requests)
+    if dialect.provider is Provider.ANTHROPIC:  # read from the cache: the same bytes come first
+        assert offered(dialect, body) == offered(dialect, begun)
+        return
     assert offered(dialect, body) == {}
     assert "tool_choice" not in body
     *before, shown = conversation(dialect, body)

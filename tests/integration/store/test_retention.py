@@ -118,7 +118,7 @@ def test_jobs_of_a_batch_stay_until_it_is_removed(connection: psycopg.Connection
     assert connection.execute("SELECT batch_id FROM batch_lines").fetchall() == [(running,)]
 
 
-@pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL_JOB))
+@pytest.mark.parametrize("status", sorted({status.stored for status in JobStatus} - TERMINAL_JOB))
 def test_what_is_unfinished_is_never_removed(
     connection: psycopg.Connection[Any], run: Run, status: JobStatus
 ) -> None:
@@ -173,7 +173,7 @@ def test_the_idempotency_key_of_a_removed_job_is_free_again(connection: psycopg.
     assert ended(connection, days=1, key="monday") != [old]
 
 
-@pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL_JOB))
+@pytest.mark.parametrize("status", sorted({status.stored for status in JobStatus} - TERMINAL_JOB))
 @pytest.mark.parametrize("relation", ["forked_from", "parent"])
 def test_a_job_that_something_unfinished_needs_is_kept(
     connection: psycopg.Connection[Any], run: Run, relation: str, status: str

@@ -63,8 +63,7 @@ BEGIN
             e := planq_end_round(i.job, v_steps, 0, CASE WHEN i.take_stage AND j.is_free THEN p_worker END, p_seconds);
             v_events := v_events || e.events;
         END IF;
-        v_may_be_lost := v_may_be_lost AND coalesce(e.status IN ('planning', 'responding'), true)
-            AND NOT EXISTS (SELECT FROM unnest(f.taken) AS t (claim) WHERE t.claim->>'effect' <> 'pure');
+        v_may_be_lost := v_may_be_lost AND f.is_pure AND coalesce(e.status IN ('planning', 'responding'), true);
         n := i.n;
         result := json_build_object(
             'applied', true, 'status', 'succeeded', 'job_status', coalesce(e.status, j.status), 'steps', v_steps,

@@ -20,6 +20,7 @@ DECLARE
     v_taken json[] := '{}';
     v_events planq_event[] := '{}';
     v_ready json[] := '{}';
+    v_is_pure boolean := true;
     v_index int;
     v_ended int;
     d record;
@@ -41,6 +42,7 @@ BEGIN
         IF s.job_id IS NOT NULL THEN
             v_takes := v_takes - 1;
             v_taken := v_taken || planq_step_claim(s);
+            v_is_pure := v_is_pure AND s.effect = 'pure';
             v_events := v_events || planq_step_started(s);
         ELSIF v_room <= 0 THEN
             UPDATE steps SET pending = 0, status = 'ready' WHERE job_id = p_job AND round = p_round AND index = v_index;
@@ -58,6 +60,7 @@ BEGIN
         FOR s IN SELECT * FROM planq_let_follow(p_job, v_room, planq_wake_grace(), p_takes.lane, v_takes, p_takes.worker) LOOP
             IF s.status = 'running' THEN
                 v_taken := v_taken || planq_step_claim(s);
+                v_is_pure := v_is_pure AND s.effect = 'pure';
                 v_events := v_events || planq_step_started(s);
             ELSE
                 v_ready := v_ready || json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name);
@@ -66,7 +69,7 @@ BEGIN
             v_held := v_held - 1;
         END LOOP;
     END IF;
-    RETURN ROW(v_taken, v_events, v_ready, v_out, v_held)::planq_unlocked;
+    RETURN ROW(v_taken, v_events, v_ready, v_out, v_held, v_is_pure)::planq_unlocked;
 END $$;
 
 -- SkipAfter: the sequence would have halted at `p_index`, so nothing later starts; neither does what waits for a step
