@@ -247,9 +247,9 @@ def make_api(database_url: str, api_valkey: str, monkeypatch: pytest.MonkeyPatch
         api.stop()
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def short_polls() -> Iterator[None]:
-    """Let waiting clients look again soon, and bound plans like other bodies of these tests, for no test elsewhere."""
+    """Let waiting clients look again soon, and bound plans like other bodies of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "WAIT_POLL_SECONDS", 0.2)
         patch.setattr(bounds, "MAX_PLAN_BYTES", 2_000_000)
