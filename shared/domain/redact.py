@@ -58,6 +58,11 @@ _CREDENTIALS = (
 """Credentials by their form. The first group of each is kept."""
 
 
+def without_key(text: str, key: str) -> str:
+    """Return a text of a provider without its API key `key` ("" for none) and without secrets in addresses."""
+    return redacted(pattern_of([key]).sub("[API key]", text) if key else text)
+
+
 def without_credentials(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Return a JSON value without credentials: these secrets, fields with the name of one, headers and known forms.
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from planq.shared.domain.batches.provider import CallResult, ProviderBatch
 from planq.shared.domain.errors import PlanqError, ProviderBatchFailed, Transient, capped
-from planq.shared.domain.redact import pattern_of, redacted
+from planq.shared.domain.redact import without_key
 from planq.worker.llm.gateway import ModelGateway
 
 _LASTING = frozenset({400, 404, 405, 410, 413, 415, 422})
@@ -30,21 +30,21 @@ class BatchApi:
     async def submit(self, held: ProviderBatch, calls: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
         """Send a batch; return the provider's id of it and its handle."""
         model, api, secret = await self._of(held)
-        with _told(secret):
+        with _translating(secret):
             batch = await api.submit(model, held, calls)
         return batch.id, api.handle_of(batch)
 
     async def find(self, held: ProviderBatch, calls: Sequence[tuple[UUID, str]]) -> tuple[str, str] | None:
         """Return id and handle of a batch that an earlier try has sent, None where the provider has none."""
         model, api, secret = await self._of(held)
-        with _told(secret):
+        with _translating(secret):
             batch = await api.find(model, held, calls)
         return None if batch is None else (batch.id, api.handle_of(batch))
 
     async def results(self, held: ProviderBatch) -> Sequence[CallResult] | None:
         """Return what came of the calls of a batch, None while it runs."""
         model, api, secret = await self._of(held)
-        with _told(secret):
+        with _translating(secret):
             batch = await model.batch_status(api.batch_of(held.handle))
             found: Sequence[CallResult] | None = (
                 await api.results_of(model, batch) if batch.status == "ended" else None
@@ -54,7 +54,7 @@ class BatchApi:
     async def cancel(self, held: ProviderBatch) -> None:
         """Ask the provider to run no more of a batch."""
         model, api, secret = await self._of(held)
-        with _told(secret):
+        with _translating(secret):
             await model.batch_cancel(api.batch_of(held.handle))
 
     async def _of(self, held: ProviderBatch) -> tuple[Any, Any, str]:
@@ -63,15 +63,14 @@ class BatchApi:
 
 
 @contextmanager
-def _told(secret: str) -> Iterator[None]:
+def _translating(secret: str) -> Iterator[None]:
     """Turn what an SDK raises into an error of ours, without the API key."""
     try:
         yield
     except PlanqError:
         raise
     except Exception as error:
-        words = str(error) or type(error).__name__
-        words = capped(redacted(pattern_of([secret]).sub("[API key]", words) if secret else words), 500)
+        words = capped(without_key(str(error) or type(error).__name__, secret), 500)
         if getattr(error, "status_code", None) in _LASTING or type(error).__name__ == "UserError":
             raise ProviderBatchFailed(f"the provider refused the batch: {words}") from error
         raise Transient(f"the provider's batch API did not answer: {words}") from error

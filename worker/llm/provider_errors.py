@@ -25,7 +25,7 @@ from planq.shared.domain.errors import (
     Transient,
     UnreadableReply,
 )
-from planq.shared.domain.redact import pattern_of, redacted
+from planq.shared.domain.redact import pattern_of, redacted, without_key
 from planq.worker.egress import BodyDamaged, BodyRefused
 from planq.worker.llm.http_client import WebPage
 from planq.worker.llm.reading.faults import fault_in
@@ -135,7 +135,7 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error
         if isinstance(cause, WebPage):
-            said = redacted(pattern_of([secret]).sub("[API key]", str(cause)) if secret else str(cause))
+            said = without_key(str(cause), secret)
             return UnreadableReply(
                 f"the server answered with a web page in place of a reply; check its base URL: {said}"
             )

@@ -21,7 +21,7 @@ from planq.shared.domain.errors import ProviderBatchFailed, UnreadableReply
 from planq.shared.domain.jobs.deferral import CallDeferred, CallStatus, Deferral, DeferredCall
 from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
 from planq.shared.domain.models.names import ModelName, Provider
-from planq.shared.domain.redact import pattern_of, redacted
+from planq.shared.domain.redact import redacted, without_key
 from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.clients import Models
 from planq.worker.llm.completion import BrokenTryUsage, Completion
@@ -245,7 +245,7 @@ class Providers:
         said = body.get("message") if isinstance(body, dict) else None
         text = said if isinstance(said, str) and said else f"{error.message} {body or ''}"
         secret = call.key or self._settings.api_keys.get(call.name.place, "")
-        return redacted(pattern_of([secret]).sub("[API key]", text) if secret else text)
+        return without_key(text, secret)
 
     async def _ask_stream(self, model: Model, wire: Wire, spent: BrokenTryUsage, live: LiveCall | None) -> Completion:
         if live is not None:
