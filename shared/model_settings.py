@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from planq.shared.domain.errors import capped
+from planq.shared.domain.insights.offering import InsightMode
 from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
 from planq.shared.domain.models.names import Provider, key_name, parse_place
 from planq.shared.domain.models.own_prices import OwnPrice
-from planq.shared.learning_settings import LearningSettings
+from planq.shared.server_settings import ServerSettings
 from planq.shared.setting_kinds import FilePath, ModelKey, WebAddress, model_name
 
 
@@ -42,9 +43,14 @@ def _key(provider: str, *variables: str) -> Any:
     return Field(default=None, validation_alias=AliasChoices(*names), description=f"Key for `{provider}:`.")
 
 
-class ModelServing(LearningSettings):
-    """Models, their servers and keys, and the limits of a call."""
+class ModelServing(ServerSettings):
+    """Models, their servers and keys, the limits of a call, and whether jobs that end teach."""
 
+    insights: InsightMode = Field(
+        default=InsightMode.OFF,
+        description="Whether jobs that end teach insights, and planners are offered them: `off`, `shadow` (learned "
+        "and chosen, shown to no planner), `on`. A tenant's configuration may say otherwise.",
+    )
     model: Annotated[str, AfterValidator(model_name)] = Field(
         default="offline", description="The model of jobs that name none."
     )

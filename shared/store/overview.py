@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.domain.jobs.states import STORED_JOB, JobStatus
 from planq.shared.domain.overview.selection import JobFilter
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.store.actions.store import FoundJobs, found_jobs
@@ -64,7 +64,7 @@ class JobOverview:
 
     async def counts(self, tenant_id: str) -> dict[str, int]:
         """Return how many jobs that no other job has made stand in each status, each up to `COUNTED_UP_TO`."""
-        stored = [str(one) for one in dict.fromkeys(status.stored for status in JobStatus)]
+        stored = [str(one) for one in STORED_JOB]
         rows = await self._database.fetch_all("count_jobs", tenant_id=tenant_id, statuses=stored, most=COUNTED_UP_TO)
         return {str(status): 0 for status in JobStatus} | {row["status"]: row["n"] for row in rows}
 

@@ -37,12 +37,12 @@ from sqlmodel import Field, SQLModel
 
 from planq.shared.domain.jobs.states import (
     LANE,
+    STORED_JOB,
     AfterSteps,
     AskedOf,
     Effect,
     ElicitationKind,
     ElicitationStatus,
-    JobStatus,
     JoinPolicy,
     OnFailure,
     Outcome,
@@ -170,7 +170,7 @@ class Job(SQLModel, table=True):
     with_input: Any = json_column()
     strategy: str = text_column()
     loop_block: Any = json_column()
-    status: str = enum_column("job_status", dict.fromkeys(one.stored for one in JobStatus), default="queued")
+    status: str = enum_column("job_status", STORED_JOB, default="queued")
     round: int = int_column()
     after_steps: str = enum_column("after_steps", AfterSteps, default="responding")
     on_failure: str = enum_column("on_failure", OnFailure, default="answer")

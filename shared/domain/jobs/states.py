@@ -285,6 +285,9 @@ class Recovery(StrEnum):
     FIND_OUT = "find_out"
 
 
+STORED_JOB = tuple(dict.fromkeys(status.stored for status in JobStatus))
+"""The statuses that rows of jobs have."""
+
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 TERMINAL_STEP = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
 STAGES = frozenset({JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING})
