@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def whole(pytestconfig: pytest.Config) -> bool:
-    """True where everything is to be run, as `.ci/run` asks for, and not what shows most in a few minutes."""
+    """True where everything is to be run, as a release asks for, and not what shows most in a few minutes."""
     return bool(pytestconfig.getoption("whole"))
 
 

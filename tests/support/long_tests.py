@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `.ci/run`, chosen from what a whole run measured.
+"""Which tests `make test` leaves to `.ci/run` (`--long`), chosen from what a whole run measured.
 
     make test PYTEST_ARGS="--long --durations=0 --durations-min=0.05 -vv" > LOG        # --whole counts examples too
     python -m tests.support.long_tests LOG

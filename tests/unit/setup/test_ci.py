@@ -34,10 +34,10 @@ def run(tmp_path: Path) -> Run:
     given = ("MAKE", "MFLAGS", "PYTEST_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(given)}
 
-    def run(recipe: str, minutes: int = 75) -> subprocess.CompletedProcess[str]:
+    def run(recipe: str, *arguments: str, minutes: int = 75) -> subprocess.CompletedProcess[str]:
         (tmp_path / "Makefile").write_text(f"check:\n\t@echo checked\ntest:\n\t@{recipe}\n")
         return subprocess.run(
-            [tmp_path / ".ci/run"],
+            [tmp_path / ".ci/run", *arguments],
             env={**environment, "CI_MINUTES": str(minutes)},
             capture_output=True,
             text=True,
@@ -60,9 +60,22 @@ def test_what_fails_again_alone_fails_the_run(run: Run) -> None:
     assert done.returncode == 2
     assert done.stdout.splitlines() == [
         "checked",
-        "tested [--whole --ignore=tests/chaos]",
-        "tested [--whole --ignore=tests/chaos --last-failed --last-failed-no-failures=none]",
+        "tested [--long]",
+        "tested [--long --last-failed --last-failed-no-failures=none]",
     ]
+
+
+def test_a_release_is_tried_whole(run: Run) -> None:
+    done = run('echo "tested [$(PYTEST_ARGS)]"', "--whole")
+    assert done.returncode == 0, done.stderr
+    whole = ["tested [--whole --ignore=tests/chaos]", "tested [--whole tests/chaos]"]
+    assert done.stdout.splitlines() == ["checked", *whole, *["other tests"] * 3]
+
+
+def test_an_argument_that_is_unknown_is_refused(run: Run) -> None:
+    done = run("true", "--hole")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == ".ci/run: expected no argument or --whole, found --hole\n"
 
 
 def test_what_passes_alone_is_told(run: Run) -> None:
@@ -73,7 +86,7 @@ def test_what_passes_alone_is_told(run: Run) -> None:
 
 
 def test_what_has_no_time_left_is_named_and_fails_nothing(run: Run) -> None:
-    done = run("true", minutes=4)
+    done = run("true", "--whole", minutes=4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["checked"]
     assert done.stderr.count("less than five minutes were left, so this was not run: ") == 3
