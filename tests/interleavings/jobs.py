@@ -91,7 +91,7 @@ async def build(session: Session) -> Jobs:
     assert await session.store.suspend_step(steps[TIMED], timedelta(0), OUTPUT)
     assert await session.store.ask_step(steps[ASKS], DID_IT, BOOM)
     question = await session.one("SELECT id FROM elicitations WHERE job_id = %s", parent)
-    requests = [ChildRequest(None, text, 60.0) for text in "abc"]
+    requests = [ChildRequest(None, text, 3600.0) for text in "abc"]
     assert (await session.store.delegate_step(steps[DELEGATES], Delegated(requests))).applied
     children = "SELECT id FROM jobs WHERE parent_job_id = %s ORDER BY child_position"
     planned, queued, ended = (row["id"] for row in await session.run(children, parent))
@@ -155,7 +155,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation("suspend step", lambda s, j: s.store.suspend_step(j.steps[RUNS], HOUR, OUTPUT)),
     Operation(
         "delegate step",
-        lambda s, j: s.store.delegate_step(j.steps[RUNS], Delegated([ChildRequest(None, "d", 60.0)])),
+        lambda s, j: s.store.delegate_step(j.steps[RUNS], Delegated([ChildRequest(None, "d", 3600.0)])),
     ),
     Operation("ask step", lambda s, j: s.store.ask_step(j.steps[RUNS], DID_IT, BOOM)),
     Operation("note outcome", lambda s, j: s.store.note_outcome(j.steps[RUNS], OUTPUT, None)),
