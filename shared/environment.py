@@ -50,6 +50,7 @@ REMOVED: Mapping[str, str] = {
     "PLANQ_MAX_PLAN_STEPS": "unset it; a tenant's configuration has `limits.max_plan_steps`",
     "PLANQ_MAX_REMINDERS": "unset it, and set `max_reminders` in the tenant's configuration",
     "PLANQ_MAX_STREAMS": "unset it; an API process serves at most 2 500 event streams",
+    "PLANQ_MODEL_BULK_TIER": "unset it; bulk jobs use `flex` at OpenAI's own address where no `service_tier` is set",
     "PLANQ_MODEL_FINDINGS_CHARS": "unset it; a model is shown at most 200 000 characters of results",
     "PLANQ_MODEL_FIRST_TOKEN_SECONDS": 'set PLANQ_MODEL_SETTINGS=\'{"*": {"first_token_seconds": 60}}\' instead',
     "PLANQ_MODEL_PROMPT_CACHE": "unset it; prompts are always marked for the provider's prompt cache",

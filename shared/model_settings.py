@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
@@ -138,11 +138,6 @@ class ModelServing(ServerSettings):
         default_factory=dict,
         description='US dollars for a million tokens, by the name of a model or its beginning and `*`: `{"vllm:*": '
         '{"input": 0.2, "cached_input": 0.05, "output": 0.6}}`. They win over the price lists.',
-    )
-    model_bulk_tier: Literal["auto", "flex", "default"] = Field(
-        default="auto",
-        description="`service_tier` of the calls of bulk jobs that set none: `auto`: `flex` (about half the price, "
-        "slower) at OpenAI's own address; `flex`: at every server that is asked as OpenAI; `default`: none.",
     )
     provider_batch_seconds: float = Field(
         default=60.0,

@@ -35,7 +35,6 @@ def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSet
         max_attempts=settings.model_attempts,
         max_output_tokens=settings.model_max_output_tokens,
         of_models=SettingsOfModels(settings.model_settings),
-        bulk_tier=settings.model_bulk_tier,
         prices=settings.model_prices,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,

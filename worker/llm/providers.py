@@ -228,7 +228,7 @@ class Providers:
 
     def _has_flex(self, name: ModelName) -> bool:
         """Return whether calls that may wait ask this model's server for the tier `flex`."""
-        if name.provider not in _OPENAI or self._settings.bulk_tier == "default":
+        if name.provider not in _OPENAI:
             return False
         url = self._settings.base_urls.get(name.place)
         return self._settings.bulk_tier == "flex" or url is None or urlsplit(url).hostname == "api.openai.com"

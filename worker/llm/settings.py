@@ -34,10 +34,11 @@ class ModelSettings:
     `Retry-After` is obeyed up to `retry_after_cap`; one that asks for longer ends the call at once instead of holding
     a worker.
     `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. With `prompt_cache` the
-    repeated beginning of prompts is marked for the provider's prompt cache. `bulk_tier` is
-    the service tier of bulk jobs that set none: `auto` is `flex` at OpenAI's own address. `record_path` appends every
-    exchange to a cassette; `egress` makes the HTTP clients. `openai_api`, `stream`, `first_token_timeout` and
-    `retry_after_cap` have no setting; `of_models` may hold another time for the first token of a model.
+    repeated beginning of prompts is marked for the provider's prompt cache. `bulk_tier` is the service tier of bulk
+    jobs that set none: `auto` is `flex` at OpenAI's own address, `flex` the same at each server that is asked as
+    OpenAI. `record_path` appends every exchange to a cassette; `egress` makes the HTTP clients. `openai_api`,
+    `stream`, `bulk_tier`, `first_token_timeout` and `retry_after_cap` have no setting; `of_models` may hold another
+    time for the first token of a model.
     """
 
     default_model: str = OFFLINE
@@ -55,7 +56,7 @@ class ModelSettings:
     max_output_tokens: int = 4096
     of_models: SettingsOfModels = field(default_factory=SettingsOfModels.none)
     prompt_cache: bool = True
-    bulk_tier: Literal["auto", "flex", "default"] = "auto"
+    bulk_tier: Literal["auto", "flex"] = "auto"
     prices: Mapping[str, OwnPrice] = field(default_factory=dict)
     record_path: Path | None = None
     egress: Egress | None = None

@@ -115,7 +115,7 @@ def test_a_tier_that_is_set_stays_and_a_rate_limit_is_one(server: WireServer) ->
     assert tiers(server) == ["flex", None, "default"]
 
 
-@pytest.mark.parametrize(("dialect", "tier"), [(OPENAI_CHAT, "auto"), (OPENAI_CHAT, "default"), (ANTHROPIC, "flex")])
+@pytest.mark.parametrize(("dialect", "tier"), [(OPENAI_CHAT, "auto"), (ANTHROPIC, "flex")])
 def test_other_servers_are_not_asked_for_it(server: WireServer, dialect: Dialect, tier: str) -> None:
     server.script(Reply(dialect.reply(ANSWER, None)))
 
