@@ -69,6 +69,7 @@ REMOVED: Mapping[str, str] = {
     "PLANQ_RETENTION_SWEEP_SECONDS": "unset it; workers look for jobs to remove every 300 s",
     "PLANQ_TENANT_LIMITS": "unset it, and set `limits` in the configuration of each tenant",
     "PLANQ_TENANT_SHARE": "unset it; a tenant takes half of a worker's slots while another waits",
+    "PLANQ_UNCERTAIN_DELIVERY": "unset it; a message to a chat that may have arrived is sent again",
     "PLANQ_WAIT_POLL_SECONDS": "unset it; a waiting client looks again after 3 s",
     "PLANQ_WEBHOOK_CONCURRENCY": "unset it; an `io` worker sends at most 50 deliveries at once",
     "PLANQ_WEBHOOK_TIMEOUT_SECONDS": "unset it; a receiver must answer within 15 s",

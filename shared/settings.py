@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.errors import Misconfigured
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.states import JobStatus
@@ -207,10 +206,6 @@ class Settings(ModelServing):
     )
     telegram_url: WebAddress = Field(
         default=None, description="Your own server of Telegram's Bot API, which may be private; else Telegram's."
-    )
-    uncertain_delivery: DoubtPolicy = Field(
-        default=DoubtPolicy.REPEAT,
-        description="What becomes of a message to a chat that may have arrived: `repeat` sends it again.",
     )
 
     # Limits (docs/decisions.md, D11)

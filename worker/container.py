@@ -412,8 +412,8 @@ class LaneRuntime:
 
     def _started_sender(self) -> DeliverySender:
         settings = self._settings
-        timeout, doubt = timedelta(seconds=TIMEOUT_SECONDS), settings.uncertain_delivery
-        store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout), doubt)
+        timeout = timedelta(seconds=TIMEOUT_SECONDS)
+        store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout))
         keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
         poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random, egress=self._tools.egress)
         deliveries = self._failpoints.around("deliveries", store)
@@ -426,7 +426,7 @@ class LaneRuntime:
         }
         self._typing = TypingNotices(self._in_flight.attempts, store.chats_of, telegram.show_typing)
         self._typing.start()
-        sending = ChannelSender(poster, channels, deliveries, doubt)
+        sending = ChannelSender(poster, channels, deliveries)
         sender = DeliverySender(
             deliveries,
             self._failpoints.around("poster", sending),

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.store.database import Database
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
@@ -113,7 +113,7 @@ async def _round(url: str, server: HangingBot, count: int) -> float:
         (row,) = await post.thread.run("SELECT clock_timestamp() AS now")
         nobody = Poster(no_keys, _TIMEOUT, frozenset(), lambda: 0.0)
         channel = TelegramChannel(BotApi(server.url, _TIMEOUT), token, lambda: 0.0)
-        sending = ChannelSender(nobody, {_CHAT: channel}, post.store, DoubtPolicy.REPEAT)
+        sending = ChannelSender(nobody, {_CHAT: channel}, post.store)
         sender = DeliverySender(post.store, sending, {}, most=50)
         sender.start()
         for number in range(count):

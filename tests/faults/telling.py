@@ -63,17 +63,17 @@ def bot_of(scene: Scene, server: BotServer) -> dict[str, str]:
     return {"PLANQ_SECRET_KEYS": KEY, "PLANQ_TELEGRAM_URL": server.url}
 
 
-def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7", ends: str = "sent", **more: str) -> list[str]:
+def replied(scene: Scene, point: str, *replies: Reply, chat: str = "7") -> list[str]:
     """A worker dies while it sends the reply to a message over Telegram; returns what was sent, in its order."""
     with bot_server(*replies) as server:
-        env = {**bot_of(scene, server), **more}
+        env = bot_of(scene, server)
         database, kind = scene.caller.database, ChannelKind.TELEGRAM
         asked = says(scene, "x", publish=False, channel=kind, thread=chat)
         scene.caller.do(_answered(database, asked, "\n\n".join(letter * 3_000 for letter in "ab")))
         scene.died_at(point, **env)
         scene.worker(**env)
-        ended = "SELECT id FROM deliveries WHERE status = %s AND conversation_id = %s"
-        eventually(lambda: scene.read(ended, ends, asked.conversation_id), PATIENCE, what=f"the reply is {ends}")
+        sent = "SELECT id FROM deliveries WHERE status = 'sent' AND conversation_id = %s"
+        eventually(lambda: scene.read(sent, asked.conversation_id), PATIENCE, what="the reply is sent")
         return [given["text"] for given in server.sent]
 
 
@@ -105,14 +105,6 @@ def a_reply_that_may_have_arrived_is_sent_again(scene: Scene) -> None:
     texts = replied(scene, "poster.send:after")
     assert [text[0] for text in texts] == ["a", "b", "b"], "the first part was known to have arrived"
     assert [row["doubts"] for row in scene.read("SELECT doubts FROM deliveries")] == [1]
-
-
-def a_reply_that_may_have_arrived_is_held_where_that_is_wanted(scene: Scene) -> None:
-    """The worker dies between Telegram's answer and its own commit."""
-    texts = replied(scene, "poster.send:after", ends="uncertain", PLANQ_UNCERTAIN_DELIVERY="hold")
-    assert [text[0] for text in texts] == ["a", "b"]
-    (row,) = scene.read("SELECT doubts, error FROM deliveries")
-    assert (row["doubts"], row["error"]["code"]) == (1, "uncertain")
 
 
 def five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed(scene: Scene) -> None:

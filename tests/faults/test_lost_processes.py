@@ -16,7 +16,6 @@ from tests.faults.lines import line_comes_out_right, line_of
 from tests.faults.orchestrating import all_workers_are_killed_in_the_middle_of_three_levels
 from tests.faults.scene import PATIENCE, Scene
 from tests.faults.telling import (
-    a_reply_that_may_have_arrived_is_held_where_that_is_wanted,
     a_reply_that_may_have_arrived_is_sent_again,
     five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed,
 )
@@ -123,7 +122,6 @@ LOSSES = (
     a_worker_is_killed_in_the_middle_of_each_of_five_turns,
     five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed,
     a_reply_that_may_have_arrived_is_sent_again,
-    a_reply_that_may_have_arrived_is_held_where_that_is_wanted,
     a_process_that_the_kernel_killed_for_its_memory_loses_nothing,
     a_tool_that_python_refuses_memory_fails_by_its_own_error,
     a_step_that_always_kills_its_process_is_given_up_with_its_history,
@@ -133,7 +131,6 @@ LOSSES = (
 )
 RARE = (
     five_turns_over_telegram_are_answered_in_order_though_each_worker_is_killed,
-    a_reply_that_may_have_arrived_is_held_where_that_is_wanted,
     a_worker_is_killed_in_the_middle_of_each_of_five_turns,  # `test_rounds.py` kills one in each place of a turn
     the_workers_of_a_family_are_killed_in_the_middle,
     a_step_that_kills_its_worker_in_a_unit_is_the_one_given_up,

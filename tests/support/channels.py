@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.jobs.states import JobStatus
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.channels import ChannelStore
@@ -24,13 +24,13 @@ LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)
 class ChannelPost:
     """A database with a channel, and one worker that sends what is said there."""
 
-    def __init__(self, database: Database, doubt: DoubtPolicy = DoubtPolicy.REPEAT) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
         self.worker_id = new_id()
         self.thread = Thread(database)
         self.channels = ChannelStore(database)
         self.jobs = PostgresJobStore(database, self.worker_id)
-        self.store = PostgresDeliveries(database, self.worker_id, LEASE, HOLD, doubt)
+        self.store = PostgresDeliveries(database, self.worker_id, LEASE, HOLD)
 
     async def beat(self) -> None:
         """Announce the worker, or renew its lease."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.conversations.failure import outbound_text
 from planq.shared.domain.errors import ErrorRecord
 from planq.shared.domain.jobs.states import ElicitationStatus
@@ -29,16 +28,11 @@ class ChannelSender:
     """Sends webhooks by one sender, and messages by the channel of their kind."""
 
     def __init__(
-        self,
-        webhooks: SendsDeliveries,
-        channels: Mapping[str, MessageChannel[Any]],
-        store: PostgresDeliveries,
-        doubt: DoubtPolicy,
+        self, webhooks: SendsDeliveries, channels: Mapping[str, MessageChannel[Any]], store: PostgresDeliveries
     ) -> None:
         self._webhooks = webhooks
         self._channels = channels
         self._store = store
-        self._doubt = doubt
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
         """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`."""
@@ -65,8 +59,7 @@ class ChannelSender:
         if (moved_to := outcome.moved_to) is not None:
             await persist(self._store.move_thread, delivery, outgoing.thread, moved_to)
             return replace(outcome, again=timedelta())
-        is_held = outcome.is_uncertain and self._doubt is DoubtPolicy.HOLD
-        return replace(outcome, again=None) if is_held else outcome
+        return outcome
 
 
 def outgoing(delivery: Delivery) -> Outgoing:

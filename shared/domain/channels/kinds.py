@@ -1,4 +1,4 @@
-"""What a channel is that replies are sent to, and what is done where nobody knows whether one has arrived."""
+"""What a channel is that replies are sent to."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ class ChannelKind(StrEnum):
 
     WEBHOOK = "webhook"  # a signed post to an address of the tenant
     TELEGRAM = "telegram"  # a bot
-
-
-class DoubtPolicy(StrEnum):
-    """What becomes of a message of which nobody knows whether it has arrived."""
-
-    REPEAT = "repeat"
-    HOLD = "hold"
 
 
 KNOWS_REPEATS = frozenset({ChannelKind.WEBHOOK})

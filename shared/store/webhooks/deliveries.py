@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.domain.channels.kinds import DoubtPolicy
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
 from planq.shared.ports.deliveries import Delivery
 from planq.shared.store.database import Database, as_json
@@ -16,29 +15,21 @@ class PostgresDeliveries:
     """Deliveries of all tenants; `worker_id` is who takes them. All methods raise `DatabaseUnavailable`.
 
     A worker without a heartbeat for a `lease` has lost what it sends, and any worker what it has not ended after
-    `hold`: longer than an attempt can take. What may have arrived then is sent again unless `doubt` says otherwise.
+    `hold`: longer than an attempt can take. What may have arrived then is sent again.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        worker_id: UUID,
-        lease: timedelta,
-        hold: timedelta,
-        doubt: DoubtPolicy = DoubtPolicy.REPEAT,
-    ) -> None:
+    def __init__(self, database: Database, worker_id: UUID, lease: timedelta, hold: timedelta) -> None:
         self._database = database
         self._worker_id = worker_id
         self._lease = lease.total_seconds()
         self._hold = hold.total_seconds()
-        self._holds_doubtful = doubt is DoubtPolicy.HOLD
 
     async def claim(self, limit: int, without: Collection[str]) -> Sequence[Delivery]:
         """Take at most so many that are due, longest due first, none of the recipients `without`.
 
         Due again is what a worker took whose lease is over, or that it has not ended for a long time.
         """
-        given = self._worker_id, limit, list(without), self._lease, self._hold, self._holds_doubtful
+        given = self._worker_id, limit, list(without), self._lease, self._hold
         rows = await self._database.call_table("planq_claim_deliveries", *given)
         return [
             Delivery(tries=row["attempt"] - row.pop("earlier"), age=timedelta(seconds=row.pop("age")), **row)

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from telegram import InlineKeyboardMarkup, MessageEntity
 
-from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.channels.telegram import pressed
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.webhooks.deliveries import LADDER
@@ -35,14 +35,14 @@ FLOOD = refused(429, "Too Many Requests: retry after 3", retry_after=3)
 class House(ChannelPost):
     """A worker's sender beside the conversations, and the tokens of its tenants."""
 
-    def __init__(self, database: Database, server: BotServer, doubt: DoubtPolicy, seconds: float) -> None:
-        super().__init__(database, doubt)
+    def __init__(self, database: Database, server: BotServer, seconds: float) -> None:
+        super().__init__(database)
         self.server = server
         self.token: str | None = TOKEN
         channel = TelegramChannel(BotApi(server.url, timedelta(seconds=seconds)), self._token, lambda: 0.0)
         nobody = Poster(self._no_keys, timedelta(seconds=seconds), frozenset(), lambda: 0.0)
         self.channel = channel
-        sending = ChannelSender(nobody, {CHAT: channel}, self.store, doubt)
+        sending = ChannelSender(nobody, {CHAT: channel}, self.store)
         self.counts = Counter[tuple[str, ...]]()
         self.sender = DeliverySender(self.store, sending, self.counts, most=50)
 
@@ -73,12 +73,10 @@ class House(ChannelPost):
 Work = Callable[[House], Awaitable[None]]
 
 
-def play(
-    url: str, work: Work, *replies: Reply, doubt: DoubtPolicy = DoubtPolicy.REPEAT, seconds: float = 20.0
-) -> None:
+def play(url: str, work: Work, *replies: Reply, seconds: float = 20.0) -> None:
     async def inside(server: BotServer) -> None:
         async with Database(url, max_connections=4) as database:
-            house = House(database, server, doubt, seconds)
+            house = House(database, server, seconds)
             await house.beat()
             await house.connect(CHAT, bot_id=42, username="planq_bot")
             await work(house)
@@ -182,8 +180,7 @@ def test_a_flood_in_a_group_is_waited_for_by_the_group_alone(database_url: str) 
     play(database_url, work, FLOOD)
 
 
-@pytest.mark.parametrize("doubt", DoubtPolicy)
-def test_what_was_sent_and_not_answered_is_repeated_or_held(database_url: str, doubt: DoubtPolicy) -> None:
+def test_what_was_sent_and_not_answered_is_repeated(database_url: str) -> None:
     async def work(house: House) -> None:
         await house.answered("one")
         await house.answered("two")
@@ -192,17 +189,11 @@ def test_what_was_sent_and_not_answered_is_repeated_or_held(database_url: str, d
         await house.pass_over(2)
         texts = [given["text"] for given in house.server.sent]
         rows = await house.rows()
-        if doubt is DoubtPolicy.REPEAT:
-            assert texts == ["one", "one", "two"]
-            assert [(row["status"], row["doubts"]) for row in rows] == [("sent", 1), ("sent", 0)]
-            assert house.counts[("delivery", "again")] == 1
-        else:
-            assert texts == ["one", "two"]
-            assert [(row["status"], row["doubts"]) for row in rows] == [("uncertain", 1), ("sent", 0)]
-            assert rows[0]["error"]["code"] == "uncertain"
-            assert house.counts[("delivery", "uncertain")] == 1
+        assert texts == ["one", "one", "two"]
+        assert [(row["status"], row["doubts"]) for row in rows] == [("sent", 1), ("sent", 0)]
+        assert house.counts[("delivery", "again")] == 1
 
-    play(database_url, work, CUT, doubt=doubt)
+    play(database_url, work, CUT)
 
 
 def test_a_silent_server_leaves_a_doubt(database_url: str) -> None:

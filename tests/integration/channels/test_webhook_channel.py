@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from standardwebhooks import Webhook
 
-from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.tenants.master_keys import read_master_keys
 from planq.shared.domain.webhooks.deliveries import LADDER
 from planq.shared.store.database import Database
@@ -34,7 +34,7 @@ class House(ChannelPost):
         super().__init__(database)
         self.secrets = SigningSecrets(database, read_master_keys(SECRET_KEY))
         poster = Poster(self.secrets.of, timedelta(seconds=20), frozenset({"127.0.0.1"}), lambda: 0.0)
-        sending = ChannelSender(poster, {HOOK: WebhookChannel(poster)}, self.store, DoubtPolicy.REPEAT)
+        sending = ChannelSender(poster, {HOOK: WebhookChannel(poster)}, self.store)
         self.counts = Counter[tuple[str, ...]]()
         self.sender = DeliverySender(self.store, sending, self.counts, most=50)
 

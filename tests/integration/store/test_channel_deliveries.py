@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.channels.kinds import ChannelKind, DoubtPolicy
+from planq.shared.domain.channels.kinds import ChannelKind
 from planq.shared.domain.errors import ErrorRecord, NotFound
 from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
 from planq.shared.store.database import Database
@@ -22,10 +22,10 @@ SENT = DeliveryOutcome(external_id="77")
 LATER = DeliveryOutcome(ErrorRecord("receiver_failed", "500", retryable=True), timedelta(seconds=5), 500)
 
 
-def play(url: str, work: Callable[[ChannelPost], Awaitable[None]], **given: Any) -> None:
+def play(url: str, work: Callable[[ChannelPost], Awaitable[None]]) -> None:
     async def inside() -> None:
         async with Database(url, max_connections=4) as database:
-            post = ChannelPost(database, **given)
+            post = ChannelPost(database)
             await post.beat()
             await post.connect(CHAT, username="bot")
             await work(post)
@@ -80,10 +80,7 @@ def test_of_one_conversation_the_oldest_goes_first_and_no_other_waits_for_it(dat
     play(database_url, work)
 
 
-@pytest.mark.parametrize("doubt", DoubtPolicy)
-def test_what_a_lost_worker_may_have_sent_is_repeated_or_held_as_the_setting_says(
-    database_url: str, doubt: DoubtPolicy
-) -> None:
+def test_what_a_lost_worker_may_have_sent_is_repeated(database_url: str) -> None:
     async def work(post: ChannelPost) -> None:
         await post.reply(await post.says("x", CHAT), "one")
         await post.reply(await post.says("y", CHAT), "two")
@@ -92,17 +89,11 @@ def test_what_a_lost_worker_may_have_sent_is_repeated_or_held_as_the_setting_say
         await post.beat()
         due = await post.take()
         assert not await post.store.finish(first, SENT), "it comes too late"
-        if doubt is DoubtPolicy.REPEAT:
-            assert [(one.id, one.is_doubtful) for one in due] == [(first.id, True)]
-            assert await post.statuses() == ["sending", "pending"]
-        else:
-            assert due == []
-            assert await post.statuses() == ["uncertain", "pending"]
-            assert (await post.rows())[0]["error"]["code"] == "uncertain"
-            assert [json.loads(one.body)["text"] for one in await post.take()] == ["two"]
+        assert [(one.id, one.is_doubtful) for one in due] == [(first.id, True)]
+        assert await post.statuses() == ["sending", "pending"]
         assert [row["doubts"] for row in await post.rows()] == [1, 0]
 
-    play(database_url, work, doubt=doubt)
+    play(database_url, work)
 
 
 def test_a_receiver_that_knows_repeats_leaves_no_doubt(database_url: str) -> None:
@@ -116,7 +107,7 @@ def test_a_receiver_that_knows_repeats_leaves_no_doubt(database_url: str) -> Non
         assert not again.is_doubtful
         assert [(row["status"], row["doubts"]) for row in await post.rows()] == [("sending", 0)]
 
-    play(database_url, work, doubt=DoubtPolicy.HOLD)
+    play(database_url, work)
 
 
 def test_parts_that_have_arrived_are_not_sent_again(database_url: str) -> None:

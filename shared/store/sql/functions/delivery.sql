@@ -123,10 +123,10 @@ END $$;
 
 -- A worker takes deliveries that are due, longest due first, none of the recipients `p_except`: of these it sends enough
 -- already. Due again is what a worker has sent for `p_hold` seconds, or whose worker has no lease any more; it may have
--- arrived, and is sent again under the same id. Of one whose receiver would not know that for a repeat it is a doubt, and with
--- `p_holds_doubtful` its end. Of one conversation the oldest goes first, and what follows once it has ended.
+-- arrived, and is sent again under the same id. Of one whose receiver would not know that for a repeat it is a doubt.
+-- Of one conversation the oldest goes first, and what follows once it has ended.
 CREATE FUNCTION planq_claim_deliveries(
-    p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8, p_holds_doubtful boolean
+    p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8
 ) RETURNS TABLE (
     id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int,
     kind text, channel text, channel_kind text, config json, parts int, is_doubtful boolean, age float8
@@ -150,12 +150,6 @@ BEGIN
         ORDER BY d.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED);
     PERFORM planq_drop_deliveries(ARRAY(
         SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id WHERE d.id = ANY (v_due) AND e.is_disabled));
-    IF p_holds_doubtful THEN
-        UPDATE deliveries d SET status = 'uncertain', doubts = d.doubts + 1, worker_id = NULL, finished_at = planq_clock(),
-            error = json_build_object('code', 'uncertain', 'message',
-                'its worker was lost while it sent this; it may have arrived', 'retryable', false, 'details', json_build_object())
-        WHERE d.id = ANY (v_due) AND d.status = 'sending' AND NOT d.knows_repeats;
-    END IF;
     RETURN QUERY
     WITH taken AS (
         UPDATE deliveries d SET status = 'sending', attempt = d.attempt + 1, worker_id = p_worker,
