@@ -30,11 +30,6 @@ from planq.shared.domain.overview.selection import ActionStatus, JobAct
 _POLL_SECONDS = 0.5
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(act)
-
-
 def act(
     what: Annotated[JobAct, typer.Argument(metavar="cancel|pause|resume|retry", help="What is done to each job.")],
     status: OnlyStatus = None,

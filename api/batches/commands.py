@@ -45,22 +45,6 @@ _Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="
 _Key = Annotated[str | None, typer.Option(help="Sending the file again with the same key gives the same batch.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="batch", help="Run many requests of one file.", no_args_is_help=True)
-    group.command(name="submit")(send_file)
-    group.command(name="status")(show_status)
-    group.command(name="watch")(watch_batch)
-    group.command(name="results")(print_results)
-    group.command(name="errors")(print_errors)
-    group.command(name="retry")(ask_retry)
-    group.command(name="cancel")(ask_cancel)
-    group.command(name="pause")(ask_pause)
-    group.command(name="resume")(ask_resume)
-    group.command(name="list")(show_batches)
-    app.add_typer(group)
-
-
 def send_file(
     file: _File,
     name: Annotated[str | None, typer.Option(help="What people call it.")] = None,

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from planq.shared.domain.agents.source import DocumentSource
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(validate)
-    app.command()(tools)
-
-
 def tools(
     name: Annotated[str | None, typer.Argument(help="Show this tool's schemas.", show_default=False)] = None,
     url: Url = None,

@@ -14,11 +14,6 @@ _NOBODY = {"agent": "(no agent)"}
 _SHOWN = ("calls", "input_tokens", "cache_read_tokens", "output_tokens")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command(name="costs")(show_costs)
-
-
 def show_costs(
     by: Annotated[
         Literal["day", "agent", "model", "tenant"],

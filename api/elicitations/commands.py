@@ -15,12 +15,6 @@ from planq.api.cli.outcome import reported
 _CHANNEL = "cli"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(inbox)
-    app.command()(answer)
-
-
 def inbox(
     job: Annotated[
         UUID | None, typer.Option(metavar="ID", help="Only what this job and the jobs below it ask.")

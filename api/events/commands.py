@@ -26,12 +26,6 @@ Children = Annotated[bool, typer.Option("--children", help="Also the events of a
 AsLines = Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for programs.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (watch, logs):
-        app.command()(command)
-
-
 def watch(
     job_id: JobId, children: Children = False, url: Url = None, api_key: ApiKey = None, as_json: AsLines = False
 ) -> None:

@@ -22,19 +22,6 @@ _MEASURES = {
 }
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    insights = typer.Typer(
-        name="insights", help="What earlier jobs have taught: list, pin, retire, report.", no_args_is_help=True
-    )
-    insights.command("list")(show_insights)
-    insights.command("show")(show_insight)
-    insights.command("pin")(pin_insights)
-    insights.command("retire")(retire_insights)
-    insights.command("report")(report_insights)
-    app.add_typer(insights)
-
-
 def show_insights(
     retired: Annotated[bool, typer.Option("--retired", help="Those that are retired, too.")] = False,
     kind: Annotated[InsightKind | None, typer.Option(help="Those of a kind only.")] = None,

@@ -11,14 +11,6 @@ from planq.api.cli.console import as_line, out, print_items
 from planq.api.cli.outcome import reported
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="schedules", help="Look at reminders, and remove them.", no_args_is_help=True)
-    group.command(name="list")(show_schedules)
-    group.command(name="delete")(delete_schedules)
-    app.add_typer(group)
-
-
 def show_schedules(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     url: Url = None,

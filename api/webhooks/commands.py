@@ -17,24 +17,6 @@ _Events = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the groups."""
-    endpoints = typer.Typer(name="endpoints", help="Where webhooks go: list, add, change, try.", no_args_is_help=True)
-    endpoints.command("list")(show_endpoints)
-    endpoints.command("add")(add_endpoint)
-    endpoints.command("update")(update_endpoint)
-    endpoints.command("remove")(remove_endpoint)
-    endpoints.command("rotate")(rotate_endpoint_secret)
-    endpoints.command("test")(try_endpoint)
-    endpoints.command("callback-secret")(show_callback_secret)
-    endpoints.command("inbound-secret")(show_inbound_secret)
-    app.add_typer(endpoints)
-    deliveries = typer.Typer(name="deliveries", help="What webhooks were sent: list, retry.", no_args_is_help=True)
-    deliveries.command("list")(show_deliveries)
-    deliveries.command("retry")(retry_deliveries)
-    app.add_typer(deliveries)
-
-
 def show_endpoints(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List the endpoints of the tenant, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:

@@ -22,13 +22,6 @@ _Command = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands; the options after the name of a file are the command's own."""
-    settings = {"allow_interspersed_args": False}
-    app.command(context_settings=settings)(record)
-    app.command(context_settings=settings)(replay)
-
-
 def record(cassette: _Cassette, command: _Command) -> None:
     """Run a command and record what its models are asked and reply.
 

@@ -24,16 +24,6 @@ T = TypeVar("T")
 Name = Annotated[str, typer.Argument(metavar="CHANNEL", help="A channel of the tenant's configuration.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    summary = "Channels whose replies are sent: connect, list, disconnect."
-    group = typer.Typer(name="channels", help=summary, no_args_is_help=True)
-    group.command("connect")(connect_channel)
-    group.command("list")(list_channels)
-    group.command("disconnect")(disconnect_channel)
-    app.add_typer(group)
-
-
 def connect_channel(
     tenant_id: TenantId,
     name: Name,

@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group of commands."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-    group.command("list")(list_letters)
-    group.command("drop")(drop)
-    app.add_typer(group, name="dead-letters", help="Messages that were no wake-ups: list, drop.")
-
-
 def list_letters(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, the newest first.")] = 20,
     as_json: AsJson = False,

@@ -62,11 +62,6 @@ class CheckResult:
     advice: str = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(doctor)
-
-
 def doctor(
     url: Url = None,
     api_key: ApiKey = None,

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 _PAGE = 100
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="keys", help="API keys of tenants: create, list, revoke.", no_args_is_help=True)
-    group.command("create")(create_key)
-    group.command("list")(list_keys)
-    group.command("revoke")(revoke_key)
-    app.add_typer(group)
-
-
 def create_key(
     tenant_id: TenantId,
     name: Annotated[str, typer.Option(help="What it is for, for people.")] = "",

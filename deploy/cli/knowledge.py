@@ -45,14 +45,6 @@ class LoadReport:
         return bool(self.loaded or self.unchanged)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="knowledge", help="Load and search documents.", no_args_is_help=True)
-    group.command("load")(load_documents)
-    group.command("search")(search_documents)
-    app.add_typer(group)
-
-
 def load_documents(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
     prefix: Annotated[

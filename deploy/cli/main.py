@@ -1,4 +1,4 @@
-"""The command `planq`. Each group of commands is a module with `add_to(app)`; heavy imports happen inside commands.
+"""The command `planq`. `COMMANDS` lists all commands; their heavy imports happen inside them.
 
 `planq --help` must stay fast, and `planq up` small: nothing here imports Celery, FastAPI, SQLAlchemy or a model SDK.
 """
@@ -9,6 +9,7 @@ import errno
 import io
 import select
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -45,40 +46,163 @@ from planq.deploy.cli import (
 from planq.deploy.local import sample, up
 from planq.shared.domain.errors import PlanqError
 
-GROUPS = (
-    up,
-    submit,
-    loops,
-    status,
-    artifacts,
-    events,
-    control,
-    catalogue,
-    agents,
-    actions,
-    elicitations,
-    insights,
-    schedules,
-    batches,
-    chat,
-    conversations,
-    webhooks,
-    costs,
-    knowledge,
-    models,
-    cassettes,
-    doctor,
-    dead_letters,
-    retention,
-    tenants,
-    channels,
-    telegram,
-    keys,
-    secrets,
-    processes,
-    sample,
-    manual,
-)
+Command = Callable[..., None]
+
+COMMANDS: Mapping[str, Command | tuple[str, Mapping[str, Command]]] = {
+    "up": up.up,
+    "submit": submit.submit,
+    "loops": (
+        "Check loop blocks, and import workflows as such.",
+        {"check": loops.check_loop, "import": loops.import_loop},
+    ),
+    "status": status.status,
+    "output": status.output,
+    "traceback": status.traceback,
+    "jobs": status.jobs,
+    "find": status.find_by_id,
+    "artifacts": artifacts.artifacts,
+    "artifact": artifacts.artifact,
+    "watch": events.watch,
+    "logs": events.logs,
+    "cancel": control.cancel,
+    "pause": control.pause,
+    "resume": control.resume,
+    "fork": control.fork,
+    "settle": control.settle,
+    "validate": catalogue.validate,
+    "tools": catalogue.tools,
+    "agents": (
+        "Store agents and skills, and look at them.",
+        {
+            "apply": agents.apply_documents,
+            "list": agents.show_documents,
+            "show": agents.show_document,
+            "delete": agents.retire_documents,
+        },
+    ),
+    "act": actions.act,
+    "inbox": elicitations.inbox,
+    "answer": elicitations.answer,
+    "insights": (
+        "What earlier jobs have taught: list, pin, retire, report.",
+        {
+            "list": insights.show_insights,
+            "show": insights.show_insight,
+            "pin": insights.pin_insights,
+            "retire": insights.retire_insights,
+            "report": insights.report_insights,
+        },
+    ),
+    "schedules": (
+        "Look at reminders, and remove them.",
+        {"list": schedules.show_schedules, "delete": schedules.delete_schedules},
+    ),
+    "batch": (
+        "Run many requests of one file.",
+        {
+            "submit": batches.send_file,
+            "status": batches.show_status,
+            "watch": batches.watch_batch,
+            "results": batches.print_results,
+            "errors": batches.print_errors,
+            "retry": batches.ask_retry,
+            "cancel": batches.ask_cancel,
+            "pause": batches.ask_pause,
+            "resume": batches.ask_resume,
+            "list": batches.show_batches,
+        },
+    ),
+    "chat": chat.chat,
+    "conversations": (
+        "Look at conversations.",
+        {"list": conversations.show_conversations, "show": conversations.show_conversation},
+    ),
+    "endpoints": (
+        "Where webhooks go: list, add, change, try.",
+        {
+            "list": webhooks.show_endpoints,
+            "add": webhooks.add_endpoint,
+            "update": webhooks.update_endpoint,
+            "remove": webhooks.remove_endpoint,
+            "rotate": webhooks.rotate_endpoint_secret,
+            "test": webhooks.try_endpoint,
+            "callback-secret": webhooks.show_callback_secret,
+            "inbound-secret": webhooks.show_inbound_secret,
+        },
+    ),
+    "deliveries": (
+        "What webhooks were sent: list, retry.",
+        {"list": webhooks.show_deliveries, "retry": webhooks.retry_deliveries},
+    ),
+    "costs": costs.show_costs,
+    "knowledge": (
+        "Load and search documents.",
+        {"load": knowledge.load_documents, "search": knowledge.search_documents},
+    ),
+    "models": (
+        "Models: what their servers can do and refuse.",
+        {"list": models.list_models, "check": models.check_model, "forget": models.forget_models},
+    ),
+    "record": cassettes.record,
+    "replay": cassettes.replay,
+    "doctor": doctor.doctor,
+    "dead-letters": (
+        "Messages that were no wake-ups: list, drop.",
+        {"list": dead_letters.list_letters, "drop": dead_letters.drop},
+    ),
+    "retention": retention.retention,
+    "tenants": (
+        "Tenants: create, configure, disable.",
+        {
+            "create": tenants.create_tenant,
+            "list": tenants.list_tenants,
+            "show": tenants.show_tenant,
+            "set": tenants.set_tenant,
+            "disable": tenants.disable_tenant,
+            "enable": tenants.enable_tenant,
+        },
+    ),
+    "channels": (
+        "Channels whose replies are sent: connect, list, disconnect.",
+        {
+            "connect": channels.connect_channel,
+            "list": channels.list_channels,
+            "disconnect": channels.disconnect_channel,
+        },
+    ),
+    "telegram": (
+        "A tenant's Telegram bot: set-webhook, info, delete, poll.",
+        {
+            "set-webhook": telegram.set_webhook,
+            "info": telegram.show_webhook,
+            "delete": telegram.delete_webhook,
+            "poll": telegram.poll_updates,
+        },
+    ),
+    "keys": (
+        "API keys of tenants: create, list, revoke.",
+        {"create": keys.create_key, "list": keys.list_keys, "revoke": keys.revoke_key},
+    ),
+    "secrets": (
+        "Secrets of tenants: set, list, remove, rotate.",
+        {
+            "set": secrets.set_secret,
+            "list": secrets.list_secrets,
+            "remove": secrets.remove_secret,
+            "rotate": secrets.rotate_secrets,
+        },
+    ),
+    "api": processes.api,
+    "worker": processes.worker,
+    "migrate": processes.migrate,
+    "flower": processes.flower,
+    "sample": sample.sample,
+    "docs": manual.search_manual,
+}
+"""Every command in the order of `planq --help`; a group has a summary and its own commands."""
+
+_RUN_OTHERS = (cassettes.record, cassettes.replay)
+"""The options after the name of a file are those of the command that these run."""
 
 
 def show_version(wanted: bool) -> None:
@@ -101,8 +225,15 @@ def create_app() -> typer.Typer:
         rich_markup_mode=None,  # rich's help takes a third of the time that `planq --help` may take
     )
     app.callback()(planq)
-    for group in GROUPS:
-        group.add_to(app)
+    for name, one in COMMANDS.items():
+        if isinstance(one, tuple):
+            group = typer.Typer(name=name, help=one[0], no_args_is_help=True)
+            for own_name, command in one[1].items():
+                group.command(own_name)(command)
+            app.add_typer(group)
+        else:
+            settings = {"allow_interspersed_args": False} if one in _RUN_OTHERS else None
+            app.command(name, context_settings=settings)(one)
     return app
 
 

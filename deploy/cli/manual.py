@@ -12,11 +12,6 @@ from planq.api.cli.console import as_line, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, end
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("docs")(search_manual)
-
-
 def search_manual(
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What to look for, in plain words.")],
     limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many places.")] = 5,

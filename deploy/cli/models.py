@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 _MAX_REFUSAL_CHARS = 80
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="models", help="Models: what their servers can do and refuse.", no_args_is_help=True)
-    group.command("list")(list_models)
-    group.command("check")(check_model)
-    group.command("forget")(forget_models)
-    app.add_typer(group)
-
-
 def list_models(as_json: AsJson = False) -> None:
     """List what models' servers have refused, and what planq sends them instead."""
     with reported(as_json=as_json):

@@ -23,14 +23,6 @@ from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.launcher import PYTHON
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(api)
-    app.command()(worker)
-    app.command()(migrate)
-    app.command()(flower)
-
-
 def api() -> None:
     """Serve the HTTP API on PLANQ_HOST and PLANQ_PORT."""
     _become(_guarded("api", "-m", "planq.api"))

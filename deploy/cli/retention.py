@@ -25,11 +25,6 @@ T = TypeVar("T")
 Found = dict[str, Any]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(retention)
-
-
 def retention(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be removed, and remove nothing.")

@@ -26,16 +26,6 @@ _Name = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="secrets", help="Secrets of tenants: set, list, remove, rotate.", no_args_is_help=True)
-    group.command("set")(set_secret)
-    group.command("list")(list_secrets)
-    group.command("remove")(remove_secret)
-    group.command("rotate")(rotate_secrets)
-    app.add_typer(group)
-
-
 def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
     """Store a secret of a tenant, read from standard input: command lines are seen by everybody on a machine.
 

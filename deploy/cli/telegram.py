@@ -65,17 +65,6 @@ class Groups(StrEnum):
 _Groups = Annotated[Groups, typer.Option(help="In groups: what mentions it or replies to it, or all.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    summary = "A tenant's Telegram bot: set-webhook, info, delete, poll."
-    group = typer.Typer(name="telegram", help=summary, no_args_is_help=True)
-    group.command("set-webhook")(set_webhook)
-    group.command("info")(show_webhook)
-    group.command("delete")(delete_webhook)
-    group.command("poll")(poll_updates)
-    app.add_typer(group)
-
-
 def set_webhook(
     tenant_id: TenantId,
     url: Annotated[str, typer.Argument(metavar="URL", help="Where the API is reached from outside, https://…")],

@@ -35,18 +35,6 @@ _File = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="tenants", help="Tenants: create, configure, disable.", no_args_is_help=True)
-    group.command("create")(create_tenant)
-    group.command("list")(list_tenants)
-    group.command("show")(show_tenant)
-    group.command("set")(set_tenant)
-    group.command("disable")(disable_tenant)
-    group.command("enable")(enable_tenant)
-    app.add_typer(group)
-
-
 def create_tenant(
     tenant_id: Annotated[str, typer.Argument(metavar="TENANT", help="Its id: a slug, as in `acme`, or a UUID.")],
     name: _Name = None,

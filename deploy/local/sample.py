@@ -16,10 +16,6 @@ from planq.api.sample import SAMPLE_INPUT
 _PATIENCE_SECONDS = 120.0
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(sample)
-
-
 def sample(url: Url = None) -> None:
     """Load a small handbook, store the sample agents, and run the sample job on the handbook."""
     key = os.environ.get("PLANQ_API_KEY") or _first_key()

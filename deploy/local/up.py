@@ -58,10 +58,6 @@ class StartInterrupted(Exception):
     """Ctrl-C or SIGTERM arrived before everything was up."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(up)
-
-
 def up(
     port: Annotated[int, typer.Option(envvar="PLANQ_PORT", min=1, max=65_535, help="Port of the API.")] = 8000,
     flower_port: Annotated[

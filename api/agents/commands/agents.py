@@ -15,16 +15,6 @@ _AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent."
 _Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="agents", help="Store agents and skills, and look at them.", no_args_is_help=True)
-    group.command(name="apply")(apply_documents)
-    group.command(name="list")(show_documents)
-    group.command(name="show")(show_document)
-    group.command(name="delete")(retire_documents)
-    app.add_typer(group)
-
-
 def apply_documents(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
     url: Url = None,

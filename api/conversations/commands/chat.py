@@ -31,11 +31,6 @@ _LONGEST = 200
 _SHOWN_LINES = 12
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(chat)
-
-
 def chat(
     agent: Annotated[
         str | None, typer.Option(metavar="NAME[@VERSION]", help="Whose turns they are; else the tenant's agent's.")

@@ -17,14 +17,6 @@ _SHOWN = 400
 """Characters that are shown of a row."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(name="conversations", help="Look at conversations.", no_args_is_help=True)
-    group.command(name="list")(show_conversations)
-    group.command(name="show")(show_conversation)
-    app.add_typer(group)
-
-
 def show_conversations(
     channel: Annotated[str | None, typer.Option(help="Only those of this channel.")] = None,
     limit: AtMost = 100,

@@ -13,12 +13,6 @@ from planq.api.cli.outcome import reported
 from planq.shared.domain.errors import Misconfigured
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(artifacts)
-    app.command()(artifact)
-
-
 def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List what a job has made, every version, in the order of its steps."""
     with reported(as_json=as_json), connect(url, api_key) as client:

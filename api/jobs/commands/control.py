@@ -21,12 +21,6 @@ class CallOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (cancel, pause, resume, fork, settle):
-        app.command()(command)
-
-
 def cancel(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """Cancel a job: no new step starts.
 

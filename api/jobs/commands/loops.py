@@ -14,14 +14,6 @@ from planq.api.cli.outcome import reported
 _File = Annotated[str, typer.Argument(metavar="FILE|-", help="YAML or JSON; - reads standard input.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Check loop blocks, and import workflows as such.")
-    group.command("check")(check_loop)
-    group.command("import")(import_loop)
-    app.add_typer(group, name="loops")
-
-
 def check_loop(file: _File, as_json: AsJson = False) -> None:
     """Check a loop block: every defect with its line."""
     from planq.api.jobs.commands.loop_files import read_loop_file

@@ -44,13 +44,6 @@ from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (status, output, traceback, jobs):
-        app.command()(command)
-    app.command("find")(find_by_id)
-
-
 def status(
     job_id: JobId,
     wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,

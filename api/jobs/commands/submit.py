@@ -88,11 +88,6 @@ _Budget = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(submit)
-
-
 def submit(
     text: Annotated[
         str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
