@@ -66,7 +66,6 @@ def _last_output(row: Row, steps: Sequence[_Document]) -> Any:
 
 
 def _rounds(row: Row, steps: Sequence[_Document]) -> list[_Document]:
-    """Return a `RoundDocument` for each round that has a plan."""
     if row["plan_source"] is None:
         return []
     rounds = [_round(0, row["plan_source"], row["plan_body"], row["plan_errors"])]

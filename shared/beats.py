@@ -127,7 +127,6 @@ class Beats:
         return number
 
     def write(self, number: int, beats: int) -> None:
-        """Say that the loop goes on."""
         _BEATS.pack_into(self._table, number * _SLOT.size + _BEATS_AT, beats)
 
     def fence(self, number: int, at: float, is_acting: bool) -> None:
@@ -135,7 +134,6 @@ class Beats:
         _FENCE.pack_into(self._table, number * _SLOT.size + _FENCE_AT, at, is_acting)
 
     def give_back(self, number: int) -> None:
-        """Be watched no more."""
         clear(self._table, number)
 
     def _is_alive(self, slot: Slot) -> bool:

@@ -305,7 +305,6 @@ class LaneRuntime:
 
     @property
     def drain_seconds(self) -> float:
-        """What running steps get when the worker stops."""
         return self._settings.drain_seconds
 
     async def open(self) -> None:
@@ -486,12 +485,10 @@ class LaneRuntime:
         return [] if self._mcp is None else self._mcp.away()
 
     def wind_down(self) -> None:
-        """Begin no further step here; callable from any thread."""
         if self.dispatcher is not None:
             self.dispatcher.wind_down()
 
     async def close_resources(self) -> None:
-        """Close what tools share in this process; idempotent."""
         await self._tools.registry.resources.close()
 
     async def close(self) -> None:

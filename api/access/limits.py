@@ -47,13 +47,9 @@ class Windows(Protocol):
         """Let each message in and count it, or refuse it; in their order."""
         ...
 
-    async def ping(self) -> None:
-        """See whether it answers."""
-        ...
+    async def ping(self) -> None: ...
 
-    async def close(self) -> None:
-        """Give up what it holds; idempotent."""
-        ...
+    async def close(self) -> None: ...
 
 
 def open_windows(settings: Settings, database: Database) -> Windows:
@@ -113,7 +109,6 @@ class RateLimits:
         return f"degraded: each process counts for itself, because {self._windows.title} {self._away}"
 
     async def close(self) -> None:
-        """Give the connections up; idempotent."""
         await self._windows.close()
 
     @property

@@ -54,7 +54,6 @@ class Sessions:
         self._name = f"planq_session_{self._sign(b'cookie', b'')[:4].hex()}"
 
     def begin(self, digest: bytes | None, now: float) -> PageSession:
-        """Return a new session of a key, or of nobody."""
         return self.renewed(PageSession(os.urandom(_NONCE_BYTES), digest, 0, int(now)), now)
 
     def renewed(self, session: PageSession, now: float) -> PageSession:
@@ -103,7 +102,6 @@ class Sessions:
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path is one of the pages, and not of the API."""
     return path == "/" or path == UI or path.startswith(f"{UI}/")
 
 

@@ -366,7 +366,6 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 def _sending(stream: BinaryIO, size: int | None) -> Iterator[bytes]:
-    """Yield what is sent, with a bar on a terminal."""
     if not err.is_terminal:
         while piece := stream.read(_PIECE_BYTES):
             yield piece

@@ -122,7 +122,6 @@ def _refused(code: str, message: str) -> HttpRefusal:
 
 
 async def _received(body: AsyncIterator[bytes], file: IO[bytes]) -> Any:
-    """Write a body to a file, and return the digest of its bytes."""
     digest = hashlib.sha256()
     held = bytearray()
 

@@ -54,7 +54,6 @@ class CommandClient:
         return self.api.pages(_path(path), most, _present(params))
 
     def remove(self, *path: object) -> None:
-        """Remove what is at a path, or take it out of use."""
         self.api.send(ApiRequest("DELETE", _path(path)))
 
     @contextmanager
@@ -99,7 +98,6 @@ class CommandClient:
         return self.api.document(message_request(text, fields, uuid4().hex))
 
     def skill(self, name: str, version: int | None = None) -> str:
-        """Return a skill's text."""
         request = ApiRequest("GET", at("skills", name), _present({"version": version}))
         return self.api.send(request).body.decode()
 

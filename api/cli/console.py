@@ -144,7 +144,6 @@ def print_page(page: Page) -> None:
 
 
 def tell_of_more(page: Page) -> None:
-    """Say it where not everything was printed."""
     if page.next_cursor:
         err.print("there are more; --limit shows them", style="dim")
 

@@ -36,7 +36,6 @@ _LONGEST_ERROR = 500
 
 
 def exit_code(error: PlanqError) -> int:
-    """Return the exit code that an error stands for."""
     return CANNOT if isinstance(error, (Unavailable, Misconfigured, Unauthorized)) else NOT_OK
 
 
@@ -89,5 +88,4 @@ def reported(*, as_json: bool) -> Iterator[None]:
 
 
 def end(code: int) -> NoReturn:
-    """End the command with an exit code."""
     raise typer.Exit(code)

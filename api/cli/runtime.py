@@ -50,7 +50,6 @@ def publish(data: Path, runtime: Runtime) -> None:
 
 
 def withdraw(data: Path) -> None:
-    """Remove the file; harmless when there is none."""
     (data / FILE).unlink(missing_ok=True)
 
 

@@ -99,7 +99,6 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
 
 
 async def _question(elicitations: ElicitationStore, who: Caller, text: str) -> Row:
-    """Return a question that is there for the caller; raises `NotFound`."""
     row = await elicitations.get(who.tenant_id, uuid_of("elicitation", text))
     if not (row["in_message_flow"] or who.sees_all_questions):
         raise NotFound(f"there is no elicitation {row['id']}")

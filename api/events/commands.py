@@ -125,7 +125,6 @@ class _EventPrinter:
 
 
 def _told(kind: str, data: Any) -> str:
-    """Return an event in words."""
     found = data if isinstance(data, dict) else {}
     words = [f"${found[name]}" if name == "index" else f"{found[name]}" for name in _SUBJECTS if name in found]
     error = found.get("error") if isinstance(found.get("error"), dict) else found if "message" in found else {}

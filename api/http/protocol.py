@@ -86,7 +86,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await(_Phase.NEXT)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client."""
         self._give_up_waiting()
         super().connection_lost(exc)
 
@@ -132,7 +131,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._body_bytes = self._body_bytes_before = self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request target."""
         self._add(len(url))
         super().on_url(url)
 
@@ -143,17 +141,14 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start to answer."""
         self._phase = _Phase.BODY
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take note that the request is whole."""
         self._phase = _Phase.NEXT
         super().on_message_complete()
 

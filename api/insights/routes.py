@@ -234,7 +234,6 @@ async def get_job_insights(job_id: JobPath, services: Use, who: Who) -> Response
 
 
 def _report(measured: InsightMeasures) -> dict[str, Any]:
-    """Return what an `InsightReport` says of what was measured; takes some 0.1 s."""
     verdict, contrasts = compare(measured.blocks[InsightGroup.OFFERED], measured.blocks[InsightGroup.HELD_OUT])
     return {
         "jobs": {side: sum(block.jobs for block in blocks) for side, blocks in measured.blocks.items()},
@@ -252,7 +251,6 @@ def _measured(row: Row) -> dict[str, Any]:
 
 
 def _insight(row: Row) -> dict[str, Any]:
-    """Return an `InsightDocument`."""
     times = {name: shown_time(row[name]) for name in ("retired_at", "first_seen_at", "last_seen_at", "expires_at")}
     sure = confidence(row["seen"], row["against"])
     return {**row, **times, "id": str(row["id"]), "confidence": sure, "seconds": round(row["seconds"], 3)}

@@ -116,7 +116,6 @@ class Metrics:
         self.registry.register(self._fleet)
 
     def update_came(self, channel: str, meaning: str) -> None:
-        """Count what a chat has posted."""
         self._updates.labels(channel, meaning).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -204,7 +204,6 @@ class Streams:
         self._held_by: int | None = None
 
     def __len__(self) -> int:
-        """Return how many streams are open."""
         return self._count
 
     async def join(self, stream: Stream, *, has_ended: bool) -> None:
@@ -305,7 +304,6 @@ class Streams:
         self._is_behind = await self._look_once()
 
     async def _rest(self) -> None:
-        """Wait until somebody follows something again."""
         self._reached = None
         self._ending.clear()
         await self._watch()

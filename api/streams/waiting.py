@@ -35,7 +35,6 @@ class Waiter:
         self._deadline: asyncio.Timeout | None = None
 
     def wake(self) -> None:
-        """End the wait, now or once it begins."""
         if not self.is_woken and self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(asyncio.get_running_loop().time())
         self.is_woken = True
@@ -68,7 +67,6 @@ class Waiters:
         self.is_closed = False
 
     def __len__(self) -> int:
-        """Return how many clients wait."""
         return self._count
 
     @contextlib.contextmanager

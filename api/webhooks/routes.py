@@ -277,14 +277,12 @@ async def redeliver(delivery_id: DeliveryPath, services: Use, who: Who) -> Respo
 
 
 def _endpoint(row: Row) -> dict[str, Any]:
-    """Return an `EndpointDocument`."""
     names = ("url", "events", "description", "is_disabled", "disabled_reason")
     times = {name: shown_time(row[name]) for name in ("created_at", "updated_at")}
     return {"id": str(row["id"]), **{name: row[name] for name in names}, **times}
 
 
 def _delivery(row: Row) -> dict[str, Any]:
-    """Return a `DeliverySummary`, or with its body a `DeliveryDocument`."""
     times = {name: shown_time(row[name]) for name in ("next_attempt_at", "created_at", "finished_at")}
     named = ("id", "endpoint_id", "conversation_id", "job_id", "batch_id")
     ids = {name: None if row[name] is None else str(row[name]) for name in named}

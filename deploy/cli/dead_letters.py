@@ -51,7 +51,6 @@ def drop(as_json: AsJson = False) -> None:
 
 
 def _with_letters(use: Callable[[DeadLetters], T]) -> T:
-    """Run `use` on the list; raises `Misconfigured` or `BrokerUnavailable` when there is no broker."""
     from planq.shared.broker.celery_config import create_celery
     from planq.shared.broker.dead_letters import DeadLetters
     from planq.shared.broker.depth import reply_of

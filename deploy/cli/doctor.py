@@ -188,7 +188,6 @@ def _mcp_servers(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _space(settings: Settings) -> Iterator[CheckResult]:
-    """Look at the room for the embedded servers, where they are used."""
     data = runtime.data_folder()
     urls = (settings.database_url, settings.broker_url)
     if data.is_dir() and ("" in urls or serves(data, *urls)):
@@ -213,7 +212,6 @@ def _embedded(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _package(path: Path) -> str:
-    """Return the package that a program came with, or its own place."""
     parts = path.parts
     return parts[parts.index("site-packages") + 1] if "site-packages" in parts else str(path)
 
@@ -240,7 +238,6 @@ def _stores(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _payloads(settings: Settings) -> CheckResult:
-    """Write, read and remove an object where large outputs lie."""
     from planq.shared.store.payloads.objects import open_objects
 
     try:
@@ -471,7 +468,6 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
-    """Return what `ask` returns of the database; raises `DatabaseUnavailable`."""
     from planq.shared.store.database import Database
 
     async def run() -> T:
@@ -506,13 +502,11 @@ _LEFT_OUT = "correct the tool in its server, or rename the server in mcp.json"
 
 
 def _lacked(worker: Row, workers: Sequence[Row]) -> Sequence[str]:
-    """Return what other workers of its lanes provide and this one does not."""
     others = [other for other in workers if {*other["lanes"]} & {*worker["lanes"]}]
     return sorted({one for other in others for one in other["provides"] or []} - {*(worker["provides"] or [])})
 
 
 def _worker(worker: Row, lacked: Sequence[str]) -> CheckResult:
-    """Say how a live worker fares, as its last heartbeat said."""
     lag, late = worker["lag_ms"], worker["late_outcomes"]
     found = (
         f"{', '.join(worker['lanes'])}: loop lag {lag} ms, {worker['in_flight']} of {worker['capacity']} in flight, "

@@ -125,7 +125,6 @@ class _Outline:
         self.sections.append(_Section(tuple(one for _, one in self._above if one)))
 
     def add(self, block: str) -> None:
-        """Add a block to the present section."""
         self.sections[-1].blocks.append(block)
 
 

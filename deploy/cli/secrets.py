@@ -83,7 +83,6 @@ def rotate_secrets(as_json: AsJson = False) -> None:
 
 
 def _with_secrets(use: Callable[[SecretStore], Awaitable[T]]) -> T:
-    """Run `use` on the database's secrets; raises as `with_database` does."""
     from planq.shared.store.tenants.secrets import SecretStore
 
     masters = located_settings().master_keys

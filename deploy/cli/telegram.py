@@ -157,7 +157,6 @@ class TenantBot:
         raise InvalidRequest(message)
 
     async def identity(self) -> dict[str, Any]:
-        """Return who the bot is: its `id` and `username`."""
         found: dict[str, Any] = await self.call("getMe", {})
         return found
 
@@ -273,8 +272,6 @@ async def _pause(message: str) -> None:
 
 
 def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_json: bool) -> None:
-    """Do something with a tenant's bot, and print what came of it."""
-
     async def run(database: Database) -> str:
         from planq.shared.store.channels import ChannelStore
         from planq.shared.store.tenants.secrets import SecretStore
@@ -299,7 +296,6 @@ def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_js
 
 
 def _checked(url: str) -> str:
-    """Return an address that Telegram posts to; raises `InvalidRequest`."""
     if urlsplit(url).scheme != "https":
         raise InvalidRequest(f"URL: expected https://…, as Telegram does, found {capped(url, 100)!r}")
     return url

@@ -157,7 +157,6 @@ def _decoded(path: Path) -> Any:
 
 
 def _changed(config: Any, fields: Sequence[str]) -> Any:
-    """Return a configuration with fields replaced, or taken back; raises `InvalidRequest` for what is no field."""
     if not isinstance(config, Mapping):
         return config
     changed = dict(config)

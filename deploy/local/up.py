@@ -220,7 +220,6 @@ class Session:
         )
 
     def _wait_healthy(self, parts: Sequence[PlanqProcess]) -> None:
-        """Wait until the API says that a job would run, and Flower answers."""
         checks = [(self._options.reachable_host, self._options.port, "/statusz")]
         if self._options.flower_port is not None:
             checks.append(("127.0.0.1", self._options.flower_port, "/healthcheck"))

@@ -71,7 +71,6 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def socket_path(self) -> Path:
-        """The socket's path; the server must have been launched."""
         if self._socket is None:
             raise ValueError("the server has not been launched")
         return self._socket

@@ -103,7 +103,6 @@ class DeadLetters:
             return found[: -limit - 1 : -1]
 
     def count(self) -> int:
-        """Return how many letters there are."""
         with self._opened() as channel:
             return message_count(self._connection, channel, names.DEAD_LETTERS) or 0
 

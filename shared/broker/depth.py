@@ -111,7 +111,6 @@ class BrokerQueues:
         return self._asking.result() if done else ()
 
     def close(self) -> None:
-        """Close the connection; what still asks may fail. Idempotent."""
         self._give_up()
 
     def _empty(self, queues: tuple[WakeQueue, ...]) -> Collection[WakeQueue]:

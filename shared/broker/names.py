@@ -45,7 +45,6 @@ _QUEUE = f"{PREFIX}."
 
 
 def queue(which: WakeQueue) -> str:
-    """Return the name of a queue as Celery knows it."""
     return f"{_QUEUE}{which}"
 
 

@@ -286,7 +286,6 @@ class _Producer:
         return pushed(f"{self._prefix}{name}", json.dumps(entry).encode())
 
     def close(self) -> None:
-        """Give the connection up; idempotent."""
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
             connection.collect()

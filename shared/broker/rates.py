@@ -87,7 +87,6 @@ class ValkeyWindows:
             raise _away(error) from error
 
     async def close(self) -> None:
-        """Close the connections; idempotent."""
         await self._client.aclose()
 
 

@@ -107,7 +107,6 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         return []
 
     def append(self, message: Any, delivery_tag: Any) -> None:
-        """Remember a message that was taken; on the consumer's thread."""
         super().append(message, delivery_tag)
         self._queues[delivery_tag] = self.channel.taken_from
 
@@ -116,12 +115,10 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         super().ack(delivery_tag)
 
     def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
-        """Give a message up, or back."""
         self._queues.pop(delivery_tag, None)
         super().reject(delivery_tag, requeue)
 
     def counts(self) -> Counter[str]:
-        """Return how many messages of each queue are unacknowledged."""
         return Counter(tuple(self._queues.values()))
 
     @property

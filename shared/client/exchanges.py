@@ -73,7 +73,6 @@ class Exchanges:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def document(self, request: ApiRequest) -> Exchange[Json]:
-        """Return the JSON object of a good reply."""
         reply = yield from self.send(request)
         return object_of(reply, self.url)
 

@@ -75,7 +75,6 @@ class EventFollower:
             yield StreamEvent(frame.id, frame.event, json.loads(frame.data))
 
     def ended(self, job: Json) -> StreamEvent:
-        """Return the last event, of the job as it has ended."""
         self.is_over = True
         return StreamEvent(None, "job", job)
 
@@ -91,7 +90,6 @@ class Download:
         self.patience = patience
 
     def request(self) -> ApiRequest:
-        """Return the request for all lines."""
         self._rest = b""
         return ApiRequest("GET", self._path, params=self._params, is_repeatable=True)
 
@@ -121,7 +119,6 @@ class OutputDownload:
         self._check(size)
 
     def request(self) -> ApiRequest:
-        """Return the request for the output."""
         self._body.clear()
         return ApiRequest("GET", self._path, is_repeatable=True)
 

@@ -69,7 +69,6 @@ class JobPartial(JobFailed):
 
 
 def has_ended(job: Json) -> bool:
-    """True when nothing more happens to a job by itself."""
     return JobStatus(job["status"]).is_terminal
 
 

@@ -84,7 +84,6 @@ class MessageFields(TypedDict, total=False):
 
 
 def at(kind: str, name: str) -> str:
-    """Return the path of a thing by its name or id."""
     return f"/{kind}/{quote(name, safe='')}"
 
 
@@ -104,12 +103,10 @@ def job_request(job_id: str, wait: float = 0.0) -> ApiRequest:
 
 
 def output_path(job_id: str, step: int) -> str:
-    """Return the path of a step's whole output."""
     return f"{at('jobs', job_id)}/steps/{step}/output"
 
 
 def job_action(job_id: str, action: str, body: Json | None = None) -> ApiRequest:
-    """Return the request to `cancel`, `pause` or `resume` a job."""
     # Cancelled twice is cancelled, paused twice is paused; resumed twice may begin twice.
     is_repeatable = action in ("cancel", "pause")
     return ApiRequest("POST", f"{at('jobs', job_id)}/{action}", body=body, is_repeatable=is_repeatable)
@@ -121,7 +118,6 @@ def answer_request(question_id: str, body: Json) -> ApiRequest:
 
 
 def answer_body(action: str, content: Any, reason: str | None, by: str | None) -> Json:
-    """Return the body of an answer to a question."""
     return _present({"action": action, "content": content, "reason": reason, "by": by})
 
 

@@ -59,7 +59,6 @@ class ApiReply:
 
     @property
     def is_good(self) -> bool:
-        """True for 2xx."""
         return 200 <= self.status < 300
 
     @cached_property

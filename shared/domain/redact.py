@@ -157,7 +157,6 @@ class Redaction:
         self._pattern = pattern_of(self._known)
 
     def __call__(self, text: str) -> str:
-        """Return a text without any of them."""
         return redacted(text if self._pattern is None else self._pattern.sub(HIDDEN, text))
 
 

@@ -25,6 +25,5 @@ def manual_pages() -> Mapping[str, str]:
 
 @cache
 def manual_pictures() -> Mapping[str, bytes]:
-    """Return the pictures that pages show, by their names."""
     folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "docs" / "pictures"
     return {path.name: path.read_bytes() for path in folder.glob("*.[sp][vn]g")}

@@ -63,7 +63,6 @@ class Catalogue:
         return await self._of(tenant_id, known if monotonic() < fresh_until else await self._published())
 
     async def renewed(self, tenant_id: str) -> ToolsByName:
-        """Return a tenant's tools as they are; raises `NotFound`."""
         return await self._of(tenant_id, await self._published())
 
     async def _published(self) -> ToolsByName:

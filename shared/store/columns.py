@@ -78,12 +78,10 @@ def time_column(*, nullable: bool = True, now: bool = False) -> Any:
 
 
 def int_column(default: int = 0) -> Any:
-    """Return a number that is always there."""
     return Field(default=default, sa_column=Column(Integer, nullable=False, server_default=text(str(default))))
 
 
 def bigint_column() -> Any:
-    """Return a counter that may grow beyond 2**31."""
     return Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
 
 
@@ -93,7 +91,6 @@ def flag_column(*, default: bool = False) -> Any:
 
 
 def ints_column(*, nullable: bool = False) -> Any:
-    """Return a list of numbers, empty by default or null."""
     server_default = None if nullable else text("'{}'")
     return Field(sa_column=Column(ARRAY(Integer), nullable=nullable, server_default=server_default))
 

@@ -81,7 +81,6 @@ class ScheduleSweep:
         self._skills = DocumentStore(database, "skill")
 
     async def due(self, limit: int) -> Sequence[DueSchedule]:
-        """Return schedules whose time has come, longest overdue first."""
         return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
 
     async def carry_out(self, limit: int) -> SweepResult:

@@ -40,7 +40,6 @@ def definitions() -> Sequence[str]:
 
 @cache
 def digest() -> str:
-    """Return the digest of this release's functions."""
     return sha256("\0".join(definitions()).encode()).hexdigest()[:12]
 
 

@@ -76,7 +76,6 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without its end."""
         line: dict[str, Any] = {
             "event": record.getMessage(),
             "logger": record.name,
@@ -94,7 +93,6 @@ class _PlainFormatter(structlog.stdlib.ProcessorFormatter):
     """Short lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without its end."""
         return redaction(super().format(record))
 
 

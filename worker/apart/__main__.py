@@ -30,7 +30,6 @@ _IDLE_SECONDS = 60.0
 
 
 def select_from(expression: str, data: Any, max_steps: int) -> Any:
-    """Return what an expression selects; see `expression_value`."""
     return expression_value(expression, data, max_steps=max_steps)
 
 

@@ -113,7 +113,6 @@ class Apart:
             raise
 
     def held(self) -> dict[str, int]:
-        """Return how many slots each tenant holds that holds one."""
         with self._lock:
             return dict(self._held)
 

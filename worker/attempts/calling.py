@@ -332,7 +332,6 @@ class CallProgress:
             self._writing = self._loop.create_task(self._write_latest())
 
     def close(self) -> None:
-        """Write nothing more: the call has ended."""
         self._is_over = True
         if self._writing is not None:
             self._writing.cancel()

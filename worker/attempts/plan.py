@@ -156,7 +156,6 @@ class PlanStage:
         return replace(background, insights=text), job
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> WakeOutcome:
-        """Ask the model, and store what it decided."""
         claim, job, calls = planning.claim, planning.agent, planning.chain.calls
         offered = [tools[name] for name in sorted(tools)]
         try:

@@ -49,7 +49,6 @@ class ProviderBatchDuty:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look after batches from now on, on the running loop."""
         self._running = asyncio.create_task(every(TICK_SECONDS, self.carry_out, name="provider_batches"))
 
     async def close(self) -> None:

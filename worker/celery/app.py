@@ -61,7 +61,6 @@ class CoroutineTask(Task):
 
 
 def _dispatcher() -> Dispatcher:
-    """Return the dispatcher of this process; raises RuntimeError in a process that was not composed."""
     lane: LaneRuntime | None = app.planq_lane
     if lane is None or lane.dispatcher is None:
         raise RuntimeError(

@@ -49,17 +49,14 @@ class BotAnswer:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the request was carried out."""
         return self.document.get("ok") is True
 
     @property
     def description(self) -> str:
-        """What the Bot API says of an error."""
         text = self.document.get("description")
         return capped(text, 300) if isinstance(text, str) else ""
 
     def parameter(self, name: str) -> int | None:
-        """Return a number that an error carries."""
         parameters = self.document.get("parameters")
         value = parameters.get(name) if isinstance(parameters, Mapping) else None
         return value if isinstance(value, int) else None

@@ -52,11 +52,9 @@ class TypingNotices:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Renew them from now on, on the running loop."""
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Renew nothing more."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

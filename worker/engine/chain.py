@@ -117,7 +117,6 @@ def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
 
 
 def place_of(wake: Wake) -> Place:
-    """Return what a wake-up asks to claim."""
     return wake.ref if isinstance(wake, StepWake) else wake.job_id
 
 
@@ -168,7 +167,6 @@ class Chain:
         return not self.is_stopped and self.may_go_on() and not self.slots.is_wanted_from(self.party)
 
     def keep(self, count: int) -> None:
-        """Give back the slots beyond `count`."""
         if self.held > count:
             self.slots.release(self.held - count, self.party)
             self.held = count
@@ -185,7 +183,6 @@ class Chain:
         return self.is_asking or (self.running is not None and self.running.is_concluding)
 
     def stop(self, task: asyncio.Task[Any]) -> None:
-        """End the chain and give back what it carries out; `task` runs it."""
         self.is_stopped = True
         if not self.is_open:
             task.cancel()

@@ -184,7 +184,6 @@ class Dispatcher:
         return Chain(self._settings.lane, self.slots, may_go_on, self._workers, held, party)
 
     def _party(self, wake: AnyWake) -> Party:
-        """Return for whom a wake-up wants its slots."""
         match wake:
             case StepWake():
                 is_slow = self._is_slow(wake.tool_name)
@@ -195,7 +194,6 @@ class Dispatcher:
         return Party(wake.tenant, wake.priority, is_slow)
 
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> WakeOutcome:
-        """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
         links = {place_of(wake): wake.links for wake in wakes}
         while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
@@ -485,7 +483,6 @@ class Dispatcher:
             return WakeOutcome(claim.attempt)
 
     async def _release(self, claim: Claim) -> None:
-        """Let another worker take the claimed work at once."""
         if not isinstance(claim, StageClaim):
             result = await self._store.release_step(claim)
             await self._publish(after_release(claim, result))
@@ -498,7 +495,6 @@ class Dispatcher:
             await self._publish([again])
 
     async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
-        """Give back what was claimed and not begun."""
         chain.is_asking = True  # a chain that is stopped now must see this through
         for claim in claims:
             try:

@@ -179,11 +179,9 @@ class Writes:
 
     @property
     def acting(self) -> list[Attempt]:
-        """The attempts whose calls may act now."""
         return list(self._calls)
 
     def is_acting(self, attempt: Attempt) -> bool:
-        """True while the call of an attempt may act."""
         return attempt in self._calls
 
     async def until_stopped(self, attempt: Attempt) -> None:
@@ -280,7 +278,6 @@ class Owner:
         return self._writes.in_thread(self._attempt) if self._is_write else nullcontext()
 
     def prolong(self, seconds: float) -> None:
-        """Let the call act for so long from now on."""
         if self._lease is not None and self.until is not None:
             self.until = self._lease.clock() + seconds
 

@@ -151,15 +151,12 @@ class InFlightWork:
 
     @property
     def count(self) -> int:
-        """How many attempts are being carried out."""
         return len(self._running)
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts that are being carried out."""
         return [running.attempt for running in list(self._running.values())]
 
     def ages(self) -> dict[Attempt, float]:
-        """Return for how many seconds the attempts have been held."""
         now = self._clock()
         return {running.attempt: now - running.held_at for running in list(self._running.values())}
 
@@ -237,7 +234,6 @@ class InFlightWork:
         return running
 
     def drop(self, claim: Claim) -> None:
-        """Forget what is held and was not begun."""
         self.end(self._running[attempt_of(claim)], is_settled=True)
 
     def _hold(self, claim: Claim, state: AttemptState) -> None:

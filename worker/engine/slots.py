@@ -141,7 +141,6 @@ class Slots:
             self._call_next()
 
     def hand_over(self, count: int, party: Party, to: Party) -> None:
-        """Count slots that somebody holds for another party."""
         self._change(-count, party)
         self._change(count, to)
         self._call_next()

@@ -52,7 +52,6 @@ class BatchApi:
         return found
 
     async def cancel(self, held: ProviderBatch) -> None:
-        """Ask the provider to run no more of a batch."""
         model, api, secret = await self._of(held)
         with _translating(secret):
             await model.batch_cancel(api.batch_of(held.handle))

@@ -46,7 +46,6 @@ class LiveCall:
         self._texts.keep(self)
 
     def begin(self, part: int, tool_name: str | None = None) -> None:
-        """Take note of a part of the reply, as `Speech.begin`."""
         self._speech.begin(part, tool_name)
 
     def add(self, part: int, piece: str) -> None:
@@ -59,7 +58,6 @@ class LiveCall:
             await self._texts.write([self])
 
     def drop(self) -> None:
-        """Keep nothing more of a call that has failed, or was cut off; idempotent."""
         self._texts.discard(self)
 
     def look(self, followed: Collection[UUID]) -> bool:
@@ -106,7 +104,6 @@ class LiveTexts:
             self._writer = asyncio.create_task(self._write_for_ever())
 
     def discard(self, call: LiveCall) -> None:
-        """Write nothing more of a call."""
         self._calls.discard(call)
 
     async def write(self, calls: Sequence[LiveCall]) -> None:
@@ -129,7 +126,6 @@ class LiveTexts:
         return None if ask.stage is None or form is None else LiveCall(self, ask, ask.stage, form)
 
     async def aclose(self) -> None:
-        """Stop writing; idempotent."""
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)

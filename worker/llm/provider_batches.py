@@ -31,12 +31,10 @@ _HANDLE = TypeAdapter(Batch)
 
 
 def handle_of(batch: Batch) -> str:
-    """Return what a batch is stored as."""
     return _HANDLE.dump_json(batch).decode()
 
 
 def batch_of(handle: str) -> Batch:
-    """Return the batch that was stored."""
     return _HANDLE.validate_json(handle)
 
 

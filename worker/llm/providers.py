@@ -118,7 +118,6 @@ class Providers:
             raise translated(error, secret=key or self._settings.api_keys.get(name.place, "")) from error
 
     def batch_model(self, name: ModelName, key: str | None) -> Model:
-        """Return the model by which a provider is asked for batches."""
         return self._batches.model(name, key, frozenset(), is_stream=False)
 
     async def deferred(

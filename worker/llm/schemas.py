@@ -54,7 +54,6 @@ def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
-    """Return whether values of a schema may be objects by its `type`."""
     kind = schema.get("type")
     return kind == "object" or (isinstance(kind, list) and "object" in kind)
 

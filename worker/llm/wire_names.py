@@ -59,7 +59,6 @@ class WireNames:
         return self._back.get(wire, wire)
 
     def schema(self, name: str) -> dict[str, Any]:
-        """Return the schema of an offered tool's arguments as it is sent."""
         return self._schemas[name]
 
     def arguments_out(self, name: str, arguments: Any) -> Any:
@@ -94,7 +93,6 @@ class PropertyNames:
         return _translated(arguments, [self._own_schema], self._own_schema, self._wire)
 
     def back(self, arguments: Any) -> Any:
-        """Return arguments as the tool expects them."""
         return _translated(arguments, [self.schema], self.schema, self._back)
 
     def _renamed(self, schema: Any) -> Any:

@@ -388,7 +388,6 @@ class LoopLag:
     """Asks a loop again and again to run a callback, and keeps the longest wait."""
 
     def __init__(self, loop_of: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
-        """`loop_of` returns the loop, None while there is none."""
         self._loop_of = loop_of
         self._asked_at: float | None = None
         self._worst_seconds = 0.0

@@ -122,12 +122,10 @@ class PreforkProcesses:
         ]
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts that are being carried out."""
         self.read_and_end_cancelled()
         return [one.attempt for one in self._processes.values() if one.attempt is not None]
 
     def ages(self) -> Mapping[Attempt, float]:
-        """Return for how many seconds the attempts have been carried out."""
         self._drain()
         now = monotonic()
         return {one.attempt: now - one.begun_at for one in self._processes.values() if one.attempt is not None}

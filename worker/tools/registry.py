@@ -52,7 +52,6 @@ class Registry:
         self._tools: dict[str, Tool] = {}
 
     def definitions(self) -> Sequence[ToolDefinition]:
-        """Return every offered tool's definition, sorted by name."""
         return [self._tools[name].definition for name in sorted(self._tools)]
 
     def runnable(self) -> Sequence[ToolDefinition]:
@@ -60,7 +59,6 @@ class Registry:
         return [tool.definition for tool in self._tools.values()]
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool of exactly this name, or None."""
         return self._tools.get(name)
 
     def is_slow(self, name: str) -> bool:
@@ -214,7 +212,6 @@ class _Loader:
             self._add(item, place)
 
     def load_yaml(self) -> None:
-        """Add the functions that only the YAML file names."""
         for function in self._overrides:
             self._add_function(function, options_of(function) or ToolOptions())
 
@@ -280,12 +277,10 @@ def _present_folder_first() -> Iterator[None]:
 
 
 def _module_of(reference: str) -> ModuleType:
-    """Return the module of `module:attribute`, which has been imported."""
     return sys.modules[reference.strip().partition(":")[0]]
 
 
 def _resolve(reference: str, place: str) -> Any:
-    """Import `module` or `module:attribute`."""
     module_name, _, attribute = reference.strip().partition(":")
     try:
         with _present_folder_first():
@@ -337,7 +332,6 @@ def check_schemas(definition: ToolDefinition, place: str, *, is_trusted: bool = 
 
 
 def _place(tool: Tool) -> str:
-    """Return where a tool comes from, as exactly as it is known."""
     return str(getattr(tool, "place", "") or tool.definition.source or type(tool).__qualname__)
 
 
@@ -349,7 +343,6 @@ class FunctionOptions(ToolOptions):
     find_out: None = None
 
     def options(self) -> ToolOptions:
-        """Return the options alone."""
         return ToolOptions.model_construct(**self.model_dump(exclude={"function"}))
 
 

@@ -19,7 +19,6 @@ from planq.worker.egress import Egress, HostPlaces, LeastRate
 
 
 def utc_now() -> datetime:
-    """Return the present moment, aware, in UTC."""
     return datetime.now(UTC)
 
 

@@ -79,7 +79,6 @@ class DeliverySender:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Send from now on, on the running loop."""
         self._running = asyncio.create_task(
             every(self._tick_seconds, self.fill, name="deliveries", pause=woken_by(self._freed))
         )
@@ -103,7 +102,6 @@ class DeliverySender:
             self._is_full = room <= 0
 
     async def settle(self) -> None:
-        """Wait until nothing is under way here."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -229,7 +229,6 @@ async def _submit(
     idempotency_key: str | None,
     traceparent: str | None,
 ) -> SubmittedJob:
-    """Store the job that an execution is."""
     tenant_id = caller_of(request.scope).tenant_id
     limits = (await turns.submissions.tenants.of(tenant_id)).limits
     wanted = _as_job(agent_id, body, limits.agent_timeout_seconds)

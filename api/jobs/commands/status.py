@@ -104,7 +104,6 @@ _COUNTED = (
 
 
 def _show_budget(job: dict[str, Any]) -> None:
-    """Print what the tree of a job has used of its budget, where it has one."""
     if not (budget := job.get("budget")):
         return
     used = budget.get("used") or {}

@@ -51,7 +51,6 @@ _Cursor = Annotated[str | None, Query()]
 
 @tenant_page_routes.get("/ui/tenants")
 async def tenants_page(request: Request, services: Use, cursor: _Cursor = None) -> Response:
-    """Show the tenants by their ids."""
     listed = values_of(await get_tenants(services, limit=_PAGE, cursor=cursor))
     return page(request, "tenants.html", listed=listed)
 
@@ -146,7 +145,6 @@ async def post_new_key(request: Request, tenant_id: str, services: Use, who: Who
 
 @tenant_page_routes.post("/ui/tenants/{tenant_id}/keys/{key_id}/revoke")
 async def post_revocation(tenant_id: str, key_id: str, services: Use) -> Response:
-    """Revoke a key for ever."""
     await delete_key(tenant_id, key_id, services)
     return seen(f"/tenants/{tenant_id}#keys")
 

@@ -99,7 +99,6 @@ async def post_file(request: Request, services: Use, who: Who) -> Response:
 
 
 def _as_sent(request: Request, file: UploadFile) -> Request:
-    """Return the request that brings a file of a form as its body, and nothing else of the form's."""
     pieces = _pieces(file)
 
     async def receive() -> Message:
@@ -140,7 +139,6 @@ async def save_results(batch_id: str, services: Use, who: Who) -> Response:
 
 @batch_page_routes.get("/ui/batches/{batch_id}/errors")
 async def save_errors(batch_id: str, services: Use, who: Who) -> Response:
-    """Return what is wrong with lines, as a file."""
     return _as_file(await get_batch_errors(batch_id, services, who), f"errors-{batch_id_of(batch_id)}")
 
 
@@ -151,14 +149,12 @@ def _as_file(answer: Response, name: str) -> Response:
 
 @batch_page_routes.post("/ui/batches/{batch_id}/cancel")
 async def post_cancel_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    """Cancel a batch."""
     await cancel_batch(batch_id, services, who)
     return seen(f"/batches/{batch_id}")
 
 
 @batch_page_routes.post("/ui/batches/{batch_id}/pause")
 async def post_pause_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    """Let no more lines of a batch in."""
     await pause_batch(batch_id, services, who)
     return seen(f"/batches/{batch_id}")
 
@@ -183,13 +179,11 @@ def _number(name: str, text: str) -> Any:
 
 @batch_page_routes.post("/ui/batches/{batch_id}/retry")
 async def post_retry_of_batch(batch_id: str, services: Use, who: Who) -> Response:
-    """Try the lines of a batch again that have failed."""
     await retry_batch(batch_id, services, who)
     return seen(f"/batches/{batch_id}")
 
 
 def _bars(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of the bar that shows how far a batch is, in thousandths of its lines."""
     counts, at, bars = batch["counts"], 0.0, []
     for name, kind in _BARS:
         width = _SCALE * counts[name] / max(counts["total"], 1)

@@ -29,7 +29,6 @@ _Number = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
 @catalogue_page_routes.get("/ui/agents")
 async def show_agents(request: Request, services: Use, who: Who) -> Response:
-    """Show the agents in use, by name."""
     return page(request, "agents.html", listed=values_of(await list_agents(services, who)))
 
 
@@ -61,7 +60,6 @@ async def _newest(services: Services, who: Caller, name: str, known: int) -> int
 
 
 async def _changes(services: Services, who: Caller, agent: dict[str, Any], compared: int) -> str:
-    """Return how the document of an agent differs from that of another version; raises `NotFound`."""
     other = values_of(await get_agent(agent["name"], services, who, compared))
     names = f"version {compared}", f"version {agent['version']}"
     return await off_loop(changes_between, other["document"], agent["document"], names)
@@ -80,7 +78,6 @@ async def show_tools(
 
 @catalogue_page_routes.get("/ui/tools/{name}")
 async def show_tool(request: Request, name: str, services: Use, who: Who) -> Response:
-    """Show a tool, with a form that calls it."""
     tool = await _tool(services, who, name)
     return page(request, "tool.html", tool=tool, fields=fields_in(tool["input_schema"]), **_asks(tool))
 
@@ -103,7 +100,6 @@ def _asks(tool: dict[str, Any]) -> dict[str, bool]:
 
 
 async def _tool(services: Services, who: Caller, name: str) -> dict[str, Any]:
-    """Return the definition of a tool; raises `NotFound`."""
     tools: list[dict[str, Any]] = values_of(await get_tools(services, who))["items"]
     for tool in tools:
         if tool["name"] == name:

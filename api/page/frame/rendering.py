@@ -131,12 +131,10 @@ def _beginnings(who: Caller) -> list[str]:
 
 
 def is_open(who: Caller, path: str) -> bool:
-    """Return whether a key may see a page."""
     return not opening_of("GET", path).scopes.isdisjoint(who.scopes)
 
 
 def home_of(who: Caller) -> str:
-    """Return the page on which the visit of a key begins."""
     return next(path for path in _HOMES if is_open(who, path))
 
 

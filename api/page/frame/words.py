@@ -121,7 +121,6 @@ def when(text: str | None) -> Markup:
 
 
 def age(text: str) -> Markup:
-    """Return a time below a heading that says that it is past."""
     return _time(text, "{}")
 
 
@@ -142,7 +141,6 @@ def took(begun: str | None, ended: str | None) -> str:
 
 
 def cost(amount: float | None) -> str:
-    """Return an amount of money; a dash where nobody knows it."""
     if amount is None:
         return "–"
     return f"${amount:.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"

@@ -37,7 +37,6 @@ class ManualPage(NamedTuple):
 
 
 def name_of(path: str) -> str:
-    """Return the name that a page of the manual has in an address."""
     return PurePosixPath(path).stem
 
 

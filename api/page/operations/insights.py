@@ -78,7 +78,6 @@ async def insights_page(
 
 @insight_page_routes.post("/ui/insights/forget")
 async def post_forgetting(services: Use, who: Who) -> Response:
-    """Remove all that was learned."""
     await forget_insights(services, who)
     return seen("/insights")
 
@@ -120,13 +119,11 @@ async def post_change_of_insight(request: Request, insight_id: str, services: Us
 
 @insight_page_routes.post("/ui/insights/{insight_id}/retire")
 async def post_retirement(insight_id: str, services: Use, who: Who) -> Response:
-    """Offer an insight to no planner any more."""
     await retire_insight(insight_id, services, who)
     return seen(f"/insights/{insight_id}")
 
 
 def _state(insight: dict[str, Any]) -> tuple[str, str]:
-    """Return the kind and the word of what becomes of an insight."""
     if insight["retired_at"] is not None:
         return "idle", "Retired"
     if insight["is_pinned"]:

@@ -16,13 +16,11 @@ operation_page_routes = page_router()
 
 @operation_page_routes.get("/ui/schedules")
 async def schedules_page(request: Request, services: Use, who: Who) -> Response:
-    """Show what is to come, and what is over."""
     listed = values_of(await get_schedules(services, who, everything=True))
     return page(request, "schedules.html", schedules=listed["items"])
 
 
 @operation_page_routes.post("/ui/schedules/{schedule_id}/delete")
 async def post_deletion(schedule_id: str, services: Use, who: Who) -> Response:
-    """Remove a schedule."""
     await delete_schedule(schedule_id, services, who)
     return seen("/schedules")

@@ -47,7 +47,6 @@ _Cursor = Annotated[str | None, Query()]
 
 @webhook_page_routes.get("/ui/endpoints")
 async def endpoints_page(request: Request, services: Use, who: Who, cursor: _Cursor = None) -> Response:
-    """Show the endpoints, newest first."""
     listed = values_of(await get_endpoints(services, who, limit=_PAGE, cursor=cursor))
     return page(request, "endpoints.html", listed=listed, events=EVENT_NAMES)
 
@@ -69,7 +68,6 @@ async def post_new_endpoint(request: Request, services: Use, who: Who) -> Respon
 async def show_endpoint(
     request: Request, endpoint_id: str, services: Use, who: Who, cursor: _Cursor = None
 ) -> Response:
-    """Show an endpoint with what it was told, newest first."""
     return await _endpoint_page(request, services, who, endpoint_id, cursor=cursor)
 
 
@@ -97,7 +95,6 @@ async def post_pause_of_endpoint(request: Request, endpoint_id: str, services: U
 
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/test")
 async def post_test(endpoint_id: str, services: Use, who: Who) -> Response:
-    """Send an endpoint a test, and lead to its delivery."""
     delivery = values_of(await test_endpoint(endpoint_id, services, who))
     return seen(f"/deliveries/{delivery['id']}")
 
@@ -111,7 +108,6 @@ async def post_rotation(request: Request, endpoint_id: str, services: Use, who: 
 
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/remove")
 async def post_removal(endpoint_id: str, services: Use, who: Who) -> Response:
-    """Remove an endpoint with the log of its deliveries."""
     await delete_endpoint(endpoint_id, services, who)
     return seen("/endpoints")
 
@@ -128,13 +124,11 @@ async def deliveries_page(
 
 @webhook_page_routes.get("/ui/deliveries/{delivery_id}")
 async def show_delivery(request: Request, delivery_id: str, services: Use, who: Who) -> Response:
-    """Show a delivery with what is sent."""
     delivery = values_of(await get_delivery(delivery_id, services, who))
     return page(request, "delivery.html", delivery=delivery, states=_SHOWN)
 
 
 @webhook_page_routes.post("/ui/deliveries/{delivery_id}/redeliver")
 async def post_redelivery(delivery_id: str, services: Use, who: Who) -> Response:
-    """Send a delivery at once, or again."""
     await redeliver(delivery_id, services, who)
     return seen(f"/deliveries/{delivery_id}")

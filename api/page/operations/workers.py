@@ -37,7 +37,6 @@ async def show_workers(request: Request, services: Use, who: Who) -> Response:
 
 
 def _state(worker: dict[str, Any]) -> dict[str, Any]:
-    """Return the kind and the word of a worker's state."""
     if worker["missing"]:
         return {"state": ("bad", "Lacks something")}
     if worker["lag_ms"] >= _SLOW_LAG_MS:

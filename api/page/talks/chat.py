@@ -159,7 +159,6 @@ async def _said(
 
 
 async def _job(request: Request, services: Services, who: Caller, job_id: str) -> dict[str, Any] | None:
-    """Return the job of a turn with the sentence that says why it waits; None where it is gone."""
     try:
         await check_job_is_open_to(who, services.requests, job_id_of(job_id))
         job: dict[str, Any] = values_of(await get_job(request, job_id, services))
@@ -180,7 +179,6 @@ async def _last(
 
 
 async def _questions(services: Services, who: Caller, job: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return what a turn asks, each with the fields of its form."""
     found = []
     for one in () if job is None else job["open_questions"]:
         try:

@@ -67,7 +67,6 @@ async def conversation_page(
 
 @conversation_page_routes.post("/ui/conversations/{conversation_id}/erase")
 async def post_erasure(conversation_id: str, services: Use, who: Who) -> Response:
-    """Erase what was said and done in a conversation."""
     await erase_conversation(conversation_id, services, who)
     return seen(f"/conversations/{conversation_id}")
 

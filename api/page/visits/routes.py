@@ -27,7 +27,6 @@ _KEPT = "public, max-age=31536000, immutable"
 @visit_routes.get("/")
 @visit_routes.get(UI)
 async def get_start(request: Request, services: Use) -> Response:
-    """Lead to the first page that the visitor's key opens."""
     return seen(home_of(await services.access.visitor(session_of(request))))
 
 
@@ -42,7 +41,6 @@ async def get_asset(name: str) -> Response:
 
 @visit_routes.get(LOGIN)
 async def get_login(request: Request, services: Use, next: Annotated[str, Query()] = "") -> Response:
-    """Show the form that asks for a key."""
     if not services.access.is_required:
         return seen(home_of(LOCAL))
     return page(request, "login.html", next=next, refused=None)

@@ -34,7 +34,6 @@ class ValidAnswer:
 
     @property
     def text(self) -> str:
-        """Return it as JSON, the form of a job's answer."""
         return encode(self.value).decode()
 
 

@@ -154,7 +154,6 @@ def _action(action: Any, path: DocumentPath) -> _Found:
 
 
 def _schema(schema: Mapping[str, Any], path: DocumentPath) -> _Found:
-    """Yield the defects of a schema that stands at `path`; one of the document itself stands at the top."""
     try:
         broken = schema_defects(schema)
     except RecursionError:

@@ -56,7 +56,6 @@ class DocumentWarning:
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """Return `{"path", "code", "name", "message"}`."""
         return asdict(self)
 
 

@@ -64,7 +64,6 @@ class Estimate:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any] | None) -> Self:
-        """Return what `to_json` gave; nothing for None."""
         return cls(**(stored or {}))
 
 

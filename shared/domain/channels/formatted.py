@@ -44,7 +44,6 @@ class FormattedText:
 
     @property
     def units(self) -> int:
-        """The length of the text in UTF-16 units."""
         return utf16_units(self.text)
 
     def between(self, start: int, end: int) -> FormattedText:
@@ -264,5 +263,4 @@ class _Builder:
 
 
 def _link(address: str) -> str | None:
-    """Return an address that a chat can open; None for any other."""
     return address if address.lower().startswith(_LINKS) else None

@@ -188,7 +188,6 @@ def _correction(tool: str, code: str, failed: Shape, worked: Shape, counted: Map
 
 
 def _courses(job: EndedJob) -> Iterator[Lesson]:
-    """Yield how a planned job went, where it called any tool."""
     tools = list(dict.fromkeys(tool_name(call.tool) for call in job.calls))
     if not job.is_planned or not tools or job.status == "cancelled":
         return

@@ -19,7 +19,6 @@ class CallStatus(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """True while no result has come."""
         return self in (CallStatus.WAITING, CallStatus.SENT)
 
 

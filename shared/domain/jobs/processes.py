@@ -33,7 +33,6 @@ class Process:
 
     @property
     def text(self) -> str:
-        """Return it as it is stored, for `parse`."""
         return f"{self.place}{self.pid} {self.started} {self.group}"
 
     @classmethod

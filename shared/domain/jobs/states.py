@@ -273,7 +273,6 @@ class Effect(StrEnum):
 
     @property
     def is_write(self) -> bool:
-        """True when the tool changes the world."""
         return self in (Effect.IDEMPOTENT, Effect.UNSAFE)
 
 

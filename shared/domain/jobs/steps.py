@@ -89,5 +89,4 @@ class StepResult:
 
     @property
     def succeeded(self) -> bool:
-        """True when the step has an output."""
         return self.error is None

@@ -104,7 +104,6 @@ class ModelName:
 
     @property
     def is_offline(self) -> bool:
-        """True for planq's own rules."""
         return self.provider is None and not self.cassette
 
 

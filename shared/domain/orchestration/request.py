@@ -164,7 +164,6 @@ class OrchestrateLimits:
         )
 
     def capped(self, caps: Self) -> Self:
-        """Return these limits, none above `caps`."""
         return type(self)(*(min(getattr(self, one.name), getattr(caps, one.name)) for one in fields(self)))
 
     def lowerings(self, request: Mapping[str, Any]) -> list[Defect]:

@@ -65,7 +65,6 @@ class JobFilter:
 
     @property
     def is_indexed(self) -> bool:
-        """True when an index knows all that is given."""
         return self == JobFilter(status=self.status, strategy=self.strategy)
 
     @property

@@ -81,7 +81,6 @@ class Scale(NamedTuple):
 
     @property
     def folded_seconds(self) -> float:
-        """How much time is not drawn."""
         return sum(end - begin for begin, end in self.folds)
 
     def place(self, at: float) -> float:

@@ -91,7 +91,6 @@ _ASKED = {
 
 
 def _of_stage(job: Mapping[str, Any], status: JobStatus) -> JobWait:
-    """Return why a job waits to be planned or answered."""
     verb = "answered" if status is JobStatus.RESPONDING else "planned"
     if job["is_claimed"]:
         return JobWait(WaitKind.WORK, f"It is being {verb}{_by(job['stage_worker_name'])}.")
@@ -114,7 +113,6 @@ def _of_stage(job: Mapping[str, Any], status: JobStatus) -> JobWait:
 
 
 def _of_lane(job: Mapping[str, Any], what: str, who: str, lane: str) -> JobWait:
-    """Return why something that may begin has not begun."""
     load = job["lanes"].get(lane)
     if load is None:
         return JobWait(

@@ -103,7 +103,6 @@ class Outline:
 
     @property
     def base(self) -> int:
-        """Return the index of the plan's first step in its job."""
         return len(self.earlier)
 
 
@@ -240,7 +239,6 @@ def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_
 
 
 def _with_contents(call: Call) -> Call:
-    """Return a step that calls no tool with what it says as its arguments."""
     if call.kind == "elicitation":
         # A schema that does not say so is meant for an object: nothing else can be filled in.
         schema = {"type": "object", **call.requested_schema} if call.requested_schema else dict(ANSWER_SCHEMA)

@@ -49,7 +49,6 @@ class Excerpts:
     parts: Mapping[Path, Any]
 
     def covers(self, path: Path) -> bool:
-        """True when it is known what the path leads to."""
         return path in self.parts
 
     def at(self, path: Path) -> Any:

@@ -96,7 +96,6 @@ class StepsLeft:
         self._most = self._left = most
 
     def spend(self, steps: int) -> None:
-        """Take so many; raises `TooManySteps` where there are fewer."""
         self._left -= steps
         if self._left < 0:
             raise TooManySteps(f"the expressions take more than {self._most} steps together; select less")

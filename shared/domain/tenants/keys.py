@@ -56,12 +56,10 @@ def is_key(text: str) -> bool:
 
 
 def is_meant_as_key(text: str) -> bool:
-    """True for what begins as a key does."""
     return text.startswith(_MARK)
 
 
 def prefix_of(key: str) -> str:
-    """Return the beginning of a key, by which people know it."""
     return key[: len(_MARK) + _SHOWN_CHARS]
 
 

@@ -41,7 +41,6 @@ def may_name_model(tenant_id: str, config: TenantConfig, model: str, default: st
 
 
 def _server_of(tool: ToolDefinition) -> str:
-    """Return the MCP server of a tool, empty for one that comes from elsewhere."""
     return tool.source.removeprefix(MCP_SOURCE) if tool.source.startswith(MCP_SOURCE) else ""
 
 

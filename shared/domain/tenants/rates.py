@@ -48,12 +48,10 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """Whether it refuses the next message."""
         return self.used >= self.limit
 
     @property
     def remaining(self) -> int:
-        """How many messages it lets in now."""
         return max(self.limit - self.used, 0)
 
     def headers(self, name: str) -> Mapping[str, str]:
@@ -109,16 +107,13 @@ class LocalWindows:
         )
 
     def note(self, request: RateRequest, now: float) -> None:
-        """Count a message that was let in elsewhere."""
         for times in self._times(request, now):
             times.append(now)
 
     def __len__(self) -> int:
-        """How many windows are kept."""
         return len(self._by_key)
 
     def _times(self, request: RateRequest, now: float) -> tuple[deque[float], deque[float]]:
-        """Return when the messages were let in that count now, of the tenant and of the channel."""
         for idle in list(islice(self._by_key, _IDLE_AT_ONCE)):
             if not _counting(self._by_key[idle], now):
                 del self._by_key[idle]

@@ -73,7 +73,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """True when the name belongs to planq itself."""
     return RESERVED_NAME.match(name) is not None
 
 

@@ -38,7 +38,6 @@ def _encodings(body: bytes, charset: str | None) -> Iterator[str]:
 
 
 def _declared(head: bytes) -> str:
-    """Return the encoding that the beginning of a page names, empty for none."""
     text = head.decode("latin-1").lower()
     at = text.find("charset")
     while at >= 0:

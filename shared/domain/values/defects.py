@@ -29,7 +29,6 @@ class Defect:
 
     @classmethod
     def at(cls, pointer: str, code: str, predicate: str) -> Defect:
-        """Return a defect whose message is the place and a predicate."""
         return cls(pointer, code, f"{pointer} {predicate}")
 
     def render(self) -> str:
@@ -49,7 +48,6 @@ class Defect:
         return {"path": self.pointer, "line": self.line, "message": self.message}
 
     def of_file(self) -> dict[str, Any]:
-        """Return the form in which commands print a defect of a file."""
         return {"file": self.file, "line": self.line, "path": self.pointer, "message": self.message}
 
     def of_body(self) -> dict[str, Any]:

@@ -81,7 +81,6 @@ def _refuse_equal(item: Mapping[Any, Any]) -> None:
 
 
 def _key_text(key: Any) -> str:
-    """Return a key as JSON spells it; for other kinds than its own, as they print."""
     if key is None or isinstance(key, bool):
         return _WORDS[key]
     return float.__repr__(key) if isinstance(key, float) else str(key)

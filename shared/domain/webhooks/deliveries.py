@@ -102,7 +102,6 @@ class DeliveryOutcome:
 
     @property
     def is_sent(self) -> bool:
-        """True when the receiver has taken it."""
         return self.error is None
 
 

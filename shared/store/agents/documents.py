@@ -150,7 +150,6 @@ class PinnedAgent:
         return [self.skills[name] for name in self.document.skills]
 
     def strategy(self, default: Strategy = Strategy.PLAN) -> Strategy:
-        """Return the strategy that the document names, else `default`."""
         return Strategy(self.document.strategy or default)
 
     def loop(self, above: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:

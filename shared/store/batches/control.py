@@ -28,7 +28,6 @@ class BatchControlResult:
 
     @property
     def may_begin_lines(self) -> bool:
-        """True when lines of the batch can still become jobs."""
         return self.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
@@ -48,7 +47,6 @@ class BatchControl:
             yield ended
 
     async def pause(self, tenant_id: str, batch_id: UUID) -> BatchControlResult:
-        """Begin no further line; what runs goes on to its end."""
         return await self._move("planq_pause_batch", batch_id, tenant_id)
 
     async def resume(

@@ -82,7 +82,6 @@ class Learning:
         return int(reached["events"])
 
     async def forget(self) -> int:
-        """Remove some of what has expired; return how much."""
         gone = await self._database.execute("forget_expired_insights", limit=_FORGOTTEN)
         return gone + await self._database.execute("forget_old_offers", days=INSIGHT_DAYS, limit=_FORGOTTEN)
 

@@ -46,13 +46,11 @@ _LINE = (line.line, line.custom_id, line.status, line.job_id, line.error)
 
 @named
 def get_batch(tenant_id: str, id: UUID) -> Select[Any]:
-    """Select a batch."""
     return select(b, _RUNNING, _DEFERRED, _PROVIDER_BATCHES).where(b.tenant_id == tenant_id, b.id == id)
 
 
 @named
 def list_batches(tenant_id: str, status: str | None, below: UUID | None, limit: int) -> Select[Any]:
-    """Select a page of batches, newest first."""
     rows = select(b, _RUNNING, _DEFERRED, _PROVIDER_BATCHES).where(b.tenant_id == tenant_id)
     return newest_first(where_given(rows, {b.status: status}), b.id, below, limit)
 

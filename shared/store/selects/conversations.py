@@ -35,7 +35,6 @@ def list_conversations(
 
 @named
 def get_conversation(tenant_id: str, id: UUID) -> Select[Any]:
-    """Select one conversation."""
     return select(c, _AGENT_VERSIONS).where(c.tenant_id == tenant_id, c.id == id)
 
 

@@ -50,5 +50,4 @@ def list_elicitations(
 
 @named
 def get_elicitation(tenant_id: str, id: UUID) -> Select[Any]:
-    """Select one question."""
     return _questions(tenant_id, s.tool_name).where(e.id == id)

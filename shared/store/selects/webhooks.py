@@ -24,13 +24,11 @@ _DELIVERY = (
 
 @named
 def list_endpoints(tenant_id: str, below: UUID | None, limit: int) -> Select[Any]:
-    """Select a page of a tenant's endpoints, newest first."""
     return newest_first(select(*_ENDPOINT).where(e.tenant_id == tenant_id), e.id, below, limit)
 
 
 @named
 def get_endpoint(tenant_id: str, id: UUID) -> Select[Any]:
-    """Select one endpoint of a tenant."""
     return select(*_ENDPOINT).where(e.tenant_id == tenant_id, e.id == id)
 
 
@@ -46,6 +44,5 @@ def list_deliveries(
 
 @named
 def get_delivery(tenant_id: str, id: UUID) -> Select[Any]:
-    """Select one delivery of a tenant, with what was sent."""
     rows = select(*_DELIVERY, d.body).outerjoin(e, e.id == d.endpoint_id)
     return rows.where(d.tenant_id == tenant_id, d.id == id)

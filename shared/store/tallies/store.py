@@ -47,5 +47,4 @@ class TallyStore:
         return held
 
     async def drop_report(self, holder: UUID) -> None:
-        """Give the report up, where the process has it."""
         await self._database.execute("drop_report", holder=holder)

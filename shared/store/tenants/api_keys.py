@@ -107,7 +107,6 @@ class EndedSessions:
         await self._database.execute("end_session", nonce=nonce, until=until)
 
     async def has(self, nonce: bytes) -> bool:
-        """Return whether a session was ended; raises `DatabaseUnavailable`."""
         return await self._database.fetch_one("look_up_ended_session", nonce=nonce) is not None
 
     async def among(self, nonces: Collection[bytes]) -> set[bytes]:
@@ -160,7 +159,6 @@ class KnownKeys:
         return await self._look_up(digests)
 
     async def flush(self) -> None:
-        """Wait until every use has been noted that is being noted."""
         await asyncio.gather(*self._noting)
 
     async def _look_up(self, digests: Sequence[bytes]) -> Sequence[KnownKey | None]:

@@ -44,7 +44,6 @@ class PostgresWindows:
         await self._database.execute("forget_rate_marks", window_seconds=WINDOW_SECONDS)
 
     async def ping(self) -> None:
-        """Raise `DatabaseUnavailable` where the database does not answer."""
         await self._database.call("planq_now")
 
     async def close(self) -> None:

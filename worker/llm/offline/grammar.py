@@ -103,7 +103,6 @@ class _Marks:
         return f"\x00{len(self.kept) - 1}\x00"
 
     def fill(self, text: str) -> str:
-        """Put quoted texts back, without their quotes."""
         return _MARK.sub(lambda mark: self._text(mark), text).strip()
 
     def literals(self, text: str) -> list[str]:

@@ -60,7 +60,6 @@ class Draft:
 
     @property
     def reasoning(self) -> str:
-        """Return what the rules have found, in a sentence or two."""
         names = ", ".join(call["tool_name"] for call in self.calls)
         return f"planq's offline rules recognised {len(self.calls)} command(s): {names}."
 
@@ -115,7 +114,6 @@ def _guide_step(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draft_of(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:
-    """Return the calls that the rules find in a question."""
     return _drafted(ask.input, frozenset(tool.name for tool in tools), ask.data)
 
 

@@ -63,14 +63,12 @@ class _Sources:
                 yield fields[name]
 
     def sentence(self) -> str:
-        """Return the next sentence; the last one again and again."""
         if not self.sentences:
             return "nothing was said"
         return self.sentences.pop(0) if len(self.sentences) > 1 else self.sentences[0]
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a value, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -111,7 +111,6 @@ def _refusal(content: Any) -> str:
 
 
 def _called(call: ToolCallRequest, content: Any) -> Iterator[StepResult]:
-    """Yield the result of a call of `react`, unless it was not carried out."""
     arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
     if isinstance(content, Mapping) and content.get("error") == "not_carried_out":
         return
@@ -125,7 +124,6 @@ _STATUSES = ("succeeded", "failed", "skipped", "blocked")
 
 
 def _planned(call: ToolCallRequest, content: str) -> Iterator[StepResult]:
-    """Yield the results of a round of `loop`."""
     planned = call.arguments.get("calls") if isinstance(call.arguments, Mapping) else None
     written = [one for one in planned if isinstance(one, Mapping)] if isinstance(planned, list) else []
     for line, made in zip_longest(content.splitlines(), written, fillvalue=None):

@@ -117,7 +117,6 @@ async def _read(response: Response, method: str) -> _Received:
 
 
 async def _readable(fetched: Fetched, body: bytes, charset: str | None, apart: Apart, tenant_id: str) -> Fetched:
-    """Return a document with its text."""
     if is_html(fetched["content_type"]) and body:
         try:
             title, text = await apart.call(tenant_id, "page", body, charset, seconds=_READING_SECONDS)

@@ -101,7 +101,6 @@ async def telegram_file(
 
 
 async def _place_of(client: AsyncClient, url: str, file_id: str) -> tuple[str, int | None]:
-    """Return where a file lies, and how large Telegram says that it is."""
     async with client.stream("POST", url, json={"file_id": file_id}) as response:
         body, _ = await read_body(response, _NAME)
     document = _object(body)

@@ -188,7 +188,6 @@ def _need_of(state: Mapping[str, Any]) -> Need:
 
 
 def _secrets_in(answer: ElicitationAnswer) -> Iterator[str]:
-    """Yield the texts of the secret fields of an answer to a form."""
     if answer.sealed_as is None or not isinstance(answer.content, Mapping):
         return
     state = answer.state

@@ -58,7 +58,6 @@ class Listing:
             self.leave_out(tool["name"], fault)
 
     def leave_out(self, name: Any, fault: str) -> None:
-        """Note that a tool cannot be offered."""
         if len(self.left_out) < MAX_LEFT_OUT:
             self.left_out.append(f"{place_of(self.source, name)}: {fault}")
 

@@ -62,7 +62,6 @@ class McpTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The published definition."""
         return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -172,7 +171,6 @@ class McpToolbox:
         return [sentence for sentences in list(self._left_out.values()) for sentence in sentences]
 
     async def aclose(self) -> None:
-        """Close all connections and end the stdio servers."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
     def _connection(self, kind: type[ServerConnection], server: McpServer) -> ServerConnection:

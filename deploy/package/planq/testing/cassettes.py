@@ -56,11 +56,9 @@ class Cassette:
             raise AssertionError(self._failure)
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.Planner`."""
         return await self._reply(ask, tools, self._gateway.plan(ask, tools, cut_off=cut_off))
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.TurnPlanner`."""
         return await self._reply(ask, tools, self._gateway.guide(ask, tools, cut_off=cut_off))
 
     async def turn(
@@ -72,11 +70,9 @@ class Cassette:
         *,
         cut_off: CutOff | None = None,
     ) -> ModelReply:
-        """See `planq.shared.ports.TurnPlanner`."""
         return await self._reply(ask, transcript, self._gateway.turn(ask, tools, transcript, form, cut_off=cut_off))
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.Responder`."""
         return await self._reply(ask, findings, self._gateway.respond(ask, findings, cut_off=cut_off))
 
     async def _reply(self, ask: Ask, shown: Any, reply: Awaitable[ModelReply]) -> ModelReply:

@@ -107,15 +107,12 @@ class MemoryStore:
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands."""
         return self.state.job.status
 
     def ready(self) -> list[StepRef]:
-        """Return the steps that may be claimed."""
         return [self._ref(index) for index in self.state.in_status(StepStatus.READY)]
 
     def asking(self) -> list[int]:
-        """Return the steps that wait for a person."""
         return [index for index, step in sorted(self.state.steps.items()) if step.asks]
 
     def _ref(self, index: int) -> StepRef:

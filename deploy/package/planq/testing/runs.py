@@ -73,7 +73,6 @@ class Run:
 
     @property
     def outputs(self) -> list[Any]:
-        """The output of each step, None where it has none."""
         return [step["output"] for step in self.steps]
 
 
@@ -162,7 +161,6 @@ def run_agent(
 
 
 def _first(**fields: Any) -> StageClaim:
-    """Return the claim of a job that has not begun."""
     blank: dict[str, Any] = {
         "job_id": JOB,
         "status": JobStatus.QUEUED,
@@ -182,7 +180,6 @@ def _first(**fields: Any) -> StageClaim:
 
 
 def _registry(around: Surroundings) -> Registry:
-    """Return the tools, checked as a worker checks them at its start; raises `Misconfigured`."""
     resources = Resources()
     for kind, value in around.get("resources", {}).items():
         resources.declare(Resource(kind, partial(nullcontext, value), "the test"))

@@ -45,12 +45,10 @@ class ScriptedModel:
     asked: list[tuple[Ask, Any]] = field(default_factory=list)
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.Planner`."""
         self.asked.append((ask, tools))
         return _reply(self.planned, ask, Purpose.PLAN, as_plan=True)
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.TurnPlanner`."""
         self.asked.append((ask, tools))
         return _reply(self.guided, ask, Purpose.PLAN)
 
@@ -72,7 +70,6 @@ class ScriptedModel:
         return _reply(said, ask, Purpose.PLAN, as_plan=form is TurnForm.LOOP)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
-        """See `planq.shared.ports.Responder`."""
         self.asked.append((ask, findings))
         return _reply(self.answered, ask, Purpose.RESPOND)
 

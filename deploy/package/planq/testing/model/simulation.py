@@ -153,7 +153,6 @@ class SimulatedJob:
         return len(self._tried_again())
 
     def joined(self) -> set[int]:
-        """Return the steps that need not wait for child jobs any more."""
         return {index for index, step in self.steps.items() if step.joined}
 
     def _doomed(self, halted_at: int) -> set[int]:
@@ -208,5 +207,4 @@ class SimulatedJob:
         return sum(step.status not in TERMINAL_STEP for step in self.steps.values())
 
     def in_status(self, *statuses: StepStatus) -> list[int]:
-        """The indices of the steps that stand in one of `statuses`."""
         return sorted(i for i, step in self.steps.items() if step.status in statuses)
