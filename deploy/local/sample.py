@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 120.0
 def sample(url: Url = None) -> None:
     """Load a small handbook, store the sample agents, and run the sample job on the handbook."""
     key = os.environ.get("PLANQ_API_KEY") or _first_key()
-    _load_handbook()
+    _run(["knowledge", "load", str(HANDBOOK), "--prefix", "handbook/"], "the handbook could not be loaded")
     _store_agents(url, key)
     succeeded = run_sample(url, key)
     raise typer.Exit(0 if succeeded else 1)
@@ -44,10 +44,6 @@ HANDBOOK = Path(__file__).resolve().parents[1] / "samples" / "handbook"
 
 AGENTS = HANDBOOK.parent / "agents"
 """A small team, an agent that dreams, and one for everything else, with the skill that they list."""
-
-
-def _load_handbook() -> None:
-    _run(["knowledge", "load", str(HANDBOOK), "--prefix", "handbook/"], "the handbook could not be loaded")
 
 
 def _store_agents(url: str | None, api_key: str | None) -> None:
