@@ -1,1 +1,0 @@
-"""Job actions: one command for all jobs that a filter selects."""

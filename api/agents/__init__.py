@@ -1,1 +1,0 @@
-"""Agents and skills as documents, and the executions of agents."""

@@ -1,1 +1,0 @@
-"""What jobs are made of: tools, and plans to be checked against them."""

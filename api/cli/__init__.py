@@ -1,1 +1,0 @@
-"""What commands share: the client, the console, how they find the API, read their files and end."""

@@ -1,1 +1,0 @@
-"""What models have cost."""

@@ -1,1 +1,0 @@
-"""Questions to people: the inbox, and what an answer becomes."""

@@ -1,1 +1,0 @@
-"""Events as they happen, and what a model says meanwhile."""

@@ -1,1 +1,0 @@
-"""What a tenant's jobs have taught."""

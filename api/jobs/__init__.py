@@ -1,1 +1,0 @@
-"""Jobs: looked at, held, taken up again, forked, cancelled."""

@@ -1,1 +1,0 @@
-"""What operators' programs read: `/metrics`, `/readyz` and `/statusz`."""

@@ -1,1 +1,0 @@
-"""For who looks after jobs: why one waits, how many stand where, and whose an id is."""

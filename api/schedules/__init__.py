@@ -1,1 +1,0 @@
-"""Reminders that jobs have scheduled."""

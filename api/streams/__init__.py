@@ -1,1 +1,0 @@
-"""Requests that go on: streams of events, waits."""

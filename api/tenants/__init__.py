@@ -1,1 +1,0 @@
-"""Tenants and their keys."""

@@ -1,1 +1,0 @@
-"""The command `planq`: its composition, and the commands for who runs it."""

@@ -1,1 +1,0 @@
-"""Logs: constant event names with fields, one line a transition, ids always, payloads never."""

@@ -1,1 +1,0 @@
-"""Batches: calls that wait are sent in providers' batches."""

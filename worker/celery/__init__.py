@@ -1,1 +1,0 @@
-"""Every subclass of Celery's: application, pool, consumer, task events, tasks."""

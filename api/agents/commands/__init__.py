@@ -1,1 +1,0 @@
-"""`planq agents`."""

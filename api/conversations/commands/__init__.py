@@ -1,1 +1,0 @@
-"""`planq conversations`, `planq chat`."""

@@ -1,1 +1,0 @@
-"""For who answers for the installation: what it has cost, and tenants with their keys and limits."""

@@ -1,1 +1,0 @@
-"""What jobs are made of: agents and tools."""

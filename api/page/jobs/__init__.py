@@ -1,1 +1,0 @@
-"""Jobs: the list with its counts, one job, and what can be done to it."""

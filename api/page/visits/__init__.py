@@ -1,1 +1,0 @@
-"""Who comes and goes: the login by key, and the files that every page loads."""

@@ -1,1 +1,0 @@
-"""Batches: many requests in one file, each of which becomes a job."""

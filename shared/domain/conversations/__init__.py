@@ -1,1 +1,0 @@
-"""Conversations: messages in their order, what becomes of one that arrives, and what a model is shown of them."""

@@ -1,1 +1,0 @@
-"""What is told of a job to who looks after it."""

@@ -1,1 +1,0 @@
-"""A plan from its text to compiled steps: reading, validation, order of execution, forks."""

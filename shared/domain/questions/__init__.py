@@ -1,1 +1,0 @@
-"""Questions to people, apart from the work that waits for them: what an answer may be, questions made by rule."""

@@ -1,1 +1,0 @@
-"""What tools return: artifacts, and the texts in which results reach a model."""

@@ -1,1 +1,0 @@
-"""JSON Schema, checked in bounded time, whatever the schema and the value."""

@@ -1,1 +1,0 @@
-"""Tenants: whose rows are whose, what each may use, and who may speak for one."""

@@ -1,1 +1,0 @@
-"""What a tool is to the rest of planq, and the spellings of its name."""

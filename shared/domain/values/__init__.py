@@ -1,1 +1,0 @@
-"""JSON values: decoding, encoding, measuring, shortening and naming the places in them."""

@@ -1,1 +1,0 @@
-"""The durable state of jobs as contracts: claims, transitions, the sweep, child jobs and wake-ups."""

@@ -1,1 +1,0 @@
-"""Job actions: who asks for one, the sweep that carries it out, their table."""

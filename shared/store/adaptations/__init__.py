@@ -1,1 +1,0 @@
-"""What models' servers refuse: the table and its store."""

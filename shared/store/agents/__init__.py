@@ -1,1 +1,0 @@
-"""Agents and skills: documents in versions."""

@@ -1,1 +1,0 @@
-"""Batches: the file that comes in, its lines, what is asked of it, their tables."""

@@ -1,1 +1,0 @@
-"""Conversations: messages, turns, their tables."""

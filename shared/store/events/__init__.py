@@ -1,1 +1,0 @@
-"""Events: the log behind the commits, and its table."""

@@ -1,1 +1,0 @@
-"""Insights: learned, offered, measured, and their tables."""

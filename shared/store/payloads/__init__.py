@@ -1,1 +1,0 @@
-"""Large outputs under their hash, in the database, a folder or a bucket."""

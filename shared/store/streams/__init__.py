@@ -1,1 +1,0 @@
-"""Live streams: who follows, what a model is saying, their tables."""

@@ -1,1 +1,0 @@
-"""What `/metrics` counts for the whole installation."""

@@ -1,1 +1,0 @@
-"""Tenants: configuration, keys, secrets, rates, places, their tables."""
