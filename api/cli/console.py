@@ -36,6 +36,8 @@ _CONTROLS = {
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*_C1_AND_DELETE, *_BIDIRECTIONAL, *_SURROGATES)}
 """What JSON would let through as it is; inside its strings the escape means the same."""
 
+_SHOWN_LINES = 12
+
 
 class PlainConsole(Console):
     """A console whose text is `plain` however it came about: the last thing that is done to it before it is written.
@@ -92,6 +94,17 @@ def discard(stream: int) -> None:
 def plain(text: str) -> str:
     """Return text without control characters: what a tool or a model wrote must not steer the terminal."""
     return text.translate(_CONTROLS)
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def tail_of(text: str) -> Any:
+    """Return the last lines of a text, as rich shows them while it grows."""
+    from rich.text import Text
+
+    return Text("\n".join(plain(text).splitlines()[-_SHOWN_LINES:]), style="cyan")
 
 
 def shown_json(value: Any) -> str:

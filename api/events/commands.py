@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, JobId, Url, connect
-from planq.api.cli.console import as_line, err, out, plain, print_json_line
+from planq.api.cli.console import as_line, err, out, print_json_line, tail_of
 from planq.api.cli.outcome import INTERRUPTED, OK, end, reported
 from planq.api.jobs.commands.submit import code_of
 from planq.shared.domain.streams.frames import SpokenText
@@ -18,7 +18,6 @@ from planq.shared.domain.streams.frames import SpokenText
 if TYPE_CHECKING:
     from planq.shared.client.following import StreamEvent
 
-_SHOWN_LINES = 12
 _SUBJECTS = ("index", "tool_name", "stage", "attempt", "source", "steps")
 """What is shown of an event's data where it is there, beside its error."""
 
@@ -113,7 +112,7 @@ class _EventPrinter:
         elif event.kind == "text":
             is_own = event.data["job_id"] == self._job_id
             if is_own and self._live is not None and self._spoken.add(event.data):
-                self._live.update(_tail(self._spoken.text))
+                self._live.update(tail_of(self._spoken.text))
         elif event.kind == "job" and self._live is not None:
             self._live.update("")
 
@@ -130,10 +129,3 @@ def _told(kind: str, data: Any) -> str:
     error = found.get("error") if isinstance(found.get("error"), dict) else found if "message" in found else {}
     message = f": {error['message']}" if error and error.get("message") else ""
     return as_line(" ".join([kind.replace("_", " "), *words]) + message, 200)
-
-
-def _tail(text: str) -> Any:
-    """Return the last lines of a text, as rich shows them."""
-    from rich.text import Text
-
-    return Text("\n".join(plain(text).splitlines()[-_SHOWN_LINES:]), style="cyan")

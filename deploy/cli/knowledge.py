@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from planq.api.cli.connection import AsJson
-from planq.api.cli.console import as_line, err, out, print_json
+from planq.api.cli.console import as_line, counted, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, end, reported
 from planq.deploy.cli.database import with_database
 from planq.shared.domain.jobs.ids import TENANT
@@ -66,7 +66,7 @@ def load_documents(
         for one in result.skipped:
             err.print(f"skipped {as_line(one['source'], 200)}: {one['reason']}", style="yellow")
         out.print(
-            f"{_count(len(result.loaded), 'document')} loaded ({_count(result.passages, 'passage')}), "
+            f"{counted(len(result.loaded), 'document')} loaded ({counted(result.passages, 'passage')}), "
             f"{len(result.unchanged)} unchanged, {len(result.skipped)} skipped"
         )
     if not result.found_something:
@@ -148,7 +148,3 @@ def _show(passage: Passage) -> None:
     out.print(f"{passage.source}  ({passage.score:.2f})", style="dim")
     out.print(passage.text)
     out.print("")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

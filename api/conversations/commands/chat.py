@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planq.api.cli.connection import ApiKey, Url, connect
-from planq.api.cli.console import as_line, err, out, plain, preview_of
+from planq.api.cli.console import as_line, err, out, plain, preview_of, tail_of
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
 from planq.shared.domain.errors import PlanqError
 from planq.shared.domain.streams.frames import SpokenText
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _BYE = ("/quit", "/exit")
 _ATTACH = "/attach "
 _LONGEST = 200
-_SHOWN_LINES = 12
 
 
 def chat(
@@ -153,7 +152,7 @@ class _Turn:
     def _tell(self, job_id: str, event: StreamEvent) -> None:
         if event.kind == "text":
             if event.data["job_id"] == job_id and self._live is not None and self._spoken.add(event.data):
-                self._live.update(_tail(self._spoken.text))
+                self._live.update(tail_of(self._spoken.text))
             return
         data = event.data["data"] if isinstance(event.data["data"], Mapping) else {}
         below = "" if event.data["job_id"] == job_id else "  "
@@ -209,10 +208,3 @@ class _Turn:
 
 
 _YES, _NO = ("y", "yes", "ok"), ("n", "no")
-
-
-def _tail(text: str) -> Any:
-    """Return the last lines of a text, as rich shows them."""
-    from rich.text import Text
-
-    return Text("\n".join(plain(text).splitlines()[-_SHOWN_LINES:]), style="cyan")

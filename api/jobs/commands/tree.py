@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from planq.api.cli.client import CommandClient
-from planq.api.cli.console import PlainConsole, as_line, plain, shown_cost
+from planq.api.cli.console import PlainConsole, as_line, counted, plain, shown_cost
 from planq.api.jobs.commands.progress import round_heading
 from planq.shared.client.wire import Json
 
@@ -67,7 +67,7 @@ def tree_totals(job: Json) -> str:
     costs = [one["cost_usd"] for one in usage if one.get("cost_usd") is not None]
     tokens = " + ".join(map(str, totals.values()))
     price = f", {cost}" if (cost := shown_cost({**totals, "cost_usd": sum(costs) if costs else None})) else ""
-    return f"{_count(len(jobs), 'job')}, {_count(calls, 'model call')}, {tokens} tokens{price}"
+    return f"{counted(len(jobs), 'job')}, {counted(calls, 'model call')}, {tokens} tokens{price}"
 
 
 def _all(job: Json) -> Iterator[Json]:
@@ -100,7 +100,7 @@ def _job_label(job: Json, now: datetime, key: str = "") -> Text:
     calls = job.get("model_calls") or 0
     facts = [
         _elapsed(job["created_at"], job.get("finished_at"), now),
-        _count(calls, "model call") if calls else "",
+        counted(calls, "model call") if calls else "",
         shown_cost(job.get("usage") or {}),
     ]
     label.append("".join(f", {fact}" for fact in facts if fact))
@@ -110,10 +110,6 @@ def _job_label(job: Json, now: datetime, key: str = "") -> Text:
     if job.get("chained"):
         label.append(f"  then {_chained(job['chained'])}")
     return label
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _doer(job: Json) -> str:

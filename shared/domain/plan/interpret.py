@@ -114,12 +114,12 @@ def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct
         calls = [{"tool_name": call.name, "arguments": decoded(call.arguments)} for call in tool_calls]
         return _plan({"type": TOOL_CALLS, "reasoning": text, "calls": calls})
     if len(tool_calls) > 1:
-        return _malformed(
+        return malformed(
             invalid_plan(f"expected exactly one call of {PLANNING_TOOL_NAME}, found {len(tool_calls)} tool calls")
         )
     arguments = decoded(forced[0].arguments)
     if isinstance(arguments, str):
-        return _malformed(
+        return malformed(
             invalid_plan(f"the arguments of {PLANNING_TOOL_NAME} are no JSON object; found {excerpt(arguments)}")
         )
     return _from_json(arguments)
@@ -127,7 +127,7 @@ def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct
 
 def _from_json(document: Any) -> Direct | Calls | MalformedPlan:
     if not isinstance(document, Mapping):
-        return _malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
+        return malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
     if has_typed_steps(document) or is_question(document):
         return _from_steps(document)
     # Models fill in what does not apply: null, and "" or [] for the other kind's fields, mean that it is left out.
@@ -137,7 +137,7 @@ def _from_json(document: Any) -> Direct | Calls | MalformedPlan:
         return _direct(given)
     if kind != TOOL_CALLS and not given.get("calls"):
         found = "none" if kind is None else excerpt(kind)
-        return _malformed(invalid_plan(f"expected type {DIRECT!r} or {TOOL_CALLS!r}, found {found}", "/type"))
+        return malformed(invalid_plan(f"expected type {DIRECT!r} or {TOOL_CALLS!r}, found {found}", "/type"))
     errors: list[PlanError] = []
     content = given.pop("content", "")
     if content != "":
@@ -151,7 +151,7 @@ def _from_json(document: Any) -> Direct | Calls | MalformedPlan:
 
 def _from_steps(document: Mapping[str, Any]) -> Calls | MalformedPlan:
     read = read_any_form(document, from_model=True)
-    return Calls(*cut_short(read.plan)) if isinstance(read, ReadPlan) else _malformed(*read)
+    return Calls(*cut_short(read.plan)) if isinstance(read, ReadPlan) else malformed(*read)
 
 
 def _direct(given: Mapping[str, Any]) -> Direct | MalformedPlan:
@@ -162,7 +162,7 @@ def _direct(given: Mapping[str, Any]) -> Direct | MalformedPlan:
         errors.append(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
     if given.get("calls"):
         errors.append(invalid_plan(f"calls belong to {TOOL_CALLS} only; answer or call tools, not both", "/calls"))
-    return _malformed(*errors) if errors or not isinstance(content, str) else Direct(content)
+    return malformed(*errors) if errors or not isinstance(content, str) else Direct(content)
 
 
 def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Calls | MalformedPlan:
@@ -170,8 +170,8 @@ def _plan(document: Mapping[str, Any], errors: Sequence[PlanError] = ()) -> Call
     plan = structural_errors(known, from_model=True)
     wrong = [*errors, *meant]
     if isinstance(plan, Plan):
-        return _malformed(*wrong) if wrong else Calls(plan, ignored=ignored)
-    return _malformed(*by_call([*errors, *plan, *meant]))
+        return malformed(*wrong) if wrong else Calls(plan, ignored=ignored)
+    return malformed(*by_call([*errors, *plan, *meant]))
 
 
 def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
@@ -179,7 +179,7 @@ def by_call(errors: Sequence[PlanError]) -> list[PlanError]:
     return sorted(errors, key=lambda error: -1 if error.tool_index is None else error.tool_index)
 
 
-def _malformed(*errors: PlanError) -> MalformedPlan:
+def malformed(*errors: PlanError) -> MalformedPlan:
     return MalformedPlan(tuple(error.to_json() for error in errors))
 
 

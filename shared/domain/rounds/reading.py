@@ -24,6 +24,7 @@ from planq.shared.domain.plan.interpret import (
     by_call,
     decision_in,
     decoded,
+    malformed,
     planning_tool,
 )
 from planq.shared.domain.schema.schemas import MAX_DEPTH
@@ -148,13 +149,13 @@ def _numbered(items: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_forced(tool_calls: Sequence[ToolCallRequest]) -> Turn:
     if len(tool_calls) > 1:
-        return _malformed(
+        return malformed(
             invalid_plan(f"expected exactly one call of {PLANNING_TOOL_NAME}, found {len(tool_calls)} tool calls")
         )
     arguments = decoded(tool_calls[0].arguments)
     if isinstance(arguments, str):
         found = excerpt(arguments)
-        return _malformed(invalid_plan(f"the arguments of {PLANNING_TOOL_NAME} are no JSON object; found {found}"))
+        return malformed(invalid_plan(f"the arguments of {PLANNING_TOOL_NAME} are no JSON object; found {found}"))
     return _from_decision(arguments)
 
 
@@ -186,7 +187,7 @@ def _wrong_with(arguments: Any) -> str | None:
 
 def _from_decision(document: Any) -> Turn:
     if not isinstance(document, Mapping):
-        return _malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
+        return malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
     if has_typed_steps(document):
         return _from_steps(document)
     given = {
@@ -196,9 +197,9 @@ def _from_decision(document: Any) -> Turn:
     }
     kind = given.get("type")
     if kind is not None and kind not in _KINDS:
-        return _malformed(invalid_plan(f"expected a type of {', '.join(_KINDS)}; found {excerpt(kind)}", "/type"))
+        return malformed(invalid_plan(f"expected a type of {', '.join(_KINDS)}; found {excerpt(kind)}", "/type"))
     if kind in (DIRECT, ANSWER, ABORT) and given.get("calls"):
-        return _malformed(invalid_plan(f"calls belong to {TOOL_CALLS} only; decide for one of both", "/calls"))
+        return malformed(invalid_plan(f"calls belong to {TOOL_CALLS} only; decide for one of both", "/calls"))
     if given.get("calls"):
         return _planned(given)
     match kind:
@@ -211,7 +212,7 @@ def _from_decision(document: Any) -> Turn:
     # A question counts wherever there are no calls.
     if kind in QUESTION_TYPES or ELICITATION in given:
         return _question(given)
-    return NothingLeft() if kind == TOOL_CALLS else _malformed(invalid_plan("expected a type, found none", "/type"))
+    return NothingLeft() if kind == TOOL_CALLS else malformed(invalid_plan("expected a type, found none", "/type"))
 
 
 def _from_steps(document: Mapping[str, Any]) -> Turn:
@@ -223,7 +224,7 @@ def _from_steps(document: Mapping[str, Any]) -> Turn:
         return NothingLeft() if is_without_steps(document) else _question(document)
     read = read_any_form(document, from_model=True)
     if not isinstance(read, ReadPlan):
-        return _malformed(*read)
+        return malformed(*read)
     size = len(read.plan.calls)
     return TurnCalls(read.plan, (None,) * size, ("",) * size)
 
@@ -272,9 +273,9 @@ def _calls(
     plan = structural_errors(known, from_model=True)
     wrong = [*errors, *meant]
     if not isinstance(plan, Plan):
-        return _malformed(*by_call([*errors, *plan, *meant]))
+        return malformed(*by_call([*errors, *plan, *meant]))
     if wrong:
-        return _malformed(*wrong)
+        return malformed(*wrong)
     size = len(plan.calls)
     return TurnCalls(plan, tuple(numbers) or (None,) * size, ids or ("",) * size, broken or {}, ignored)
 
@@ -284,20 +285,20 @@ def _answered(given: Mapping[str, Any]) -> Direct | MalformedPlan:
     if isinstance(content, str) and content.strip():
         return Direct(content)
     found = "nothing" if content is None else excerpt(content)
-    return _malformed(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
+    return malformed(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
 
 
 def _question(given: Mapping[str, Any]) -> TurnQuestion | MalformedPlan:
     nested = decoded(given.get(ELICITATION, given))
     if not isinstance(nested, Mapping):
         found = excerpt(nested)
-        return _malformed(invalid_plan(f"expected a message and a schema, found {found}", f"/{ELICITATION}"))
+        return malformed(invalid_plan(f"expected a message and a schema, found {found}", f"/{ELICITATION}"))
     schema = decoded(nested.get("requestedSchema", nested.get("schema")) or {})
     if not isinstance(schema, Mapping):
-        return _malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
+        return malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
     message = _text(nested, "message", "question") or _text(given, "content")
     if not message and not schema:
-        return _malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
+        return malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
     return TurnQuestion(message, dict(schema))
 
 
@@ -305,7 +306,3 @@ def _text(given: Mapping[str, Any], *names: str) -> str:
     """Return the first text under these names that is not blank, stripped; "" where there is none."""
     texts = (given.get(name) for name in names)
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
-
-
-def _malformed(*errors: PlanError) -> MalformedPlan:
-    return MalformedPlan(tuple(error.to_json() for error in errors))
