@@ -51,7 +51,6 @@ class CallQuestions:
         self._asked = 0
 
     def answer_to(self, question: Elicitation) -> ElicitationAnswer:
-        """Return the answer to the next question of this call, or raise `AskingPerson`."""
         ordinal, self._asked = self._asked, self._asked + 1
         if (answer := self._answers.get(ordinal)) is not None:
             return answer
@@ -68,7 +67,6 @@ class CallQuestions:
         raise AskingPerson(replace(question, ordinal=ordinal, is_secret=is_secret))
 
     def given(self) -> Sequence[ElicitationAnswer]:
-        """Return the answers that this call has not asked for yet; what it asks next is a new question."""
         answers: list[ElicitationAnswer] = []
         while (answer := self._answers.get(self._asked)) is not None:
             answers.append(answer)

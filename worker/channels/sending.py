@@ -35,7 +35,6 @@ class ChannelSender:
         self._store = store
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
-        """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`."""
         if delivery.kind == DeliveryKind.WEBHOOK:
             return await self._webhooks.send(delivery)
         if not delivery.body:

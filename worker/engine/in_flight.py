@@ -172,7 +172,6 @@ class InFlightWork:
         )
 
     def was_called(self, attempt: Attempt) -> bool:
-        """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
         return attempt in self._abandoned
 
     @property

@@ -131,16 +131,13 @@ class PreforkProcesses:
         return {one.attempt: now - one.begun_at for one in self._processes.values() if one.attempt is not None}
 
     def is_here(self, attempt: Attempt) -> bool:
-        """Return whether the attempt runs here, or may be the answer to a claim that is awaited."""
         self.read_and_end_cancelled()
         return any(one.attempt == attempt or one.place == attempt.place for one in self._processes.values())
 
     def was_called(self, attempt: Attempt) -> bool:
-        """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
         return attempt in self._abandoned
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
-        """Forget abandoned attempts that the database has settled: all but those in `held`."""
         self._abandoned.intersection_update(held)
 
     def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:

@@ -95,7 +95,6 @@ class LocalWindows:
         self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
 
     def check(self, request: RateRequest, now: float) -> RateVerdict:
-        """Let a message in and count it, or refuse it."""
         rates = request.rates
         of_tenant, of_channel = self._times(request, now)
         is_allowed = len(of_tenant) < rates.tenant and len(of_channel) < rates.channel
