@@ -20,13 +20,13 @@ _NICE = 5
 """A third of the processor's time, where another process wants it as well."""
 
 
-def give_way(proc: Path = Path("/proc")) -> None:
+def give_way() -> None:
     """Let all other processes of the machine have the processor first, as far as the system weighs them by that."""
     os.nice(_NICE)
     # Where Linux weighs sessions, niceness counts within one alone. A terminal's is not planq's to change.
     if os.getsid(0) in (os.getpid(), os.getppid()):
         with contextlib.suppress(OSError):
-            (proc / "self/autogroup").write_text(str(_NICE), "ascii")
+            Path("/proc/self/autogroup").write_text(str(_NICE), "ascii")
 
 
 class Host:

@@ -26,9 +26,9 @@ class CommandClient:
     no planq.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, *, timeout: float = 30.0) -> None:
-        """Open no connection yet; `timeout` is in seconds, for requests that do not wait by themselves."""
-        self.api = Client(url, api_key, timeout=timeout, patience=0)
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """Open no connection yet."""
+        self.api = Client(url, api_key, timeout=30.0, patience=0)
         self.url = self.api.url
 
     def __enter__(self) -> Self:

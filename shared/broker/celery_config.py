@@ -43,9 +43,9 @@ def transport_options(broker_url: str, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def create_celery(broker_url: str, *, main: str = "planq", prefix: str = "") -> Celery:
+def create_celery(broker_url: str, *, prefix: str = "") -> Celery:
     """Return a Celery application for a broker, where its names begin with `prefix`; opens no connection."""
-    app = Celery(main, broker=hardened(broker_url), backend=None, set_as_current=False)
+    app = Celery("planq", broker=hardened(broker_url), backend=None, set_as_current=False)
     app.conf.update(
         task_ignore_result=True,  # results live in the database
         task_serializer="json",

@@ -28,6 +28,7 @@ _log = logging.getLogger("planq.broker")
 MOST_LETTERS = 1_000
 """Letters that are kept, each with `LONGEST_CHARS` of its message: some megabytes at most. The oldest go first."""
 
+_PATIENCE_SECONDS = 5.0
 _REASON_CHARS = 500
 
 _MOST_WAITING = MOST_LETTERS
@@ -65,10 +66,9 @@ class DeadLetter:
 class DeadLetters:
     """The list, over a connection of its own; for one thread. Each call raises what the broker's client raises."""
 
-    def __init__(self, app: Celery, *, patience_seconds: float = 5.0) -> None:
+    def __init__(self, app: Celery) -> None:
         """Raises `Misconfigured` when the broker's URL cannot be read."""
-        self._patience_seconds = patience_seconds
-        self._connection: Connection = patient_connection(app, patience_seconds)
+        self._connection: Connection = patient_connection(app, _PATIENCE_SECONDS)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
         """Append letters; the oldest ones beyond `MOST_LETTERS` go."""
@@ -86,7 +86,7 @@ class DeadLetters:
                     content_type="application/json",
                     content_encoding="utf-8",
                     delivery_mode=2,
-                    confirm_timeout=self._patience_seconds,
+                    confirm_timeout=_PATIENCE_SECONDS,
                 )
 
     def list(self, limit: int) -> list[DeadLetter]:
@@ -118,7 +118,7 @@ class DeadLetters:
         self._connection.collect()
 
     def _opened(self) -> Any:
-        open_once(self._connection, self._patience_seconds)
+        open_once(self._connection, _PATIENCE_SECONDS)
         return self._connection.channel()
 
     def _declare(self, channel: Any) -> None:

@@ -22,6 +22,7 @@ from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
 
 _log = logging.getLogger("planq.broker")
 
+_PATIENCE_SECONDS = 2.0
 _NO_SUCH_QUEUE = "404"
 """AMQP's reply code; on Redis a queue without messages does not exist."""
 
@@ -94,20 +95,18 @@ class BrokerQueues:
     On Redis a channel is a connection pool of its own, a socket, and some hundred objects that refer to each other.
     """
 
-    def __init__(self, app: Celery, *, patience_seconds: float = 2.0) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
-        self._patience_seconds = patience_seconds
         self._connection: Connection | None = None
         self._channel: Any = None
         self._asking: asyncio.Task[Collection[WakeQueue]] | None = None
 
     async def empty(self, queues: Collection[WakeQueue]) -> Collection[WakeQueue]:
-        """Return those of `queues` that are known to hold no message; none when the broker does not answer."""
         # One thread at most: a question that hangs is left behind, not joined by another.
         if self._asking is not None and not self._asking.done():
             return ()
         self._asking = asyncio.create_task(asyncio.to_thread(self._empty, tuple(queues)))
-        done, _ = await asyncio.wait([self._asking], timeout=self._patience_seconds)
+        done, _ = await asyncio.wait([self._asking], timeout=_PATIENCE_SECONDS)
         return self._asking.result() if done else ()
 
     def close(self) -> None:
@@ -124,9 +123,9 @@ class BrokerQueues:
 
     def _opened(self) -> tuple[Connection, Any]:
         if self._connection is None:
-            self._connection = patient_connection(self._app, self._patience_seconds)
+            self._connection = patient_connection(self._app, _PATIENCE_SECONDS)
         if self._channel is None:
-            open_once(self._connection, self._patience_seconds)
+            open_once(self._connection, _PATIENCE_SECONDS)
             self._channel = self._connection.channel()
         return self._connection, self._channel
 

@@ -42,7 +42,7 @@ FAULTS = (
     Fault(
         f"{DOMAIN}/jobs/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/test_budget.py"
     ),
-    Fault(f"{DOMAIN}/plan/graph.py", "if edges > max_edges:", "if edges >= max_edges:", f"{UNIT}/test_graph.py"),
+    Fault(f"{DOMAIN}/plan/graph.py", "if edges > MAX_EDGES:", "if edges >= MAX_EDGES:", f"{UNIT}/test_graph.py"),
     Fault(
         f"{DOMAIN}/plan/validation.py", "elif size > MAX_ARG", "elif size >= MAX_ARG", f"{UNIT}/test_validation.py"
     ),

@@ -113,12 +113,11 @@ class Dispatcher:
         in_flight: InFlightWork,
         workers: Callable[[], int] = lambda: 1,
         is_slow: Callable[[str], bool] = lambda _: False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`store` is guarded by `in_flight` (`InFlightWork.guard`), and so is that of the `executor`.
 
         `workers` says how many workers of this lane live, as far as is known; `is_slow` says of a tool by its name
-        whether its calls wait for others; `clock` counts seconds.
+        whether its calls wait for others.
         """
         self._settings = settings
         self.slots = Slots(settings.slots, settings.bulk_slots, shares=settings.shares)
@@ -128,7 +127,6 @@ class Dispatcher:
         self._executor = executor
         self._publisher = publisher
         self._tracker = tracker
-        self._clock = clock
         self.in_flight = in_flight
         self._is_winding_down = False
         self._hops = OrderedDict[StepRef, int]()
@@ -140,8 +138,8 @@ class Dispatcher:
         answer is published again. Raises `DatabaseUnavailable` when the database stays away from work that has begun:
         the lease then decides. When the surrounding asyncio task is cancelled, the work at hand is given back first.
         """
-        work, until = Work(), self._clock() + self._settings.fuse_seconds
-        may_go_on = lambda: self._clock() < until and not self._is_winding_down  # noqa: E731
+        work, until = Work(), time.monotonic() + self._settings.fuse_seconds
+        may_go_on = lambda: time.monotonic() < until and not self._is_winding_down  # noqa: E731
         chain = self._chain(may_go_on, self._party(wake))
         if isinstance(wake, StepsWake):
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
@@ -315,7 +313,7 @@ class Dispatcher:
         is_slow = isinstance(claim, StepClaim) and claim.effect is not Effect.PURE
         chain.become(Party(claim.tenant_id, claim.priority, is_slow))
         shown = wake_of(claim, links) if tracked else None
-        started = self._clock()
+        started = time.monotonic()
         carried = WakeOutcome(attempt=claim.attempt)
         is_settled = True
         try:
@@ -353,7 +351,7 @@ class Dispatcher:
             chain.running = None
             self.in_flight.end(running, is_settled=is_settled)
             if shown is not None:
-                self._tracker.ended(shown, claim.attempt, carried.error, self._clock() - started)
+                self._tracker.ended(shown, claim.attempt, carried.error, time.monotonic() - started)
         if carried.is_late:
             self.in_flight.count_late(running.attempt)
         before = claim

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,13 +61,10 @@ class PartLimits:
 class PartLoader:
     """Reads the bytes of parts, from payloads and from URLs. One per process."""
 
-    def __init__(
-        self, payloads: Payloads, egress: Egress, limits: PartLimits, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, payloads: Payloads, egress: Egress, limits: PartLimits) -> None:
         self._payloads = payloads
         self._egress = egress
         self._limits = limits
-        self._clock = clock
         self._kept: OrderedDict[tuple[str, str, str], _Fetched] = OrderedDict()
 
     async def loaded(self, tenant_id: str, request: ModelRequest) -> ModelRequest:
@@ -117,7 +114,7 @@ class PartLoader:
         return found
 
     async def _fetched(self, tenant_id: str, part: Part, left: int) -> Part:
-        clock = self._clock or asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         key = (tenant_id, part.type, part.url or "")
         kept = self._kept.get(key)
         if kept is not None and kept.until > clock():

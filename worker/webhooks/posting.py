@@ -23,11 +23,6 @@ _USER_AGENT = "planq-webhooks/1"
 _MOST_ANSWER_BYTES = 64 * 1024
 
 
-def now_in_utc() -> datetime:
-    """Return the present moment, which the receiver compares with its own."""
-    return datetime.now(UTC)
-
-
 class Poster:
     """Posts deliveries.
 
@@ -44,14 +39,12 @@ class Poster:
         draw: Callable[[], float],
         *,
         egress: Egress | None = None,
-        now: Callable[[], datetime] = now_in_utc,
     ) -> None:
         self._keys = keys
         self._timeout = timeout
         self._allowed = allowed
         self._draw = draw
         self._egress = egress or Egress()
-        self._now = now
 
     async def send(self, delivery: Delivery) -> DeliveryOutcome:
         """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`, before anything was sent."""
@@ -76,7 +69,7 @@ class Poster:
 
     async def _post(self, delivery: Delivery, keys: Sequence[str]) -> tuple[int, timedelta | None, str]:
         headers = {
-            **signed_headers(str(delivery.id), self._now(), delivery.body, keys),
+            **signed_headers(str(delivery.id), datetime.now(UTC), delivery.body, keys),
             "Content-Type": "application/json",
             "User-Agent": _USER_AGENT,
         }

@@ -72,9 +72,6 @@ def status_state(status: str) -> tuple[str, str]:
     return _KINDS[JobStatus(status)]
 
 
-_POOR = ("failed", "partial", "incomplete", "invalid")
-
-
 def batch_state(batch: dict[str, Any]) -> tuple[str, str]:
     """Return the kind and the word of a batch's state; `bad` is also one of which lines have failed."""
     status = BatchStatus(batch["status"])

@@ -177,7 +177,6 @@ def retry_delay(
     attempt: int,
     retries: int,
     jitter: float,
-    policy: RetryPolicy | None = None,
     retry_after: timedelta | None = None,
 ) -> timedelta | None:
     """Return how long to wait before the next attempt, or None when there is to be none.
@@ -191,7 +190,7 @@ def retry_delay(
         return None
     if effect is Effect.UNSAFE and error.code not in _WITHOUT_EFFECT:
         return None
-    delay = (policy or RetryPolicy()).delay_before(attempt + 1, jitter)
+    delay = RetryPolicy().delay_before(attempt + 1, jitter)
     return max(delay, retry_after) if retry_after is not None else delay
 
 

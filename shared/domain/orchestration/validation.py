@@ -41,9 +41,9 @@ MAX_CHILDREN = 1_000
 _TYPE_NAMES: Mapping[type, str] = {str: "a string", int: "a whole number", dict: "an object", list: "an array"}
 
 
-def defects_text(defects: Sequence[Defect], limit: int = 20) -> str:
-    """Return the first `limit` messages in one line."""
-    return sentence_list([defect.message for defect in defects], limit)
+def defects_text(defects: Sequence[Defect]) -> str:
+    """Return the first 20 messages in one line."""
+    return sentence_list([defect.message for defect in defects], 20)
 
 
 def pointer_of(path: str) -> str:

@@ -31,7 +31,7 @@ class Node:
     explicit: Sequence[int] | None = None
 
 
-def dependencies(nodes: Sequence[Node], *, max_edges: int = MAX_EDGES) -> list[tuple[int, ...]] | None:
+def dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]] | None:
     """Return, for each step, the steps it waits for directly, sorted.
 
     The transitive closure is that of the order of execution: every step waits for the steps it references; with a
@@ -39,7 +39,7 @@ def dependencies(nodes: Sequence[Node], *, max_edges: int = MAX_EDGES) -> list[t
     `depends_on` replaces the derived part, never the references, whose values the step cannot do without. Edges that
     others imply are left out, so that a derived order of n steps has O(n) of them.
 
-    A cycle is possible, through an explicit dependency on a later step. None when there are more than `max_edges`.
+    A cycle is possible, through an explicit dependency on a later step. None when there are more than `MAX_EDGES`.
     """
     order: list[tuple[int, ...]] = []
     # Every earlier step is reachable from `tips`, every earlier write from `writes`; both hold by induction: a step
@@ -57,7 +57,7 @@ def dependencies(nodes: Sequence[Node], *, max_edges: int = MAX_EDGES) -> list[t
         elif node.effect is Effect.READ:
             waits |= writes
         edges += len(waits)
-        if edges > max_edges:
+        if edges > MAX_EDGES:
             return None
         order.append(tuple(sorted(waits)))
         tips -= waits

@@ -92,13 +92,13 @@ def expression_defect(text: Any, names: Collection[str] | None = None) -> str | 
 class StepsLeft:
     """How many steps several evaluations may still take together."""
 
-    def __init__(self, most: int = MAX_DECISION_STEPS) -> None:
-        self._most = self._left = most
+    def __init__(self) -> None:
+        self._left = MAX_DECISION_STEPS
 
     def spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise TooManySteps(f"the expressions take more than {self._most} steps together; select less")
+            raise TooManySteps(f"the expressions take more than {MAX_DECISION_STEPS} steps together; select less")
 
 
 def expression_value(

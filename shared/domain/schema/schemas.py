@@ -68,11 +68,10 @@ class Schema:
         value: Any,
         *,
         partial: bool = False,
-        limit: int = MAX_VIOLATIONS,
         steps: Steps | None = None,
         parts: int | None = None,
     ) -> list[Defect]:
-        """Return at most `limit` violations, at most one for each place and keyword; empty when `value` is valid.
+        """Return at most `MAX_VIOLATIONS`, at most one for each place and keyword; empty when `value` is valid.
 
         With `partial`, parts of `value` may be `UNKNOWN`: what depends on them is taken to be satisfied. It takes at
         most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`. Who
@@ -102,7 +101,7 @@ class Schema:
         found: dict[tuple[str, str], Defect] = {}
         for violation in map(_describe, faults):
             found.setdefault((violation.pointer, violation.code), violation)
-        return list(found.values())[:limit]
+        return list(found.values())[:MAX_VIOLATIONS]
 
 
 def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:

@@ -30,11 +30,11 @@ def is_deeper_than(value: Any, limit: int) -> bool:
     return bool(level)
 
 
-def excerpt(value: Any, limit: int = _EXCERPT_CHARS) -> str:
+def excerpt(value: Any) -> str:
     """Return a short, quoted description of an untrusted value, for messages."""
     if isinstance(value, str):
-        shown = json.dumps(value[:limit], ensure_ascii=False)
-        return shown if len(value) <= limit else f"{shown}… ({len(value)} characters)"
+        shown = json.dumps(value[:_EXCERPT_CHARS], ensure_ascii=False)
+        return shown if len(value) <= _EXCERPT_CHARS else f"{shown}… ({len(value)} characters)"
     if isinstance(value, Mapping):
         names = ", ".join(capped(repr(name), 30) for name in islice(value, 5))
         return f"an object ({names}{', …' if len(value) > 5 else ''})" if value else "an empty object"
@@ -44,7 +44,7 @@ def excerpt(value: Any, limit: int = _EXCERPT_CHARS) -> str:
         return "a number of more than 256 bits"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return capped(repr(value), limit)
+    return capped(repr(value), _EXCERPT_CHARS)
 
 
 def sentence_list(sentences: Sequence[str], most: int) -> str:
