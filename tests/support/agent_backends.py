@@ -13,8 +13,8 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.jobs.usage import ModelCall, Purpose
 from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
 from planq.shared.ports import CutOff, JobStore, Payloads, ToolContext
-from planq.shared.ports.orchestrations import Orchestrations
 from planq.shared.store.ids import new_id
+from planq.shared.store.orchestrations import PostgresOrchestrations
 from planq.worker.agents import AgentBackends, AgentServices
 from planq.worker.agents.planner import is_planning
 from tests.support.orchestras import document
@@ -36,7 +36,7 @@ class Surroundings:
         """Return it as the tools see it."""
         return AgentBackends(
             cast(JobStore, self),
-            cast(Orchestrations, self),
+            cast(PostgresOrchestrations, self),
             self,
             self.persist,
             cast(Payloads, self),

@@ -16,7 +16,7 @@ from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.orchestration.plan import ORCHESTRATE
 from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
 from planq.shared.ports import ChildOutcome, JobStore, Payloads, Prices, Responder, ToolContext
-from planq.shared.ports.orchestrations import Orchestrations
+from planq.shared.store.orchestrations import PostgresOrchestrations
 
 _log = logging.getLogger("planq.agents")
 
@@ -36,7 +36,7 @@ class AgentBackends:
     """The backends of agents, which a process has only once it is open."""
 
     store: JobStore
-    orchestrations: Orchestrations
+    orchestrations: PostgresOrchestrations
     responder: Responder
     persist: Persist
     payloads: Payloads
