@@ -45,7 +45,7 @@ from planq.testing.model.events import (
     ToolMissed,
 )
 from planq.testing.model.simulation import NOW, SimulatedJob
-from planq.testing.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
+from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
 from tests.support.plans import compiled, plans
 from tests.support.tiers import examples
 

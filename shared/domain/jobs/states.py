@@ -13,7 +13,7 @@
           failed, skipped, cancelled → pending | ready when the job is resumed
 
 The database carries the same names as check constraints, generated from these enums; a test compares them.
-`planq.testing.model.states` lists every pair.
+`tests/model/states.py` lists every pair.
 """
 
 from __future__ import annotations
