@@ -19,16 +19,24 @@ from planq.shared.domain.errors import capped
 from planq.shared.domain.jobs.steps import StepResult
 from planq.shared.domain.jobs.usage import Purpose
 from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, ToolCallRequest, TurnForm
+from planq.shared.domain.models.exchange import (
+    Ask,
+    ChatMessage,
+    Findings,
+    Repair,
+    ToolCallRequest,
+    TurnForm,
+    TurnPrompt,
+)
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, planning_tool
 from planq.shared.domain.results.texts import format_summary
+from planq.shared.domain.rounds.block import rendered_prompt
 from planq.shared.domain.rounds.reading import loop_tool
 from planq.shared.domain.tools.definition import ToolDefinition
 from planq.shared.domain.values.encoding import indented
 from planq.shared.domain.values.preview import fair_share
 from planq.worker.llm.identity_cache import IdentityCache
-from planq.worker.llm.prompt_variables import tool_lines, turn_prompt
 from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
 
 _MAX_UNKNOWN_CHARS = 2_000
@@ -405,3 +413,37 @@ def _prompt_stack(ask: Ask) -> list[str]:
     if ask.tenant_prompt is None:
         return people
     return [render_prompt("guardrails"), render_prompt("global"), *people, ask.tenant_prompt]
+
+
+def turn_prompt(
+    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage]
+) -> str:
+    """Return a template of the caller's, filled in; `transcript` is of the rounds before."""
+    return rendered_prompt(prompt.template, prompt_values(ask, prompt, tools, transcript))
+
+
+def prompt_values(
+    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage]
+) -> dict[str, str]:
+    """Return the text of every variable of `PROMPT_VARIABLES`; see `turn_prompt`."""
+    results = "\n".join(message.content for message in transcript if message.role != "assistant")
+    return {
+        "query": fenced_data(ask.input),
+        "context": fenced_data(_context(ask)),
+        "results": fenced_data(results),
+        "vars": fenced_data(indented(dict(prompt.variables))),
+        "tools": tool_lines(tools),
+        "round": str(prompt.round_number),
+        "rounds_left": str(prompt.rounds_left),
+        "reference": REFERENCE,
+    }
+
+
+def _context(ask: Ask) -> str:
+    if ask.data is None:
+        return ""
+    return ask.data if isinstance(ask.data, str) else indented(ask.data)
+
+
+def tool_lines(tools: Sequence[ToolDefinition]) -> str:
+    return "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}".rstrip(": ") for tool in tools)

@@ -8,6 +8,7 @@ one (RFC 9110, section 14). A tool or a server elsewhere has made it, so no brow
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -19,9 +20,8 @@ from starlette.responses import Response, StreamingResponse
 from planq.api.access.callers import Who
 from planq.api.deps import JobPath, StepPath, Use, check_job_is_open_to, step_index_of, strict_router
 from planq.api.documents import artifact_record
-from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
-from planq.api.http.ranges import part_of
 from planq.api.schemas import Answer, Id, Time
 from planq.shared.domain.errors import NotFound
 from planq.shared.domain.values.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
@@ -240,3 +240,31 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
     yield first
     async for piece in rest:
         yield piece
+
+
+_RANGE = re.compile(r"bytes=[ \t]*(\d{0,20})-(\d{0,20})[ \t]*", re.ASCII | re.IGNORECASE)
+
+
+def part_of(size: int, asked: str | None, if_range: str | None, tag: str) -> tuple[int, int] | None:
+    """Return the first byte of the part that is asked for and the one behind its last; None for the whole.
+
+    A header that cannot be read, several ranges at once, and `If-Range` with another entity tag ask for the whole.
+    Raises `HttpRefusal` (416) for a range that begins behind the end.
+    """
+    found = None if asked is None else _RANGE.fullmatch(asked.strip())
+    if found is None or (if_range is not None and if_range.strip() != tag):
+        return None
+    first, last = found.groups()
+    if not first and not last:
+        return None
+    if first and last and int(last) < int(first):
+        return None
+    start = int(first) if first else max(size - int(last), 0)
+    if start >= size:
+        raise HttpRefusal(
+            416,
+            "range_not_satisfiable",
+            f"expected a range within {size} bytes, found {asked!r:.100}; ask for an earlier part, or the whole",
+            headers={"Content-Range": f"bytes */{size}"},
+        )
+    return start, min(int(last) + 1, size) if first and last else size

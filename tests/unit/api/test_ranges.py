@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.api.http.exchange import HttpRefusal
-from planq.api.http.ranges import part_of
+from planq.api.jobs.routes.outputs import part_of
 
 TAG = '"abc"'
 

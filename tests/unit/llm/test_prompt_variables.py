@@ -10,8 +10,7 @@ import pytest
 from planq.shared.domain.models.exchange import Ask, ChatMessage, ToolCallRequest, TurnForm, TurnPrompt
 from planq.shared.domain.rounds.block import PROMPT_VARIABLES, prompt_defects
 from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.prompt_variables import prompt_values, turn_prompt
-from planq.worker.llm.request import turn_request
+from planq.worker.llm.request import prompt_values, turn_prompt, turn_request
 
 TOOLS = [ToolDefinition(name="search", description="Find\n passages.")]
 ASK = Ask("job-1", "What is {{vars}}?", "offline", instructions=["Be brief."], data={"city": "{{round}}"})

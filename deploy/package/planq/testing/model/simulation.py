@@ -5,7 +5,7 @@ Tests drive it with events in any order; it carries out the bulk effects as the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -34,7 +34,6 @@ from planq.testing.model.events import (
     StepView,
     ToolMissed,
 )
-from planq.testing.model.window import keep_window, places_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,15 +76,15 @@ class SimulatedJob:
         if self.job.status is not JobStatus.EXECUTING:
             self.job = replace(self.job, places=None)
         elif isinstance(event, PlanAccepted) or reopens:
-            self.job = replace(self.job, places=places_of(self.job.open_steps, self.least_window))
+            self.job = replace(self.job, places=_places_of(self.job.open_steps, self.least_window))
         has_ended = index is not None and self.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
         follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled | ToolMissed)
-        keep_window(before, self.steps, self.job.places, self.paths, follows=follows)
+        _keep_window(before, self.steps, self.job.places, self.paths, follows=follows)
 
     def open_window(self) -> None:
         """Let held steps follow where there is room, as the sweeper does."""
         if not self.job.is_paused:
-            keep_window(dict(self.steps), self.steps, self.job.places, self.paths, follows=True)
+            _keep_window(dict(self.steps), self.steps, self.job.places, self.paths, follows=True)
 
     def adopt_window(self, held: Collection[int]) -> None:
         """Take over which steps are held: where several end at once, which of them comes first decides that."""
@@ -208,3 +207,46 @@ class SimulatedJob:
 
     def in_status(self, *statuses: StepStatus) -> list[int]:
         return sorted(i for i, step in self.steps.items() if step.status in statuses)
+
+
+_OUT = (StepStatus.READY, StepStatus.RUNNING)
+_WAS_OUT = (*_OUT, StepStatus.WAITING)
+
+
+def _places_of(open_steps: int, least: int | None) -> int | None:
+    """Return the window of a job whose steps have just been opened; `least` is the smallest one, None for none."""
+    return None if least is None or open_steps <= least else least
+
+
+def _keep_window(
+    before: Mapping[int, StepView],
+    steps: dict[int, StepView],
+    places: int | None,
+    paths: Mapping[int, int],
+    *,
+    follows: bool,
+) -> None:
+    """Hold what has become ready beyond `places`; where the end of a step made room (`follows`), let others follow.
+
+    What has waited, or was taken back from its worker, keeps its place. What has just become ready goes first, then
+    what is held, each by the longest way behind it (`paths`), then in plan order.
+    """
+    for index, step in steps.items():
+        if step.held and step.status is not StepStatus.READY:
+            steps[index] = replace(step, held=False)
+    if places is None:
+        return
+    ready = [n for n, step in sorted(steps.items()) if step.status is StepStatus.READY]
+    ready.sort(key=lambda n: -paths.get(n, 0))
+    fresh = [n for n in ready if not _was_out(before.get(n))]
+    held = [n for n in ready if steps[n].held and n not in fresh]
+    out = sum(step.status in _OUT for step in steps.values()) - len(fresh) - len(held)
+    for index in fresh:
+        steps[index] = replace(steps[index], held=out >= places)
+        out += out < places
+    for index in held[: max(places - out, 0)] if follows else ():
+        steps[index] = replace(steps[index], held=False)
+
+
+def _was_out(step: StepView | None) -> bool:
+    return step is not None and step.status in _WAS_OUT
