@@ -109,7 +109,6 @@ class Beats:
         return cls(table, stacks)
 
     def beat(self, limit_seconds: float) -> Beat:
-        """Return the beat of a loop that counts as frozen when it is `limit_seconds` late."""
         return Beat(self, limit_seconds)
 
     def take(self, limit_seconds: float) -> int:
@@ -130,7 +129,6 @@ class Beats:
         _BEATS.pack_into(self._table, number * _SLOT.size + _BEATS_AT, beats)
 
     def fence(self, number: int, at: float, is_acting: bool) -> None:
-        """Store when the process must be gone, and whether writes of it act."""
         _FENCE.pack_into(self._table, number * _SLOT.size + _FENCE_AT, at, is_acting)
 
     def give_back(self, number: int) -> None:

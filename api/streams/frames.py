@@ -24,7 +24,6 @@ HELD_BACK = b": held back by an open transaction in the database server; events 
 
 
 def retry_frame(milliseconds: int) -> bytes:
-    """Return how long a client should wait before it comes back."""
     return b"retry: %d\n\n" % milliseconds
 
 

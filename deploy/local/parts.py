@@ -39,16 +39,13 @@ class UpOptions:
 
     @property
     def reachable_host(self) -> str:
-        """The address by which this machine reaches the API."""
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host  # noqa: S104 - compared, not bound
 
     @property
     def url(self) -> str:
-        """The API's URL as seen from this machine."""
         return f"http://{self.reachable_host}:{self.port}"
 
     def log(self, name: str) -> Path:
-        """The log file of a planq process."""
         return self.data / "logs" / f"{name}.log"
 
 

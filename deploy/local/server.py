@@ -40,7 +40,6 @@ class EmbeddedServer(SupervisedProcess):
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running server, None when it does not run."""
         return None if self._process is None or self.has_stopped() else self._process.pid
 
     def start(self, patience: float | None = None) -> None:
@@ -123,5 +122,4 @@ class EmbeddedServer(SupervisedProcess):
         self._lock.release()
 
     def end(self) -> None:
-        """End it for certain and free its folder."""
         self.stop(patience=1.0)

@@ -53,7 +53,6 @@ class SupervisedProcess(ABC):
         """Start it (again) without waiting until it is ready; may raise PlanqError."""
 
     def last_words(self) -> str:
-        """Return the end of what it has written since it was last launched."""
         return last_lines(self.log, since=self._begins)
 
     def has_died(self) -> bool:
@@ -65,7 +64,6 @@ class SupervisedProcess(ABC):
         return False
 
     def ask_to_stop(self) -> None:
-        """Ask it to stop, without waiting; nothing happens when it does not run."""
         if self._process is not None:
             send(self._process, self.parting)
 

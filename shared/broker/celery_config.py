@@ -21,7 +21,6 @@ OWN_EXCHANGES = {
 
 
 def is_redis(broker_url: str) -> bool:
-    """True when the broker speaks the Redis protocol (Redis, Valkey)."""
     return broker_url.startswith(("redis://", "rediss://", "redis+socket://"))
 
 

@@ -42,7 +42,6 @@ def patient_connection(app: Celery, patience_seconds: float) -> Connection:
 
 
 def open_once(connection: Connection, patience_seconds: float) -> None:
-    """Open a connection, or raise what the broker's client raises."""
     connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience_seconds)
 
 
@@ -83,7 +82,6 @@ def message_count(connection: Connection, channel: Any, queue: str) -> int | Non
 
 
 def waiting_count(connection: Connection, channel: Any, queue: WakeQueue) -> int | None:
-    """Return how many wake-ups wait in all lists of a queue, as `message_count` does."""
     counts = [message_count(connection, channel, name) for name in names.lists(queue)]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

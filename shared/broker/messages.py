@@ -259,7 +259,6 @@ def _number(value: Any) -> int:
 
 
 def shown(value: Any) -> str:
-    """Return an excerpt of what anybody may have written, for a person."""
     if isinstance(value, str):
         return repr(value[:_EXCERPT_CHARS])
     return type(value).__name__ if isinstance(value, (dict, list, tuple)) else repr(value)[:_EXCERPT_CHARS]

@@ -49,7 +49,6 @@ def queue(which: WakeQueue) -> str:
 
 
 def queue_named(name: str) -> WakeQueue:
-    """Return the queue that Celery knows by a name, as `queue` does."""
     return WakeQueue(name.removeprefix(_QUEUE))
 
 

@@ -111,7 +111,6 @@ def anchor_of(heading: str) -> str:
 
 
 def without_links(text: str) -> str:
-    """Return a text with the words of its links in their place."""
     return re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
 
 

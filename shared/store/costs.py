@@ -23,7 +23,6 @@ class CostStore:
     """The costs of all tenants. Every method raises `DatabaseUnavailable`."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
 
     async def sums(

@@ -399,7 +399,6 @@ class Database:
             ) from error
 
     async def close(self) -> None:
-        """Close every connection; idempotent."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -445,12 +444,10 @@ class Database:
         return self._run(statement(name, params), params, prepare=False)
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
-        """Run a named query and return its first row, None when there is none."""
         rows = await self._run(statement(name, params), params)
         return rows[0] if rows else None
 
     async def execute(self, name: str, /, **params: Any) -> int:
-        """Run a named statement and return how many rows it touched."""
         return (await self._run(query(name), params)).touched
 
     def replace_after_use(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
@@ -466,7 +463,6 @@ class Database:
         return rows[0][function]
 
     def call_table(self, function: str, *arguments: Any) -> Coroutine[Any, Any, list[DictRow]]:
-        """Call one of our SQL functions that returns rows."""
         return self._run(_call(function, len(arguments)), arguments)
 
 

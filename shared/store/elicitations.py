@@ -110,7 +110,6 @@ class QuestionSweep:
         self._database = database
 
     async def expired(self, limit: int) -> Sequence[ExpiredQuestion]:
-        """Return waiting steps whose question nobody answered in time."""
         rows = await self._database.fetch_all("expired_questions", limit=limit)
         return [record(ExpiredQuestion, row, ref=row) for row in rows]
 

@@ -78,7 +78,6 @@ class JobOverview:
         roots: bool,
         message_flow: bool = False,
     ) -> FoundJobs:
-        """Return the jobs that fit a filter; see `found_jobs`."""
         return await found_jobs(
             *(self._database, tenant_id, wanted), below=below, limit=limit, roots=roots, message_flow=message_flow
         )

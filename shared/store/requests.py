@@ -415,7 +415,6 @@ _COLUMNS = {"agent": "agent_name", "with_": "with_input", "loop": "loop_block"}
 
 
 def submission_values(submission: Submission) -> dict[str, Any]:
-    """Return the item of `planq_submit_jobs` that a submission is."""
     fields = {_COLUMNS.get(name, name): value for name, value in sql_fields(submission).items()}
     return {**fields, "expires_seconds": submission.expires_in.total_seconds()}
 

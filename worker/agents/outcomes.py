@@ -97,7 +97,6 @@ def error_of(child: ChildOutcome) -> dict[str, Any] | None:
 
 
 def shown_error(error: ErrorRecord) -> dict[str, Any]:
-    """Return an error as the entries of an orchestration show it."""
     return {"code": TimedOut.code if error.code in AGENT_TIMEOUTS else error.code, "message": error.message}
 
 
@@ -126,5 +125,4 @@ def agent_failure(child: ChildOutcome, **details: Any) -> ExecutionFailed:
 
 
 def published_code(code: str) -> str:
-    """Return the error code that the tools which call agents publish for one of planq's."""
     return _PUBLISHED_CODES.get(code, "Internal")

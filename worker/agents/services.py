@@ -106,7 +106,6 @@ class AgentServices:
         return True
 
     async def check_depth(self, context: ToolContext) -> None:
-        """Raise `DepthExceeded` when the calling job may call no agent any more."""
         if await self.is_too_deep(context):
             raise too_deep(context, await self.limits(context))
 

@@ -38,7 +38,6 @@ class Alarms:
         self._set_timer(delay.total_seconds(), partial(self._end_wait, claim))
 
     def after_retry(self, claim: Claim, delay: timedelta) -> None:
-        """Wake the next try of a claim that has just come to nothing."""
         again = wake_of(replace(claim, attempt=claim.attempt + 1), links_after(claim, 1))
         self._set_timer(delay.total_seconds(), partial(self._publish, [again]))
 

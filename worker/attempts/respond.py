@@ -407,7 +407,6 @@ class OrchestrationStage:
 
     @staticmethod
     def is_for(claim: StageClaim) -> bool:
-        """True when the claimed job is an orchestration's own."""
         return claim.plan_source == PLAN_SOURCE
 
     async def carry_out(self, claim: StageClaim) -> WakeOutcome:

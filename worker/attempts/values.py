@@ -299,7 +299,6 @@ class AttemptOutcome:
 
     @property
     def small(self) -> ReadyOutput | None:
-        """Return the output where the step has succeeded with a small one, None in any other case."""
         if self.output is None or self.output.has_payload:
             return None
         return self.output

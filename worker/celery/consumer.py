@@ -140,7 +140,6 @@ class WakeConsumer(Consumer):
         self._bury(message, ValueError("no message of a task"))
 
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
-        """Take the message of a task that is not planq's for what it is."""
         self._bury(message, exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
@@ -210,7 +209,6 @@ class WakeConsumer(Consumer):
         self._flush_due()
 
     def stop(self) -> None:
-        """Do what Celery does, and send what was noted."""
         self._is_stopping = True
         super().stop()
         self._flush_due()

@@ -79,7 +79,6 @@ class Wire(httpx2.AsyncBaseTransport):
         return await self.send(request, self.proxy_of(request.url), host_of(request.url))
 
     def proxy_of(self, url: httpx2.URL) -> str | None:
-        """Return the proxy for an address, None where it is reached directly."""
         return self._proxies.of(url.scheme, host_of(url), url.port or DEFAULT_PORTS.get(url.scheme, 0))
 
     async def send(self, request: httpx2.Request, proxy: str | None, source: str) -> httpx2.Response:

@@ -118,7 +118,6 @@ class Slots:
         return self._left(party) if ahead is None or self._rank(party) < self._rank(ahead.party) else 0
 
     def reserve(self, most: int, party: Party = ANYBODY) -> int:
-        """Take up to `most` of the free slots; returns how many."""
         taken = max(0, min(most, self.free(party)))
         self._change(taken, party)
         return taken

@@ -65,7 +65,6 @@ class RefusedSchemas:
         self._refused: set[tuple[str, str]] = set()
 
     def holds(self, name: ModelName, request: ModelRequest) -> bool:
-        """True when the model has refused this schema before."""
         return bool(self._refused) and _key(name, request) in self._refused
 
     def add(self, name: ModelName, request: ModelRequest) -> None:

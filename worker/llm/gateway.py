@@ -153,7 +153,6 @@ class ModelGateway:
         return await self._call(ask, question, cut_off)
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
-        """Do what `TurnPlanner.guide` promises."""
         question = _Question(Purpose.PLAN, lambda: guide_request(ask, tools), lambda: guide_offline(ask, tools), None)
         return await self._call(ask, question, cut_off)
 

@@ -75,7 +75,6 @@ class LiveCall:
         return TextPiece(self._epoch, self._ask.tenant_id, str(self._stage.status), self._written, piece)
 
     def note(self, epoch: Epoch, written: int) -> None:
-        """Take note of how much of an epoch's text is there."""
         if epoch == self._epoch:
             self._written = written
 

@@ -175,7 +175,6 @@ def _takes(model: Model, part: Part) -> bool:
 
 
 def wire_part(part: Part) -> BinaryContent:
-    """Return a part whose bytes are loaded in the provider's terms."""
     return BinaryContent(part.data, media_type=part.media_type or UNKNOWN_MEDIA_TYPE, identifier=part.filename)
 
 

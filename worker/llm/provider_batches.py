@@ -39,7 +39,6 @@ def batch_of(handle: str) -> Batch:
 
 
 def can_batch(model: Model) -> bool:
-    """Return whether planq can send a model's calls in batches."""
     return model.batch_max_requests is not None and (isinstance(model, OpenAIResponsesModel) or _is_anthropic(model))
 
 

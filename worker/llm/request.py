@@ -75,7 +75,6 @@ class ModelRequest:
 
     @property
     def offered(self) -> Sequence[OfferedForm]:
-        """The tools that the model may call, or the one that it must."""
         return self.tools if self.tool is None else (self.tool,)
 
     def to_json(self) -> dict[str, Any]:

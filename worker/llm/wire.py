@@ -49,7 +49,6 @@ class Wire:
     adaptations: frozenset[Adaptation]
 
     def possible(self, model: Model, *, is_stream: bool) -> frozenset[Adaptation]:
-        """Return the adaptations that would change this request to `model`."""
         return frozenset(self._possible(model, is_stream=is_stream)) - self.adaptations
 
     def _possible(self, model: Model, *, is_stream: bool) -> Iterator[Adaptation]:

@@ -55,7 +55,6 @@ class WireNames:
         return self._out.get(name) or _clean(name)
 
     def back(self, wire: str) -> str:
-        """Return the name of the tool that a provider means."""
         return self._back.get(wire, wire)
 
     def schema(self, name: str) -> dict[str, Any]:

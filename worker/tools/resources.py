@@ -120,7 +120,6 @@ class Resources:
         self._open: dict[Any, _Open] = {}
 
     def declare(self, declared: Resource) -> None:
-        """Add a resource; raises `Misconfigured` naming both places where two have one type."""
         known = self._declared.setdefault(declared.kind, declared)
         if known is not declared:
             raise Misconfigured(f"two resources yield {_name(declared.kind)}: {known.place} and {declared.place}")

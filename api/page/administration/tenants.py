@@ -71,7 +71,6 @@ async def post_tenant(request: Request, services: Use) -> Response:
 
 @tenant_page_routes.get("/ui/tenants/{tenant_id}")
 async def tenant_page(request: Request, tenant_id: str, services: Use, who: Who, cursor: _Cursor = None) -> Response:
-    """Show a tenant with what it uses and may, its channels, keys and configuration."""
     return await _tenant_page(request, services, who, tenant_id, cursor=cursor)
 
 

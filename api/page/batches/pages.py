@@ -133,7 +133,6 @@ async def batch_page(request: Request, batch_id: str, services: Use, who: Who, a
 
 @batch_page_routes.get("/ui/batches/{batch_id}/results")
 async def save_results(batch_id: str, services: Use, who: Who) -> Response:
-    """Return what has come of the lines that have ended, as a file."""
     return _as_file(await get_batch_results(batch_id, services, who), f"results-{batch_id_of(batch_id)}")
 
 

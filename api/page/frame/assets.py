@@ -23,7 +23,6 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return all of them by the names under which they are served."""
     return {_served_name(path): Asset(_TYPES[path.suffix], path.read_bytes()) for path in _paths()}
 
 

@@ -43,7 +43,6 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def page_router() -> APIRouter:
-    """Return a router for pages, which the API does not describe."""
     return APIRouter(route_class=_PageRoute, include_in_schema=False)
 
 

@@ -104,14 +104,12 @@ async def report_page(request: Request, services: Use, who: Who, days: _Days = 3
 
 @insight_page_routes.get("/ui/insights/{insight_id}")
 async def insight_page(request: Request, insight_id: str, services: Use, who: Who) -> Response:
-    """Show an insight with the newest jobs that have taught it."""
     insight = values_of(await get_insight(insight_id, services, who))
     return page(request, "insight.html", insight=insight, state=_state(insight))
 
 
 @insight_page_routes.post("/ui/insights/{insight_id}/change")
 async def post_change_of_insight(request: Request, insight_id: str, services: Use, who: Who) -> Response:
-    """Pin an insight, let it expire again, or offer it again."""
     change = await body_of(InsightChange, {name: value == "yes" for name, value in fields_of(request).items()})
     await patch_insight(insight_id, change, services, who)
     return seen(f"/insights/{insight_id}")

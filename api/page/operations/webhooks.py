@@ -87,7 +87,6 @@ async def _endpoint_page(
 
 @webhook_page_routes.post("/ui/endpoints/{endpoint_id}/pause")
 async def post_pause_of_endpoint(request: Request, endpoint_id: str, services: Use, who: Who) -> Response:
-    """Tell an endpoint nothing more, or let it go on."""
     change = await body_of(EndpointChange, {"is_disabled": "on" not in fields_of(request)})
     await patch_endpoint(endpoint_id, change, services, who)
     return seen(f"/endpoints/{endpoint_id}")
@@ -116,7 +115,6 @@ async def post_removal(endpoint_id: str, services: Use, who: Who) -> Response:
 async def deliveries_page(
     request: Request, services: Use, who: Who, status: Annotated[str, Query()] = "", cursor: _Cursor = None
 ) -> Response:
-    """Show what is delivered, newest first, to endpoints, callbacks and chats."""
     wanted = DeliveryStatus(status) if status in _SHOWN else None
     listed = values_of(await get_deliveries(services, who, status=wanted, limit=_PAGE, cursor=cursor))
     return page(request, "deliveries.html", listed=listed, states=_SHOWN, chosen=status)

@@ -73,7 +73,6 @@ async def post_erasure(conversation_id: str, services: Use, who: Who) -> Respons
 
 @conversation_page_routes.post("/ui/conversations/{conversation_id}/close")
 async def post_closing(request: Request, conversation_id: str, services: Use, who: Who) -> Response:
-    """Let no more messages into a conversation, or let them in again."""
     body = await body_of(ConversationChange, {"is_closed": "open" not in fields_of(request)})
     await change_conversation(conversation_id, body, services, who)
     return seen(f"/conversations/{conversation_id}")

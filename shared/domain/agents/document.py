@@ -142,7 +142,6 @@ class AgentDocument(BaseModel):
 
     @classmethod
     def of(cls, source: Mapping[str, Any]) -> Self:
-        """Read a decoded document; raises pydantic's `ValidationError`."""
         document = cls.model_validate(_flattened(source))
         document._source = deepcopy(dict(source))
         return document

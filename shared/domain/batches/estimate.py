@@ -29,7 +29,6 @@ class LineEstimate:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens that it may use, rounds apart."""
         return self.input_tokens + self.max_output_tokens
 
 

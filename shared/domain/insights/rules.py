@@ -96,12 +96,10 @@ class EndedJob:
 
     @property
     def succeeded(self) -> bool:
-        """True for a job that was completed without an error."""
         return self.status == "completed" and self.error is None
 
     @property
     def failed_calls(self) -> int:
-        """How many of its calls failed by what they were."""
         return sum(call.is_fault for call in self.calls)
 
 

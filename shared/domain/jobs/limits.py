@@ -88,7 +88,6 @@ class Limits:
         return self if own is None else replace(self, **own)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without what it implies."""
         return {name: value for name, value in asdict(self).items() if _IMPLIED.get(name) != value}
 
     @classmethod

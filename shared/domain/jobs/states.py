@@ -250,7 +250,6 @@ class WakeQueue(str):
 
     @property
     def is_bulk(self) -> bool:
-        """True for work that nobody waits for."""
         return self.endswith(f".{Priority.BULK}")
 
 

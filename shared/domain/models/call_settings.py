@@ -164,5 +164,4 @@ class SettingsOfModels:
 
     @classmethod
     def none(cls) -> Self:
-        """Return the settings of an operator who has given none."""
         return cls({})

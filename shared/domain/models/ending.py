@@ -81,17 +81,14 @@ class Incomplete:
 
     @property
     def may_go_on(self) -> bool:
-        """True where a further call can write the rest."""
         return self.reason in _GOES_ON
 
     @property
     def sentence(self) -> str:
-        """Why the reply is not whole, for people."""
         words = f" ({capped(self.said, 500)})" if self.said else ""
         return f"{_WORDS[self.reason]} (finish reason: {self.finish_reason}){words}"
 
     def error(self) -> ErrorRecord:
-        """Return the error of a job whose answer is such a reply."""
         details = {"reason": str(self.reason), "finish_reason": self.finish_reason}
         return ErrorRecord.of(AnswerIncomplete(f"the model's answer is incomplete: {self.sentence}", **details))
 

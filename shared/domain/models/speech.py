@@ -45,7 +45,6 @@ class Speech:
 
     @property
     def text(self) -> str:
-        """What there is to be shown so far, as text that can be stored."""
         if len(self._shown) > 1:
             self._shown = ["".join(self._shown)]
         return self._shown[0] if self._shown else ""

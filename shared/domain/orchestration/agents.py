@@ -22,7 +22,6 @@ from planq.shared.domain.values.pointers import from_pointer
 
 
 def agents_of(plan: OrchestrationPlan) -> list[str]:
-    """Return the names of the agents that a plan calls, each once, in order."""
     return list(dict.fromkeys(call.agent_id for step in plan.steps for call in step.calls))
 
 

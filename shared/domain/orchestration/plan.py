@@ -106,7 +106,6 @@ class OrchestrationStep:
 
     @property
     def calls(self) -> tuple[AgentCall, ...]:
-        """The agents of the step, in order."""
         return (self.call,) if isinstance(self.call, AgentCall) else self.call.calls
 
 

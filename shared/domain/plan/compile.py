@@ -64,7 +64,6 @@ class CompiledPlan:
 
     @property
     def critical_path_length(self) -> int:
-        """Return the number of steps on the longest chain of waits."""
         return critical_path_length([step.depends_on for step in self.steps])
 
 

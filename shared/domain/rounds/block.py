@@ -206,7 +206,6 @@ class LoopBlock(BaseModel):
         ]
 
     def of_loops_alone(self) -> list[str]:
-        """Return the fields in use that mean nothing where a job has one plan."""
         return [name for name in self.to_json() if name not in ("tools", "policy", "guard")]
 
 

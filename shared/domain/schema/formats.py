@@ -23,7 +23,6 @@ _CHECKS: Mapping[str, Any] = {
 
 
 def is_unchecked(name: Any) -> bool:
-    """Return whether any text passes for the format of this name."""
     return not isinstance(name, str) or name not in _CHECKS
 
 

@@ -165,7 +165,6 @@ def compile_schema(schema: Mapping[str, Any]) -> Schema:
 def violations(
     schema: Mapping[str, Any], value: Any, *, steps: Steps | None = None, parts: int | None = None
 ) -> list[Defect]:
-    """Return how `value` breaks `schema`; see `Schema.violations`."""
     return compile_schema(schema).violations(value, steps=steps, parts=parts)
 
 

@@ -63,7 +63,6 @@ class Steps:
         return self.left < 0
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off; raises `TooCostly` when they are not there."""
         self.left -= steps
         if self.left < 0:
             raise TooCostly

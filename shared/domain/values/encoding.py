@@ -111,7 +111,6 @@ def output_text(tool_name: str, value: Any, most: int | None = None) -> bytes:
 
 
 def not_a_number(tool_name: str, number: float) -> InvalidOutput:
-    """Return the error of an output with a NaN or an infinity."""
     return InvalidOutput(f"{tool_name} returned {number}, which JSON cannot express; return null or text instead")
 
 

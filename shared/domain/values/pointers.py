@@ -18,7 +18,6 @@ def to_pointer(tokens: Tokens) -> str:
 
 
 def from_pointer(pointer: str) -> tuple[str, ...]:
-    """Split an RFC 6901 JSON pointer into its unescaped tokens."""
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 

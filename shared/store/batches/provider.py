@@ -45,7 +45,6 @@ class ProviderBatches:
         return record(ProviderBatch, rows[0]) if rows else None
 
     async def calls(self, held: ProviderBatch) -> Sequence[tuple[UUID, str]]:
-        """Return the jobs and requests of a batch that was not sent."""
         rows = await self._database.fetch_all("calls_of_provider_batch", tenant_id=held.tenant_id, id=held.id)
         return [(row["job_id"], row["body"]) for row in rows]
 

@@ -171,7 +171,6 @@ class BatchStore:
         return row is not None and bool(row["is_due"])
 
     async def drop_abandoned(self) -> None:
-        """Remove uploads whose process has died."""
         await self._database.execute("drop_abandoned_uploads")
 
     async def take(self) -> HeldBatch | None:

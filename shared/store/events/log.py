@@ -39,7 +39,6 @@ class LogHorizon:
 
     @property
     def position(self) -> Position:
-        """After all that can be read."""
         return Position(self.below, 0)
 
 

@@ -291,7 +291,6 @@ def _with_artifacts(result: StepResult, made: Sequence[Mapping[str, Any]]) -> St
 
 
 def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
-    """Return what `planq_results` yields, arguments resolved."""
     called = CalledArguments({v["index"]: known_output(v) for v in values if v["status"] == StepStatus.SUCCEEDED})
     return [step_result(value, called) for value in values]
 

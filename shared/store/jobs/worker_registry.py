@@ -192,7 +192,6 @@ class WorkerRegistry:
         return 0 if row is None else int(row["n"])
 
     async def forget(self, worker_id: UUID) -> None:
-        """Give a lease up at once."""
         await self._database.execute("forget_worker", id=worker_id)
 
     async def abandon(self, worker_id: UUID, attempt: Attempt) -> bool:

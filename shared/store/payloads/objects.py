@@ -57,7 +57,6 @@ class ObjectStore(ABC):
         """Remove an object; one that is not there is no error."""
 
     async def delete(self, locations: Collection[str]) -> None:
-        """Remove objects; what is not there is no error."""
         for location in locations:
             await self.remove(location)
 

@@ -57,7 +57,6 @@ def list_batches(tenant_id: str, status: str | None, below: UUID | None, limit: 
 
 @named
 def batch_errors(tenant_id: str, id: UUID, after: int, limit: int) -> Select[Any]:
-    """Select a page of the lines with an error, in the order of the file."""
     rows = select(*_LINE).where(line.batch_id == id, line.tenant_id == tenant_id, line.error.is_not(None))
     return rows.where(line.line > after).order_by(line.line).limit(limit)
 
@@ -69,12 +68,10 @@ def _ended(tenant_id: str, id: UUID, status: str | None) -> Select[Any]:
 
 @named
 def lines_by_input(tenant_id: str, id: UUID, status: str | None, after: int, limit: int) -> Select[Any]:
-    """Select a page of the lines that have ended, in the order of the file."""
     return _ended(tenant_id, id, status).where(line.line > after).order_by(line.line).limit(limit)
 
 
 @named
 def lines_by_completion(tenant_id: str, id: UUID, status: str | None, after: int, limit: int) -> Select[Any]:
-    """Select a page of the lines that have ended, in the order in which they did."""
     rows = _ended(tenant_id, id, status).where(line.settled.is_not(None), line.settled > after)
     return rows.order_by(line.settled).limit(limit)

@@ -28,7 +28,6 @@ _AGENT_VERSIONS = (
 def list_conversations(
     tenant_id: str, channel: str | None, thread: str | None, below: UUID | None, limit: int
 ) -> Select[Any]:
-    """Select conversations of a tenant, newest first."""
     rows = select(c, _AGENT_VERSIONS).where(c.tenant_id == tenant_id)
     return newest_first(where_given(rows, {c.channel: channel, c.thread: thread}), c.id, below, limit)
 
@@ -40,6 +39,5 @@ def get_conversation(tenant_id: str, id: UUID) -> Select[Any]:
 
 @named
 def list_conversation_messages(tenant_id: str, conversation_id: UUID, below: int | None, limit: int) -> Select[Any]:
-    """Select rows of a conversation, newest first."""
     rows = select(m).where(m.tenant_id == tenant_id, m.conversation_id == conversation_id)
     return newest_first(rows, m.sequence, below, limit)

@@ -36,7 +36,6 @@ def get_endpoint(tenant_id: str, id: UUID) -> Select[Any]:
 def list_deliveries(
     tenant_id: str, status: str | None, endpoint_id: UUID | None, job_id: UUID | None, below: UUID | None, limit: int
 ) -> Select[Any]:
-    """Select a page of a tenant's deliveries, newest first, without what was sent."""
     rows = select(*_DELIVERY).outerjoin(e, e.id == d.endpoint_id).where(d.tenant_id == tenant_id)
     filters = {d.status: status, d.endpoint_id: endpoint_id, d.job_id: job_id}
     return newest_first(where_given(rows, filters), d.id, below, limit)

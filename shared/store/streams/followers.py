@@ -42,7 +42,6 @@ class StreamStore:
             await self._database.execute("watch_jobs", job_ids=list(job_ids), process=process, seconds=seconds)
 
     async def unwatch(self, job_ids: Collection[UUID], process: UUID) -> None:
-        """Take back what `watch` said; raises `DatabaseUnavailable`."""
         if job_ids:
             await self._database.execute("unwatch_jobs", job_ids=list(job_ids), process=process)
 

@@ -13,7 +13,6 @@ class PostgresTexts:
     """The port `TextSink`."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
 
     async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:

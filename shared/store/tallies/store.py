@@ -17,7 +17,6 @@ class TallyStore:
     """Every method raises `DatabaseUnavailable`."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
 
     async def add_up(self, most: int = 20) -> None:

@@ -58,5 +58,4 @@ class PlaceStore:
         return {PlaceKey(row["tenant_id"], row["kind"]): row["elsewhere"] for row in rows}
 
     async def forget(self) -> None:
-        """Remove what processes have left that are gone."""
         await self._database.execute("forget_places")

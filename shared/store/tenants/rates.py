@@ -17,7 +17,6 @@ class PostgresWindows:
     """Of the process's connections: messages of one tenant wait for one another, and others need some too."""
 
     def __init__(self, database: Database) -> None:
-        """`database` is opened and closed by others."""
         self._database = database
         self._tidied = monotonic()
 

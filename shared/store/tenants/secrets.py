@@ -84,7 +84,6 @@ class SecretStore:
             raise no_tenant(tenant_id)
 
     async def list(self, tenant_id: str) -> Sequence[StoredSecret]:
-        """Return what a tenant keeps secret, without the secrets."""
         rows = await self._database.fetch_all("list_secrets", tenant_id=tenant_id)
         return [StoredSecret(**row) for row in rows]
 

@@ -64,7 +64,6 @@ class Draft:
         return f"planq's offline rules recognised {len(self.calls)} command(s): {names}."
 
     def add_source(self, tool: str, arguments: dict[str, Any], heading: str, field_name: str) -> None:
-        """Plan a call whose output a report can draw on."""
         index = self.add(tool, arguments)
         if index is not None:
             self.sources.append(_Source(heading, f"${index}.output.{field_name}"))

@@ -57,7 +57,6 @@ def media_type(content_type: str) -> str:
 
 
 def is_html(kind: str) -> bool:
-    """True for a media type whose text has to be taken out of its markup."""
     return kind in _HTML_TYPES
 
 

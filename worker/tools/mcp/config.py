@@ -87,7 +87,6 @@ class McpServer(BaseModel):
 
     @property
     def source(self) -> str:
-        """What the definitions of its tools name as their source."""
         return MCP_SOURCE + self.name
 
     @property
@@ -101,7 +100,6 @@ class McpServer(BaseModel):
 
     @property
     def transport(self) -> Literal["stdio", "http"]:
-        """Which of the two ways to speak to it."""
         return "stdio" if self.command is not None else "http"
 
 
