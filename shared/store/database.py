@@ -34,7 +34,7 @@ from psycopg.types.json import Json, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import TypeAdapter
 
-from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, storable
+from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, NotFound, storable
 from planq.shared.domain.jobs.limits import Limits
 from planq.shared.domain.values.decoding import decode_stored
 from planq.shared.domain.values.encoding import JsonText
@@ -446,6 +446,13 @@ class Database:
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         rows = await self._run(statement(name, params), params)
         return rows[0] if rows else None
+
+    async def fetch_existing(self, name: str, what: str, /, **params: Any) -> DictRow:
+        """Return the first row of a named query; raises `NotFound`, which says `what` there is none of."""
+        row = await self.fetch_one(name, **params)
+        if row is None:
+            raise NotFound(f"there is no {what}")
+        return row
 
     async def execute(self, name: str, /, **params: Any) -> int:
         return (await self._run(query(name), params)).touched

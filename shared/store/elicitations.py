@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, HumanWaitTimedOut, NotFound
+from planq.shared.domain.errors import ErrorRecord, HumanWaitTimedOut
 from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
@@ -61,10 +61,7 @@ class ElicitationStore:
 
     async def get(self, tenant_id: str, id: UUID) -> Row:
         """Return a question; raises `NotFound`."""
-        row = await self._database.fetch_one("get_elicitation", tenant_id=tenant_id, id=id)
-        if row is None:
-            raise NotFound(f"there is no elicitation {id}")
-        return row
+        return await self._database.fetch_existing("get_elicitation", f"elicitation {id}", tenant_id=tenant_id, id=id)
 
     async def answer(
         self,

@@ -368,9 +368,9 @@ class RequestStore:
 
     async def output(self, tenant_id: str, job_id: UUID, index: int) -> StoredJson:
         """Return the output of a step; raises `NotFound`, also when there is none yet."""
-        row = await self._database.fetch_one("get_output", tenant_id=tenant_id, job_id=job_id, index=index)
-        if row is None:
-            raise NotFound(f"there is no job {job_id}")
+        row = await self._database.fetch_existing(
+            "get_output", f"job {job_id}", tenant_id=tenant_id, job_id=job_id, index=index
+        )
         if row["status"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
         is_repetition = row["status"] == StepStatus.FAILED and (row["output"] or row["payload_hash"]) is not None

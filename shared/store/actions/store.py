@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.domain.errors import Conflict
 from planq.shared.domain.jobs.states import JobStatus, Strategy
 from planq.shared.domain.overview.selection import JobAct, JobFilter, statuses_for
 from planq.shared.store.database import Database, Row, as_json
@@ -89,10 +89,9 @@ class JobActions:
 
     async def get(self, tenant_id: str, action_id: UUID) -> Row:
         """Return an action; raises `NotFound`."""
-        row = await self._database.fetch_one("get_action", tenant_id=tenant_id, id=action_id)
-        if row is None:
-            raise NotFound(f"there is no job action {action_id}")
-        return row
+        return await self._database.fetch_existing(
+            "get_action", f"job action {action_id}", tenant_id=tenant_id, id=action_id
+        )
 
     async def page(self, tenant_id: str, *, below: UUID | None, limit: int) -> Sequence[Row]:
         """Return at most `limit` actions, newest first, older than the action `below` if given."""

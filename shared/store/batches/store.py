@@ -14,7 +14,7 @@ from uuid import UUID
 from planq.shared.domain.batches.estimate import Estimate
 from planq.shared.domain.batches.lines import FileLine
 from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus
-from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound
+from planq.shared.domain.errors import Conflict, ErrorRecord
 from planq.shared.domain.jobs.states import Priority
 from planq.shared.store.database import Database, Row, json_text, stored_text
 from planq.shared.store.requests import Submission, submission_values
@@ -209,10 +209,7 @@ class BatchStore:
 
     async def get(self, tenant_id: str, batch_id: UUID) -> Row:
         """Return a batch; raises `NotFound`."""
-        row = await self._database.fetch_one("get_batch", tenant_id=tenant_id, id=batch_id)
-        if row is None:
-            raise NotFound(f"there is no batch {batch_id}")
-        return row
+        return await self._database.fetch_existing("get_batch", f"batch {batch_id}", tenant_id=tenant_id, id=batch_id)
 
     async def page(
         self, tenant_id: str, *, status: BatchStatus | None, below: UUID | None, limit: int

@@ -243,10 +243,9 @@ class ConversationStore:
 
     async def get(self, tenant_id: str, conversation_id: UUID) -> Row:
         """Return a conversation; raises `NotFound`."""
-        row = await self._database.fetch_one("get_conversation", tenant_id=tenant_id, id=conversation_id)
-        if row is None:
-            raise NotFound(f"there is no conversation {conversation_id}")
-        return row
+        return await self._database.fetch_existing(
+            "get_conversation", f"conversation {conversation_id}", tenant_id=tenant_id, id=conversation_id
+        )
 
     async def messages(
         self, tenant_id: str, conversation_id: UUID, *, below: int | None, limit: int

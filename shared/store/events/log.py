@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from planq.shared.domain.errors import NotFound
 from planq.shared.domain.streams.position import END, Position
 from planq.shared.ports.streams import Epoch, TextPiece
 from planq.shared.store.batching import Batcher
@@ -179,9 +178,7 @@ class EventLog:
 
     async def root_of(self, tenant_id: str, job_id: UUID) -> UUID:
         """Return the outermost job above a tenant's job, itself where there is none; raises `NotFound`."""
-        row = await self._database.fetch_one("root_of_job", tenant_id=tenant_id, job_id=job_id)
-        if row is None:
-            raise NotFound(f"there is no job {job_id}")
+        row = await self._database.fetch_existing("root_of_job", f"job {job_id}", tenant_id=tenant_id, job_id=job_id)
         root: UUID = row["root"]
         return root
 

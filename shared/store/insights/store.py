@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from planq.shared.domain.errors import NotFound
 from planq.shared.domain.insights.offering import InsightGroup
 from planq.shared.domain.insights.report import Block
 from planq.shared.domain.insights.rules import InsightKind
@@ -46,20 +45,15 @@ class InsightStore:
 
     async def get(self, tenant_id: str, id: UUID) -> Row:
         """Return an insight with the newest jobs that have taught it as `sources`; raises `NotFound`."""
-        row = await self._database.fetch_one("get_insight", tenant_id=tenant_id, id=id)
-        if row is None:
-            raise NotFound(f"there is no insight {id}")
-        return row
+        return await self._database.fetch_existing("get_insight", f"insight {id}", tenant_id=tenant_id, id=id)
 
     async def change(
         self, tenant_id: str, id: UUID, *, is_pinned: bool | None = None, is_retired: bool | None = None
     ) -> None:
         """Pin or retire an insight, or take that back; raises `NotFound`."""
-        row = await self._database.fetch_one(
-            "change_insight", tenant_id=tenant_id, id=id, is_pinned=is_pinned, is_retired=is_retired
+        await self._database.fetch_existing(
+            "change_insight", f"insight {id}", tenant_id=tenant_id, id=id, is_pinned=is_pinned, is_retired=is_retired
         )
-        if row is None:
-            raise NotFound(f"there is no insight {id}")
 
     async def forget(self, tenant_id: str) -> int:
         """Remove all that a tenant's jobs have taught and what was chosen for them; return how many insights went."""
@@ -67,10 +61,9 @@ class InsightStore:
 
     async def of_job(self, tenant_id: str, job_id: UUID) -> Row:
         """Return what was chosen for a job, its `side` None where nothing was; raises `NotFound` for no such job."""
-        row = await self._database.fetch_one("insights_of_job", tenant_id=tenant_id, job_id=job_id)
-        if row is None:
-            raise NotFound(f"there is no job {job_id}")
-        return row
+        return await self._database.fetch_existing(
+            "insights_of_job", f"job {job_id}", tenant_id=tenant_id, job_id=job_id
+        )
 
     async def measured(self, tenant_id: str, days: float) -> InsightMeasures:
         """Return what jobs that were made in the last so many days came to."""

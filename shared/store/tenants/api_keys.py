@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable, NotFound
+from planq.shared.domain.errors import DatabaseUnavailable
 from planq.shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
 from planq.shared.store.batching import Batcher
 from planq.shared.store.database import Database, Row, shown_time
@@ -90,9 +90,9 @@ class ApiKeyStore:
 
         Raises `NotFound`.
         """
-        row = await self._database.fetch_one("revoke_api_key", tenant_id=tenant_id, id=key_id)
-        if row is None:
-            raise NotFound(f"there is no key {key_id} of the tenant {tenant_id!r}")
+        row = await self._database.fetch_existing(
+            "revoke_api_key", f"key {key_id} of the tenant {tenant_id!r}", tenant_id=tenant_id, id=key_id
+        )
         return StoredKey.of(row)
 
 

@@ -26,10 +26,7 @@ class WebhookStore:
 
     async def endpoint(self, tenant_id: str, id: UUID) -> Row:
         """Return an endpoint; raises `NotFound`."""
-        row = await self._database.fetch_one("get_endpoint", tenant_id=tenant_id, id=id)
-        if row is None:
-            raise NotFound(f"there is no endpoint {id}")
-        return row
+        return await self._database.fetch_existing("get_endpoint", f"endpoint {id}", tenant_id=tenant_id, id=id)
 
     async def create(
         self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int
@@ -58,8 +55,9 @@ class WebhookStore:
         is_disabled: bool | None = None,
     ) -> Row:
         """Replace what is given; what waits for an endpoint that is disabled has failed. Raises `NotFound`."""
-        row = await self._database.fetch_one(
+        row = await self._database.fetch_existing(
             "change_endpoint",
+            f"endpoint {id}",
             tenant_id=tenant_id,
             id=id,
             url=url,
@@ -67,8 +65,6 @@ class WebhookStore:
             description=description,
             is_disabled=is_disabled,
         )
-        if row is None:
-            raise NotFound(f"there is no endpoint {id}")
         dropped = row["dropped"]
         while dropped == _PIECE:
             dropped = await self._database.call("planq_drop_waiting", tenant_id, id)
@@ -121,10 +117,7 @@ class WebhookStore:
 
     async def delivery(self, tenant_id: str, id: UUID) -> Row:
         """Return a delivery; raises `NotFound`."""
-        row = await self._database.fetch_one("get_delivery", tenant_id=tenant_id, id=id)
-        if row is None:
-            raise NotFound(f"there is no delivery {id}")
-        return row
+        return await self._database.fetch_existing("get_delivery", f"delivery {id}", tenant_id=tenant_id, id=id)
 
     async def redeliver(self, tenant_id: str, id: UUID) -> None:
         """Send a delivery at once, under its id: one that waits for its next attempt, or anew one that has ended.

@@ -289,7 +289,7 @@ def test_every_named_query_fits_the_schema(database_url: str) -> None:
 
 def test_the_queries_that_python_asks_for_are_those_that_there_are() -> None:
     python = "".join(file.read_text("utf-8") for file in _files(".py"))
-    asked = set(re.findall(r'(?:fetch_all|fetch_one|execute|query|ask)\(\s*"(\w+)"', python))
+    asked = set(re.findall(r'(?:fetch_all|fetch_one|fetch_existing|execute|query|ask)\(\s*"(\w+)"', python))
     named_apart = set(re.findall(r'"(\w+)"', python))
     for before, after in re.findall(r'f"(\w+_)\{self._kind\}(s?)"', python):
         asked |= {f"{before}{kind}{after}" for kind in ("agent", "skill")}
