@@ -194,6 +194,35 @@ def asked_in_the_second_round(scene: Scene) -> None:
     scene.sound()
 
 
+def another_worker_asks_the_same(scene: Scene) -> None:
+    """A worker is killed between two rounds: the model is asked what it is asked where nobody dies."""
+    asked = []
+    for is_killed in (False, True):
+        with wire_server() as model:
+            model.script(*[Reply(OPENAI_CHAT.reply("", decision)) for decision in LOOKS])
+            env = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY}
+            job_id = scene.submit(text="do it", model=OPENAI_CHAT.model, strategy=Strategy.LOOP)
+            if is_killed:
+                scene.died_at("planner.turn:before@3", **env)
+            name = scene.worker(**env)
+            job, _ = scene.ends(job_id)
+            asked.append([request.body["messages"] for request in model.requests])
+            scene.signal(name, signal.SIGKILL)
+            scene.dies(name, -signal.SIGKILL)
+        assert (job["status"], job["round"], job["model_calls"]) == ("completed", 3, 4)
+    assert asked[0] == asked[1]
+    scene.sound()
+
+
+LOOKS = [
+    *(
+        {"type": "tool_calls", "calls": [{"number": n, "tool_name": "fault_look", "arguments": {"text": str(n)}}]}
+        for n in range(3)
+    ),
+    {"type": "direct_response", "content": "done"},
+]
+
+
 def plays_of_turns() -> Iterator[object]:
     """Each place with one of both strategies in turn; a whole run tries it with both."""
     for number, (where, point) in enumerate(POINTS.items()):
@@ -216,7 +245,13 @@ PLAYS = [
     ],
     *map(
         as_play,
-        [between_two_parallel_tools, in_an_unsafe_tool, everything_stops_and_starts, asked_in_the_second_round],
+        [
+            between_two_parallel_tools,
+            in_an_unsafe_tool,
+            everything_stops_and_starts,
+            asked_in_the_second_round,
+            another_worker_asks_the_same,
+        ],
     ),
 ]
 

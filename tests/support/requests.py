@@ -26,7 +26,7 @@ class OpenRequestStore(RequestStore):
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
         """Return the outcomes of the round's steps as a RESPOND that is claimed now would bring them."""
         return step_results(
-            await self.opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"])
+            await self.opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"], 0)
         )
 
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:

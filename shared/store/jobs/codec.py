@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -133,22 +133,22 @@ class CalledArguments:
     of its steps.
     """
 
-    def __init__(self, outputs: Mapping[int, Any]) -> None:
-        self._outputs = outputs
-        self._left = MAX_SIZE
+    def __init__(self, outputs: Mapping[int, Any], left: int | None = None) -> None:
+        self.outputs = outputs
+        self.left = MAX_SIZE if left is None else left
 
     def of(self, row: Row) -> Any:
         """Return a step's arguments; those it was planned with if it was never begun, or if they are too large."""
         if row["attempt"] == 0 or not row["inputs"]:
             return row["arguments"]
-        inputs = {index: self._outputs[index] for index in row["inputs"] if index in self._outputs}
+        inputs = {index: self.outputs[index] for index in row["inputs"] if index in self.outputs}
         if uncovered(row["arguments"], inputs):
             return row["arguments"]
         try:
-            resolved = resolve(row["arguments"], inputs, max_size=self._left)
+            resolved = resolve(row["arguments"], inputs, max_size=self.left)
         except InvalidArguments:
             return row["arguments"]
-        self._left -= resolved.size
+        self.left -= resolved.size
         return resolved.arguments
 
 
@@ -264,8 +264,11 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
     )
 
 
-def stage_claim(value: Mapping[str, Any]) -> StageClaim:
-    """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at."""
+def stage_claim(value: Mapping[str, Any], rounds: Sequence[RoundRecord] = ()) -> StageClaim:
+    """Return the claim that `planq_stage_claim` returned; JSON of users in it is not looked at.
+
+    `rounds` are all that are over, where the job plans a further one (`CachedRounds`).
+    """
     results, source = value["results"], value["forked_from"]
     return record(
         StageClaim,
@@ -277,7 +280,7 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
             if source
         },
         results=None if results is None else step_results(results),
-        rounds=round_records(value["rounds"] or (), value["merged"] or ()),
+        rounds=rounds,
         history=ShownHistory.of(value["history"]),
         tried=value["tried"] or {},
         parts=value["parts"] or (),
@@ -295,36 +298,78 @@ def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
     return [step_result(value, called) for value in values]
 
 
-def round_records(
-    values: Sequence[Mapping[str, Any]], merged: Sequence[Mapping[str, Any]] = ()
-) -> Sequence[RoundRecord]:
-    """Return what `planq_rounds` yields, arguments resolved: a reference counts over all rounds.
+@dataclass(frozen=True, slots=True)
+class CachedRounds:
+    """The first rounds of a job, oldest first, as its planner sees them, and when the last of them ended.
 
-    `merged` is what `planq_merged` yields: each message stands with the round in which it came.
+    `bytes` is the size of their JSON. `outputs` are those of their steps and `left` is what `CalledArguments` has
+    left after them: arguments may refer to the outputs of all earlier rounds.
     """
-    steps = [step for value in values for step in value["results"]]
-    called = CalledArguments({s["index"]: known_output(s) for s in steps if s["status"] == StepStatus.SUCCEEDED})
-    records: list[RoundRecord] = []
-    first = 0
-    for value in values:
-        results = [step_result(step, called) for step in value["results"]]
-        if value["artifacts"]:
-            results = [_with_artifacts(result, value["artifacts"]) for result in results]
-        came = tuple(message["text"] for message in merged if message["round"] == value["round"])
-        plan = value["source"], value["body"], value["reply"]
-        records.append(RoundRecord(value["round"], *plan, first, results, value["errors"] or (), came))
-        first += len(results)
-    return records
+
+    records: tuple[RoundRecord, ...] = ()
+    ended: str | None = None
+    bytes: int = 0
+    outputs: Mapping[int, Any] = field(default_factory=dict)
+    left: int | None = None
+
+    @property
+    def mark(self) -> Mapping[str, Any] | None:
+        """Return the `planq_cached` of these rounds, None for none."""
+        if not self.records:
+            return None
+        return {"rounds": len(self.records), "index": self.records[-1].first_index, "ended": self.ended}
+
+    def after(self, claim: Mapping[str, Any]) -> CachedRounds:
+        """Return all rounds of the job, from a claim with this `mark` of which `planq_stage_claim` returned the rest.
+
+        A message of the conversation belongs to the round in which it came, also where it is read later.
+        """
+        values = claim["rounds"] or ()
+        before = self if not values or values[0]["round"] else NO_ROUNDS
+        steps = [step for value in values for step in value["results"]]
+        succeeded = {s["index"]: known_output(s) for s in steps if s["status"] == StepStatus.SUCCEEDED}
+        called = CalledArguments({**before.outputs, **succeeded}, before.left)
+        records = list(before.records)
+        for value in values:
+            first = records[-1].first_index + len(records[-1].results) if records else 0
+            records.append(_round_record(value, called, first))
+        came: dict[int, tuple[str, ...]] = {}
+        for message in claim["merged"] or ():
+            came[message["round"]] = (*came.get(message["round"], ()), message["text"])
+        if came or any(record.merged for record in records):
+            records = [_with_merged(record, came.get(record.number, ())) for record in records]
+        size = before.bytes + len(json_text(values)) if values else before.bytes
+        return CachedRounds(tuple(records), claim["rounds_ended"], size, called.outputs, called.left)
 
 
-def transition_result(value: Mapping[str, Any]) -> TransitionResult:
-    """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any."""
+NO_ROUNDS = CachedRounds()
+
+
+def _with_merged(record: RoundRecord, texts: Sequence[str]) -> RoundRecord:
+    return record if record.merged == texts else replace(record, merged=texts)
+
+
+def _round_record(value: Mapping[str, Any], called: CalledArguments, first: int) -> RoundRecord:
+    results = [step_result(step, called) for step in value["results"]]
+    if value["artifacts"]:
+        results = [_with_artifacts(result, value["artifacts"]) for result in results]
+    plan = value["source"], value["body"], value["reply"]
+    return RoundRecord(value["round"], *plan, first, results, value["errors"] or ())
+
+
+def transition_result(
+    value: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StageClaim] = stage_claim
+) -> TransitionResult:
+    """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any.
+
+    `stage` reads the claim of a stage.
+    """
     if not value["applied"]:
         return TransitionResult(False)
     fields = {name: given for name, given in value.items() if given is not None}
     taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in fields.get("taken", ())]
     if "stage" in fields:
-        taken.append(stage_claim(fields["stage"]))
+        taken.append(stage(fields["stage"]))
     return record(TransitionResult, fields, taken=taken)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -47,8 +48,10 @@ from planq.shared.store.database import Database, Row, as_json, json_text, query
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import children_text, outcomes
 from planq.shared.store.jobs.codec import (
+    NO_ROUNDS,
     NOTHING,
     BatchItem,
+    CachedRounds,
     SqlValue,
     array_of,
     elicitation_text,
@@ -61,6 +64,7 @@ from planq.shared.store.jobs.codec import (
     transition_result,
 )
 from planq.shared.store.jobs.ends import serve_ends
+from planq.shared.store.jobs.round_cache import RoundCache
 
 _MOST_WOKEN = 1_000
 
@@ -93,6 +97,7 @@ class PostgresJobStore:
         self._database = database
         self._worker_id = worker_id
         self._seconds = stage_timeout.total_seconds()
+        self._rounds = RoundCache()
         self._claiming = Batcher(self._claim_stages)
         self._accepting = Batcher(
             self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_OWNER
@@ -112,8 +117,10 @@ class PostgresJobStore:
         )
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        value = await self._claiming.do(BatchItem.of({"job": str(job_id), "statuses": list(map(str, statuses))}))
-        return None if value is None else stage_claim(value)
+        cached = self._rounds.of(job_id)
+        fields = {"job": str(job_id), "statuses": list(map(str, statuses)), "cached": cached.mark}
+        value = await self._claiming.do(BatchItem.of(fields))
+        return None if value is None else self._stage(cached, value)
 
     async def accept_plan(
         self,
@@ -134,6 +141,7 @@ class PostgresJobStore:
             "steps": planned.text,
             "open": planned.open,
             "ready": len(planned.ready),
+            "first_index": min((step.index for step in steps), default=0),
             "reuses": bool(claim.reuse),
             "seconds": follow.seconds or claim.limits.plan_timeout_seconds,
             "take_steps": bool(planned.taken),
@@ -143,6 +151,7 @@ class PostgresJobStore:
             "reply": stored_text(follow.reply),
             "errors": stored_text(list(follow.errors) or None),
             "ignored": stored_text(list(follow.ignored) or None),
+            "cached": (cached := self._rounds.of(claim.job_id)).mark,
         }
         if any(step.known is not None and step.known.output_of is not None for step in steps):
             fields["copies"] = True
@@ -153,7 +162,7 @@ class PostgresJobStore:
         value = await self._accepting.do(BatchItem.of(fields, claim, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return transition_result({**value, "ready": planned.ready_after(value)})
+        return transition_result({**value, "ready": planned.ready_after(value)}, partial(self._stage, cached))
 
     async def refuse_plan(
         self,
@@ -197,6 +206,7 @@ class PostgresJobStore:
         stop_reason: StopReason | None = None,
     ) -> bool:
         end = JobEnd(status, answer, error, output, chained, messages, stop_reason)
+        self._rounds.drop(claim.job_id)
         return await self._ending.do(BatchItem.of({**stage_fence(claim, calls), **end_fields(end)}, claim))
 
     async def keep_end(
@@ -365,7 +375,7 @@ class PostgresJobStore:
             "planq_claim_suspects", group, str(lane), self._worker_id, self._seconds
         )
         values = [row["claim"] for row in rows]
-        return [step_claim(value) if "index" in value else stage_claim(value) for value in values]
+        return [step_claim(value) if "index" in value else self._stage(NO_ROUNDS, value) for value in values]
 
     async def succeed_step(
         self,
@@ -377,10 +387,12 @@ class PostgresJobStore:
         unit: Sequence[UnitStep] = (),
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
-        fields = outcome_fields(output, artifact, payload)
+        cached = self._rounds.of(claim.ref.job_id)
+        fields = {**outcome_fields(output, artifact, payload), "cached": cached.mark}
         if claim.joined:
             given = "{" + _step_item(claim, fields, take).text, self._worker_id, self._seconds
-            return transition_result(await self._database.call("planq_finish_joined", *given))
+            joined = await self._database.call("planq_finish_joined", *given)
+            return transition_result(joined, partial(self._stage, cached))
         if unit:
             fields["unit"] = [
                 {
@@ -392,7 +404,8 @@ class PostgresJobStore:
             ]
             fields["unit_seconds"] = sum(step.seconds for step in unit)
         item = _step_item(claim, fields, take, weight=1 + len(unit))
-        return transition_result(await self._succeeding[item.take.lane].do(item))
+        value = await self._succeeding[item.take.lane].do(item)
+        return transition_result(value, partial(self._stage, cached))
 
     async def fail_step(
         self,
@@ -405,7 +418,9 @@ class PostgresJobStore:
         is_wait: bool = False,
         take: ClaimRequest | None = None,
     ) -> TransitionResult:
+        cached = self._rounds.of(claim.ref.job_id)
         fields = {
+            "cached": cached.mark,
             "error": json_text(error.to_json()),
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
             "in_doubt": in_doubt,
@@ -413,7 +428,8 @@ class PostgresJobStore:
             "is_wait": is_wait,
         }
         item = _step_item(claim, fields, take)
-        return transition_result(await self._failing[item.take.lane].do(item))
+        value = await self._failing[item.take.lane].do(item)
+        return transition_result(value, partial(self._stage, cached))
 
     async def ask_step(
         self,
@@ -515,6 +531,14 @@ class PostgresJobStore:
 
     async def release_step(self, claim: StepClaim) -> TransitionResult:
         return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
+
+    def _stage(self, cached: CachedRounds, value: SqlValue) -> StageClaim:
+        """Return the claim of a stage that was made with these rounds cached, and cache those of the job."""
+        if value["rounds_ended"] is None:
+            return stage_claim(value)
+        claim = stage_claim(value, (all_rounds := cached.after(value)).records)
+        self._rounds.keep(claim.job_id, all_rounds)
+        return claim
 
     async def _claim_stages(self, items: Sequence[BatchItem]) -> Sequence[SqlValue | None]:
         rows = await self._answers("planq_claim_stages", items, self._worker_id, self._seconds)

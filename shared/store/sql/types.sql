@@ -37,6 +37,9 @@ CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
 -- The claim of a stage, and its event.
 CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 
+-- The rounds of a job that its worker has: the first `rounds`, the last of which has the steps from `index` on, and ended at `ended`.
+CREATE TYPE planq_cached AS (rounds int, index int, ended timestamptz);
+
 -- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
 -- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `in_doubt`
@@ -46,7 +49,7 @@ CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
     artifact text, unit json, unit_seconds float8, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean,
-    take_steps int, take_stage boolean, unoffered boolean, is_wait boolean
+    take_steps int, take_stage boolean, cached planq_cached, unoffered boolean, is_wait boolean
 );
 
 -- What the caller of a transition takes over for `worker`: up to so many `steps` of a `lane`.

@@ -252,7 +252,7 @@ END $$;
 -- StepSucceeded, of a step that has joined: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
 -- itself; RESPOND it may take over. Returns as planq_take does.
 CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds)
+    SELECT planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds, i.cached)
     FROM json_populate_record(NULL::planq_outcome, p_item) AS i
 $$;
 

@@ -10,7 +10,7 @@
 -- session that had planned them on an empty database (docs/decisions.md, D103). They move one row after the other: a statement for a
 -- single row costs a fraction of one that joins, even for ten rows.
 
--- StageClaimed: takes PLAN or RESPOND stages, those that are neither taken nor over. `p_items` lists {n, job, statuses}
+-- StageClaimed: takes PLAN or RESPOND stages, those that are neither taken nor over. `p_items` lists {n, job, statuses, cached}
 -- in the order of the jobs' ids; the deadline is for a worker that lives but has lost the claim, because the answer to
 -- this very call got lost, say. Returns rows (n, claim) of those that were claimed.
 CREATE FUNCTION planq_claim_stages(p_items json, p_worker uuid, p_seconds float8) RETURNS TABLE (n int, claim json)
@@ -22,8 +22,8 @@ DECLARE
     s planq_stage;
     v_events planq_event[];
 BEGIN
-    FOR i IN SELECT * FROM json_to_recordset(p_items) AS c (n int, job uuid, statuses text[]) LOOP
-        s := planq_take_stage(i.job, i.statuses, p_worker, p_seconds);
+    FOR i IN SELECT * FROM json_to_recordset(p_items) AS c (n int, job uuid, statuses text[], cached planq_cached) LOOP
+        s := planq_take_stage(i.job, i.statuses, p_worker, p_seconds, i.cached);
         IF s.attempt IS NOT NULL THEN
             v_events := v_events || s.event;
             n := i.n;
@@ -36,8 +36,9 @@ BEGIN
 END $$;
 
 -- A stage begins its next attempt, in `p_worker`, for up to `p_seconds`: the job is in one of `p_statuses`, is not paused, and its
--- time has come. Returns nulls where it is not so, or somebody else has the stage; the caller stores the event.
-CREATE FUNCTION planq_take_stage(p_job uuid, p_statuses text[], p_worker uuid, p_seconds float8) RETURNS planq_stage
+-- time has come. The worker has the rounds `p_cached`, null for none. Returns nulls where it is not so, or somebody
+-- else has the stage; the caller stores the event.
+CREATE FUNCTION planq_take_stage(p_job uuid, p_statuses text[], p_worker uuid, p_seconds float8, p_cached planq_cached) RETURNS planq_stage
 LANGUAGE plpgsql AS $$
 DECLARE
     j record;
@@ -60,26 +61,29 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    RETURN planq_stage_taken(p_job, j.tenant_id, j.status, j.stage_attempt);
+    RETURN planq_stage_taken(p_job, j.tenant_id, j.status, j.stage_attempt, p_cached);
 END $$;
 
 -- What is told of a stage that was taken: its claim, and its event.
-CREATE FUNCTION planq_stage_taken(p_job uuid, p_tenant text, p_stage text, p_attempt int) RETURNS planq_stage
+CREATE FUNCTION planq_stage_taken(p_job uuid, p_tenant text, p_stage text, p_attempt int, p_cached planq_cached) RETURNS planq_stage
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN ROW(planq_stage_claim(p_job), p_attempt, ROW(p_tenant, p_job, 'stage_started',
+    RETURN ROW(planq_stage_claim(p_job, p_cached), p_attempt, ROW(p_tenant, p_job, 'stage_started',
         json_build_object('stage', p_stage, 'attempt', p_attempt))::planq_event)::planq_stage;
 END $$;
 
 -- The claim of a stage, by the names of `StageClaim`: for PLAN the plan that the caller sent, for RESPOND the results of the plan, and
 -- the plan itself where neither the caller nor the model made it; for whom the job is, because the first steps may begin
 -- before they are stored; the failures of its model that the stage has tried again after, and the time that the job has
--- left.
-CREATE FUNCTION planq_stage_claim(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+-- left. `rounds` are without `p_cached`, those that the worker has: a round that is over does not change. All are returned where the
+-- last of these ended at another time: a power cut has undone that round, and it ran again.
+CREATE FUNCTION planq_stage_claim(p_job uuid, p_cached planq_cached) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     j record;
     p record;
     v_deferral json;
+    v_first int := 0;
+    v_index int := 0;
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, batch_id, model, input, parts, tools, limits, loop_block, forked_from, user_id,
            trace_id, conversation_id, history, stage_retry, resumes, priority, respond, on_incomplete, model_settings,
@@ -95,10 +99,15 @@ BEGIN
     IF j.batch_id IS NOT NULL THEN
         v_deferral := planq_deferral(p_job, j.batch_id, j.resumes);
     END IF;
+    IF j.has_rounds AND p_cached.ended = planq_round_ended(p_job, p_cached.rounds - 1, p_cached.index) THEN
+        v_first := p_cached.rounds;
+        v_index := p_cached.index;
+    END IF;
     RETURN json_build_object(
         'job_id', p_job, 'tenant_id', j.tenant_id, 'status', j.status, 'round', j.round, 'attempt', j.stage_attempt,
         'deferral', v_deferral,
-        'strategy', j.strategy, 'rounds', CASE WHEN j.has_rounds THEN planq_rounds(p_job, j.round) END,
+        'strategy', j.strategy, 'rounds', CASE WHEN j.has_rounds THEN planq_rounds(p_job, v_first, j.round, v_index) END,
+        'rounds_ended', CASE WHEN j.has_rounds THEN planq_round_ended(p_job, j.round - 1, v_index) END,
         'rounds_time_left', CASE WHEN j.has_rounds THEN j.rounds_time_left END,
         'merged', CASE WHEN j.has_rounds AND j.conversation_id IS NOT NULL
             THEN planq_merged(j.conversation_id, p_job, j.round) END,
@@ -113,7 +122,7 @@ BEGIN
         'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
         'job_tree', CASE WHEN j.has_job_tree THEN planq_stage_job_tree(p_job) END,
         'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL
-            THEN planq_results(p_job, j.round, '{succeeded,failed}') END);
+            THEN planq_results(p_job, j.round, '{succeeded,failed}', 0) END);
 END $$;
 
 -- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget, or was given
@@ -150,9 +159,9 @@ LANGUAGE sql IMMUTABLE AS $$
                  AND (p_retry->>'resumes')::int = p_resumes THEN p_retry END
 $$;
 
--- The outcomes of the steps of one round that were begun and have ended, in plan order; of large outputs the preview.
--- How long a person took to answer is not the tool's time.
-CREATE FUNCTION planq_results(p_job uuid, p_round int, p_statuses text[]) RETURNS json LANGUAGE plpgsql STABLE
+-- The outcomes of the steps of one round, from `p_index` on, that were begun and have ended, in plan order; of large outputs the
+-- preview. How long a person took to answer is not the tool's time.
+CREATE FUNCTION planq_results(p_job uuid, p_round int, p_statuses text[], p_index int) RETURNS json LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
@@ -164,26 +173,36 @@ BEGIN
         'seconds', extract(epoch FROM coalesce(s.asked_at, s.finished_at) - s.started_at)::float8
     ) ORDER BY s.index), '[]')
     FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
-    WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (p_statuses));
+    WHERE s.job_id = p_job AND s.round = p_round AND s.index >= p_index AND s.status = ANY (p_statuses));
 END $$;
 
--- The rounds before `p_round`, oldest first: {round, source, body, reply, results, artifacts}, as the planner of the next one is
--- shown them. A refused plan has `errors` and no results. `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in
+-- The rounds from `p_first`, whose steps are not below `p_index`, to before `p_round`, oldest first: {round, source,
+-- body, reply, results, artifacts}, as the planner of the next one is shown them. A refused plan has `errors` and no results. `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in
 -- the order in which the steps have made them, at most 50 of a round.
-CREATE FUNCTION planq_rounds(p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE
+CREATE FUNCTION planq_rounds(p_job uuid, p_first int, p_round int, p_index int) RETURNS json LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
     RETURN (SELECT json_agg(json_build_object(
         'round', p.round, 'source', p.source, 'body', p.body, 'reply', p.reply, 'errors', p.errors,
-        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}'),
+        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}', p_index),
         'artifacts', (SELECT json_agg(m) FROM (
             SELECT a.step_index AS index, a.id, a.media_type, encode(a.payload_hash, 'hex') AS sha256, o.size
             FROM artifacts a JOIN steps s ON s.job_id = a.job_id AND s.index = a.step_index AND s.round = p.round
             JOIN payloads o ON o.tenant_id = a.tenant_id AND o.hash = a.payload_hash
-            WHERE a.job_id = p_job AND a.media_type IS NOT NULL
+            WHERE a.job_id = p_job AND a.step_index >= p_index AND a.media_type IS NOT NULL
             ORDER BY a.step_index, a.created_at, a.id LIMIT 50) m)) ORDER BY p.round)
-    FROM plans p WHERE p.job_id = p_job AND p.round < p_round);
+    FROM plans p WHERE p.job_id = p_job AND p.round >= p_first AND p.round < p_round);
+END $$;
+
+-- When a round ended, whose steps are not below `p_index`: its time is what tells it from one that ran again under its number.
+CREATE FUNCTION planq_round_ended(p_job uuid, p_round int, p_index int) RETURNS timestamptz LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+BEGIN
+    RETURN (SELECT greatest(p.created_at, (
+        SELECT max(s.finished_at) FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index >= p_index))
+    FROM plans p WHERE p.job_id = p_job AND p.round = p_round);
 END $$;
 
 -- StepsClaimed: takes those of a round's steps `p_indices` that are ready, not held, and whose time has come, as far as this
@@ -310,10 +329,12 @@ BEGIN
         planq_start_told(s.round, s.index, s.attempt, s.tool_name, s.worker_id))::planq_event;
 END $$;
 
--- Takes over what a transition has made ready: `p_result` is what it returned, the caller holds the job's row.
+-- Takes over what a transition has made ready: `p_result` is what it returned, the caller holds the job's row, the worker has
+-- its rounds `p_cached`.
 -- Returns it with {taken: [claims], stage: claim}, the steps that were taken not in `ready` any more.
 CREATE FUNCTION planq_take(
-    p_result json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8
+    p_result json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8,
+    p_cached planq_cached
 ) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -344,7 +365,7 @@ BEGIN
         v_ready := v_ready || r.value;
     END LOOP;
     IF p_stage AND p_result->>'job_status' IN ('responding', 'planning') THEN
-        v_stage := planq_take_stage(p_job, ARRAY['planning', 'responding'], p_worker, p_seconds);
+        v_stage := planq_take_stage(p_job, ARRAY['planning', 'responding'], p_worker, p_seconds, p_cached);
         IF v_stage.attempt IS NOT NULL THEN
             PERFORM planq_append_events(ARRAY[v_stage.event]);
         END IF;

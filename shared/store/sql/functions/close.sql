@@ -20,15 +20,15 @@ BEGIN
         WHERE id = p_job;
         RETURN j.status;
     END IF;
-    e := planq_end_round(p_job, p_closed, j.failed, NULL, NULL);
+    e := planq_end_round(p_job, p_closed, j.failed, NULL, NULL, NULL);
     PERFORM planq_append_events(e.events);
     RETURN e.status;
 END $$;
 
 -- The last `p_closed` steps of a round have ended, `p_failed` of them in failures of the job: opens the stage after it, which `p_worker` takes
--- over for up to `p_seconds`, null for nobody, or ends the job where none follows: nobody is asked for an answer, or the job fails
--- with a step that has failed. The caller holds the job's row, and stores the events after those of the steps.
-CREATE FUNCTION planq_end_round(p_job uuid, p_closed int, p_failed int, p_worker uuid, p_seconds float8) RETURNS planq_round_end
+-- over for up to `p_seconds`, null for nobody, which has the rounds `p_cached`, or ends the job where none
+-- follows: nobody is asked for an answer, or the job fails with a step that has failed. The caller holds the job's row, and stores the events after those of the steps.
+CREATE FUNCTION planq_end_round(p_job uuid, p_closed int, p_failed int, p_worker uuid, p_seconds float8, p_cached planq_cached) RETURNS planq_round_end
 LANGUAGE plpgsql AS $$
 DECLARE
     j record;
@@ -53,7 +53,7 @@ BEGIN
     IF p_worker IS NULL THEN
         RETURN ROW(j.status, NULL, '{}')::planq_round_end;
     END IF;
-    v_stage := planq_stage_taken(p_job, j.tenant_id, j.status, j.stage_attempt);
+    v_stage := planq_stage_taken(p_job, j.tenant_id, j.status, j.stage_attempt, p_cached);
     RETURN ROW(j.status, v_stage, ARRAY[v_stage.event])::planq_round_end;
 END $$;
 

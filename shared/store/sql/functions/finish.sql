@@ -60,7 +60,7 @@ BEGIN
                 held_steps = held_steps + f.held_steps
             WHERE id = i.job;
         ELSE
-            e := planq_end_round(i.job, v_steps, 0, CASE WHEN i.take_stage AND j.is_free THEN p_worker END, p_seconds);
+            e := planq_end_round(i.job, v_steps, 0, CASE WHEN i.take_stage AND j.is_free THEN p_worker END, p_seconds, i.cached);
             v_events := v_events || e.events;
         END IF;
         v_may_be_lost := v_may_be_lost AND f.is_pure AND coalesce(e.status IN ('planning', 'responding'), true);
@@ -152,7 +152,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT i.n, planq_take(
         CASE WHEN i.anew THEN planq_fail_anew(i) ELSE planq_finish_step(i) END,
-        i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds)
+        i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds, i.cached)
     FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i;
 END $$;
 

@@ -8,7 +8,8 @@
 --
 -- Items come as one JSON array in the order of their jobs' ids, in which the jobs are locked; texts in it hold JSON
 -- (`output`, `steps`, ...), because functions that take JSON apart refuse \u0000. `take_steps` and `take_stage` are what
--- the caller of an item takes over; `p_lane` is the lane of all callers, `p_seconds` the longest that a stage may take.
+-- the caller of an item takes over, `cached` the rounds of the job that it has; `p_lane` is the lane of all callers, `p_seconds` the
+-- longest that a stage may take.
 --
 -- `enable_seqscan = off`: a session keeps its plans, also those that it made while the tables were all but empty (claim.sql).
 
@@ -23,7 +24,7 @@
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
 -- it could not be written, `errors` says why. `ignored` are the places of what means nothing in a model's plan.
 -- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
--- window is held.
+-- window is held. `first_index` is that of the plan's first step.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
 -- wait for nothing, those within `places` where the job has a window.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
@@ -51,7 +52,8 @@ BEGIN
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint,
         spent_read bigint, spent_write bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int
+        answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
+        cached planq_cached, first_index int
     ) LOOP
         v_now := planq_clock();
         v_places := CASE WHEN i.open > planq_least_window()
@@ -154,13 +156,13 @@ BEGIN
             v_events := v_events || v_end;
             j.status := planq_status_told(v_end);
         ELSIF j.is_free AND i.take_steps THEN
-            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND round = j.round AND status = v_running
+            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND index >= i.first_index AND round = j.round AND status = v_running
                      ORDER BY index LOOP
                 v_taken := v_taken || planq_step_claim(s);
                 v_events := v_events || planq_step_started(s);
             END LOOP;
         ELSIF j.is_free AND i.take_stage AND i.open = 0 THEN
-            v_stage := planq_take_stage(i.job, ARRAY['planning', 'responding'], p_worker, p_seconds);
+            v_stage := planq_take_stage(i.job, ARRAY['planning', 'responding'], p_worker, p_seconds, i.cached);
             v_events := v_events || v_stage.event;
         END IF;
         result := json_build_object(
@@ -254,7 +256,7 @@ BEGIN
     END IF;
     RETURN planq_take(
         json_build_object('applied', true, 'job_status', j.status, 'stage_attempt', i.attempt, 'ready', '[]'::json),
-        i.job, j.round, 'io', 0, i.take_stage, p_worker, p_seconds);
+        i.job, j.round, 'io', 0, i.take_stage, p_worker, p_seconds, NULL);
 END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
