@@ -96,11 +96,9 @@ class ModelRequest:
 
         `earlier_messages` is the number of messages that stand in earlier records; of the tools it has the names.
         """
-        form = self.to_json()
+        form = replace(self, messages=self.messages[self.known :]).to_json()
         if not self.known:
             return form
-        messages = [_message_json(message) for message in self.messages[self.known :]]
-        form["messages"] = form["messages"][: len(self.system)] + messages
         form["tools"] = [{"name": tool["name"]} for tool in form["tools"]]
         return {**form, "earlier_messages": self.known}
 

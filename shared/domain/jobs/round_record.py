@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planq.shared.domain.jobs.steps import StepResult
@@ -19,7 +19,7 @@ class RoundRecord:
     step N of the same plan, `duplicate_of` with `details` `{"step": N}`. A call that was blocked as a repetition has
     the code `duplicate_call_blocked`, and as `output` the last successful output of the same call. A plan that was
     refused has its defects as `errors`, and no results. `merged` are messages of its conversation that came while it
-    ran.
+    ran. `memo` is what was computed from the record: a worker keeps the records of a loop from round to round.
     """
 
     number: int
@@ -30,3 +30,4 @@ class RoundRecord:
     results: Sequence[StepResult]
     errors: Sequence[Mapping[str, Any]] = ()
     merged: Sequence[str] = ()
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

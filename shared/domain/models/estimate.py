@@ -35,10 +35,27 @@ _MOST_CHARS = 100_000_000
 
 def message_tokens(messages: Iterable[ChatMessage]) -> int:
     """Return how many tokens messages are taken to have, with their tool calls and what goes back unread."""
-    return -(-sum(map(_message_chars, messages)) // CHARS_PER_TOKEN)
+    return tokens_of(message_chars(messages))
+
+
+def message_chars(messages: Iterable[ChatMessage]) -> int:
+    """Return how many characters messages are taken to have: `tokens_of` those of all is `message_tokens`."""
+    return sum(map(_message_chars, messages))
+
+
+def tokens_of(chars: int) -> int:
+    """Return how many tokens a text of so many characters is taken to have."""
+    return -(-chars // CHARS_PER_TOKEN)
 
 
 def _message_chars(message: ChatMessage) -> int:
+    if "chars" not in message.memo:
+        message.memo["chars"] = _counted_chars(message)
+    chars: int = message.memo["chars"]
+    return chars
+
+
+def _counted_chars(message: ChatMessage) -> int:
     chars = _MESSAGE_CHARS + len(message.content) + len(message.name) + len(message.call_id)
     for call in message.tool_calls:
         chars += _MESSAGE_CHARS + len(call.name) + len(call.id) + measure(call.arguments, _MOST_CHARS)

@@ -43,6 +43,7 @@ class ChatMessage:
     An assistant's message may hold `tool_calls`; each is followed by a message of the role `tool` whose `call_id` is
     the call's id and whose `name` is the tool's. `state` is what the provider needs back with its own message
     (`ModelReply.state`). `parts` are images, files and audio behind `content`, of the roles `user` and `tool` alone.
+    `memo` is what was computed from the message: those of a loop stay the same from round to round.
     """
 
     role: str
@@ -52,6 +53,7 @@ class ChatMessage:
     name: str = ""
     state: Any = None
     parts: Sequence[Part] = ()
+    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
 
 class TurnForm(StrEnum):

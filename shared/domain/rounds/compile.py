@@ -195,10 +195,15 @@ class _Work:
         self.redirects = _earlier_redirects(self.rounds, self.history)
         self.outputs = {
             result.index: result.output
-            for record in self.rounds
+            for record in self.referred
             for result in record.results
             if result.succeeded and result.shortened_from is None
         }
+
+    @property
+    def referred(self) -> Sequence[RoundRecord]:
+        """Return the rounds to whose steps a call may refer."""
+        return () if self.verbatim else self.rounds
 
     def refuse(self, broken: Mapping[int, str]) -> None:
         for position, wrong in broken.items():
@@ -263,7 +268,7 @@ class _Work:
             for number in concerned:
                 own.setdefault(number, []).append(error)
         dead = {
-            result.index for record in self.rounds for result in record.results if not result.succeeded
+            result.index for record in self.referred for result in record.results if not result.succeeded
         } - self.redirects.keys()
         for at, number in enumerate(range(self.base, self.base + len(self.bound))):
             if number not in self.known:
@@ -330,17 +335,23 @@ class _Work:
     def _producers(self) -> list[Producer]:
         """Return the outputs of all steps before this round; what is not known of them is taken to fit."""
         producers = [Producer("unknown", _ANY_OUTPUT)] * self.base
-        for result in (result for record in self.rounds for result in record.results):
+        of_tools: dict[str, Producer] = {}
+        for result in (result for record in self.referred for result in record.results):
             if 0 <= result.index < self.base:
-                tool = self.tools.get(result.tool_name)
-                producers[result.index] = Producer(
-                    result.tool_name, _ANY_OUTPUT if tool is None else tool.output_schema
-                )
+                name = result.tool_name
+                if name not in of_tools:
+                    tool = self.tools.get(name)
+                    of_tools[name] = Producer(name, _ANY_OUTPUT if tool is None else tool.output_schema)
+                producers[result.index] = of_tools[name]
         return producers
 
 
 def _earlier_redirects(rounds: Sequence[RoundRecord], history: Sequence[PastCall]) -> dict[int, int]:
     """Return the earlier steps without an output of their own that show another step's, and which."""
+    if not any(
+        result.code in (DUPLICATE_OF, DUPLICATE_CALL_BLOCKED) for record in rounds for result in record.results
+    ):
+        return {}
     calls = {call.step: call for call in history}
     last_output: dict[str, int] = {}
     found: dict[int, int] = {}

@@ -110,12 +110,21 @@ def past_calls(rounds: Sequence[RoundRecord], tools: Mapping[str, ToolDefinition
     What was skipped and what repeats a call of its own plan was never called, and does not count.
     """
     return [
-        PastCall(call_key(result.tool_name, result.arguments), result.index, result.succeeded)
+        call
         for record in rounds
         if record.source == MODEL_SOURCE
-        for result in called(record)
-        if not is_repeatable(tools.get(result.tool_name))
+        for name, call in record.memo.get("calls") or _calls(record)
+        if (tool := tools.get(name)) is None or not tool.repeatable
     ]
+
+
+def _calls(record: RoundRecord) -> Sequence[tuple[str, PastCall]]:
+    """Return the calls of a round, each with the name of its tool."""
+    found = record.memo["calls"] = [
+        (one.tool_name, PastCall(call_key(one.tool_name, one.arguments), one.index, one.succeeded))
+        for one in called(record)
+    ]
+    return found
 
 
 def judged(

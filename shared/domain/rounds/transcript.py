@@ -16,15 +16,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, count, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from planq.shared.domain.errors import capped
 from planq.shared.domain.jobs.round_record import RoundRecord
 from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, message_tokens
+from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, message_chars, message_tokens, tokens_of
 from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
 from planq.shared.domain.plan.errors import format_plan_errors
 from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
@@ -67,12 +67,11 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
     Every tool call has its message, and no two calls have one id. No `form` is `ANSWER`.
     """
     rounds = _within_bounds(rounds)
-    taken: set[str] = set()
-    of_rounds = [_round_messages(record, record.results, form, taken) for record in rounds]
-    messages = [*chain.from_iterable(of_rounds)]
-    if not of_rounds or message_tokens(messages) <= max_tokens:
-        return messages
-    oldest, whole = _first_whole([*map(message_tokens, of_rounds)], max_tokens)
+    shown = _of_rounds(rounds, form)
+    of_rounds = [one.messages for one in shown]
+    if tokens_of(sum([one.chars for one in shown])) <= max_tokens:
+        return [*chain.from_iterable(of_rounds)]
+    oldest, whole = _first_whole([tokens_of(one.chars) for one in shown], max_tokens)
     lines = _summary(rounds[:oldest], max_tokens // _LINES_SHARE, form)
     if whole:
         return [*lines, *_merged(rounds[:oldest]), *chain.from_iterable(of_rounds[oldest:])]
@@ -83,6 +82,36 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
     return [*lines, *_merged(rounds[:oldest]), *newest]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shown:
+    """The messages of a round, how many characters they have, and the ids of their calls, after those `before`."""
+
+    messages: Sequence[ChatMessage]
+    chars: int
+    ids: Sequence[str]
+    before: _Shown | None
+
+
+def _of_rounds(rounds: Sequence[RoundRecord], form: TurnForm) -> Sequence[_Shown]:
+    """Return the messages of each round. A record keeps them for the next time that it follows the same rounds.
+
+    The ids of calls depend on the rounds before.
+    """
+    found: list[_Shown] = []
+    taken: set[str] = set()
+    before: _Shown | None = None
+    for record in rounds:
+        shown: _Shown | None = record.memo.get(form)
+        if shown is None or shown.before is not before:
+            messages = _round_messages(record, record.results, form, taken)
+            ids = [call.id for message in messages for call in message.tool_calls]
+            record.memo[form] = shown = _Shown(messages, message_chars(messages), ids, before)
+        taken.update(shown.ids)
+        found.append(shown)
+        before = shown
+    return found
+
+
 def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
     """Return the rounds with the newest artifacts that a model can be shown as parts; the others are only named."""
     if not any(result.artifacts for record in rounds for result in record.results):
@@ -90,7 +119,7 @@ def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
     number, size = 0, 0
     bounded: list[RoundRecord] = []
     for record in reversed(rounds):
-        results: list[StepResult] = []
+        parts: list[Sequence[Part]] = []
         for result in reversed(record.results):
             shown: list[Part] = []
             for part in filter(is_for_models, reversed(result.artifacts)):
@@ -98,9 +127,19 @@ def _within_bounds(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
                 number += 1
                 if number <= MAX_SHOWN_ARTIFACTS and size <= MAX_SHOWN_BYTES:
                     shown.append(part)
-            results.append(replace(result, parts=shown[::-1]))
-        bounded.append(replace(record, results=results[::-1]))
+            parts.append(tuple(shown[::-1]))
+        bounded.append(_with_parts(record, parts[::-1]))
     return bounded[::-1]
+
+
+def _with_parts(record: RoundRecord, parts: Sequence[Sequence[Part]]) -> RoundRecord:
+    """Return the record with these parts of its results: the same one again as long as they are the same."""
+    last: RoundRecord = record.memo.get("with_parts", record)
+    if all(result.parts == shown for result, shown in zip(last.results, parts, strict=True)):
+        return last
+    results = [replace(result, parts=shown) for result, shown in zip(record.results, parts, strict=True)]
+    record.memo["with_parts"] = replace(record, results=results)
+    return record.memo["with_parts"]  # type: ignore[no-any-return]
 
 
 def with_refusal(
@@ -288,9 +327,9 @@ def _first_whole(sizes: Sequence[int], max_tokens: int) -> tuple[int, bool]:
     same messages.
     """
     room = max_tokens - max_tokens // _LINES_SHARE
-    first = 0
-    for newest in range(len(sizes)):
-        used = sum(sizes[first : newest + 1])
+    first, used = 0, 0
+    for newest, size in enumerate(sizes):
+        used += size
         if used <= (room if first else max_tokens):
             continue
         # The next round builds on the newest one: of that, only what is too long is cut.
@@ -334,10 +373,8 @@ def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> 
     heading = f"Left out for length: the rounds before ${_end(rounds[-1])}, with what was said in them. Their calls:"
     if form is TurnForm.LOOP:
         heading += " (later arguments may still refer to their outputs)"
-    results = [
-        (record.first_index + position, result) for record in rounds for position, result in enumerate(record.results)
-    ]
-    lines = [_summary_line(index, result) for index, result in results]
+    results = [result for record in rounds for result in _summed_up(record)]
+    lines = [result.line for result in results]
     room = max_tokens * CHARS_PER_TOKEN - len(heading) - _COUNT_LINE
     first, used = len(lines), 0
     while first and used + len(lines[first - 1]) < room:
@@ -351,25 +388,42 @@ def _end(record: RoundRecord) -> int:
     return record.first_index + len(record.results)
 
 
-def _summary_line(index: int, result: StepResult) -> str:
-    code = f" ({_plain(result.code)})" if result.code and not result.succeeded else ""
-    return f"- ${index}, {_plain(result.tool_name)}: {_status(result)}{code}; {_left_out([result])}"
+class _Summed(NamedTuple):
+    """What a summary says of a step: its line, and what counts where lines are left out."""
+
+    step: int
+    status: str
+    chars: int
+    line: str
 
 
-def _count_line(results: Sequence[tuple[int, StepResult]]) -> str:
-    counts = Counter(_status(result) for _, result in results)
+def _summed_up(record: RoundRecord) -> Sequence[_Summed]:
+    if "summed" not in record.memo:
+        record.memo["summed"] = [
+            _summed(index, result) for index, result in enumerate(record.results, record.first_index)
+        ]
+    found: Sequence[_Summed] = record.memo["summed"]
+    return found
+
+
+def _summed(index: int, result: StepResult) -> _Summed:
+    status, code, chars = _status(result), "", len(result.error or "")
+    if result.succeeded:
+        chars = (result.shortened_from or len(_json(result.output))) + len(result.content or "")
+    elif result.code:
+        code = f" ({_plain(result.code)})"
+    line = f"- ${index}, {_plain(result.tool_name)}: {status}{code}; {_left_out(chars)}"
+    return _Summed(index, status, chars, line)
+
+
+def _count_line(results: Sequence[_Summed]) -> str:
+    counts = Counter(result.status for result in results)
     summed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    left_out = _left_out(result for _, result in results)
-    return f"- steps {results[0][0]} to {results[-1][0]}: {summed}; {left_out}"
+    left_out = _left_out(sum(result.chars for result in results))
+    return f"- steps {results[0].step} to {results[-1].step}: {summed}; {left_out}"
 
 
-def _left_out(results: Iterable[StepResult]) -> str:
-    chars = sum(
-        (result.shortened_from or len(_json(result.output))) + len(result.content or "")
-        if result.succeeded
-        else len(result.error or "")
-        for result in results
-    )
+def _left_out(chars: int) -> str:
     return f"{chars} characters left out"
 
 

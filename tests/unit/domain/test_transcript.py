@@ -129,11 +129,34 @@ def test_an_artifact_that_the_output_names_is_not_named_again() -> None:
     assert len(answer.parts) == 1
 
 
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+@pytest.mark.parametrize("max_tokens", [PLENTY, 150])
+def test_rounds_that_were_shown_before_are_shown_as_if_they_were_new(form: TurnForm, max_tokens: int) -> None:
+    kept = [turn(0), *(drawn(number) for number in range(1, 12)), turn(12), turn(13)]
+    parts = [kept[:end] for end in range(len(kept) + 1)] + [kept[start:] for start in range(3)]
+
+    for rounds in parts:
+        new = [replace(record) for record in rounds]
+
+        shown = transcript(rounds, max_tokens=max_tokens, form=form)
+
+        assert shown == transcript(new, max_tokens=max_tokens, form=form)
+
+
+def test_the_messages_of_a_round_are_made_once() -> None:
+    rounds = [drawn(0), turn(1), turn(2)]
+
+    before = transcript(rounds[:2], max_tokens=PLENTY, form=TurnForm.REACT)
+    after = transcript(rounds, max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert [new is old for new, old in zip(after, before, strict=False)] == [True] * 5
+
+
 @pytest.mark.parametrize("media_type", ["text/csv", "application/zip", "image/svg+xml"])
 def test_an_artifact_that_no_model_can_see_is_only_named(media_type: str) -> None:
     _, answer = transcript([drawn(0, media_type=media_type)], max_tokens=PLENTY, form=TurnForm.REACT)
 
-    assert answer.parts == []
+    assert not answer.parts
     assert json.loads(answer.content)["artifacts"][0]["media_type"] == media_type
 
 
