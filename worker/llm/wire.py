@@ -89,6 +89,8 @@ def wire_of(
     """Put a request into a provider's terms; `parameters` hold the model to an answer's schema, if they are given."""
     if model.system in _STRICT_NAMES:
         adaptations |= {Adaptation.PLAIN_PROPERTIES}
+    if not model.profile.get("supports_tools", True):  # such as Google's models that make images
+        adaptations |= {Adaptation.TOOLS_IN_WORDS}
     if Adaptation.TOOLS_IN_WORDS in adaptations:
         request = request.with_tools_in_words()
     for adaptation in adaptations:

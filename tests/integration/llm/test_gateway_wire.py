@@ -26,7 +26,7 @@ from tests.integration.llm.calls import (
     settings_for,
     warm,
 )
-from tests.integration.llm.dialects import ANTHROPIC, KEY, OPENAI_CHAT, Dialect
+from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer
 
 
@@ -130,6 +130,17 @@ def test_a_model_that_cannot_be_forced_is_asked_with_the_tool_alone(server: Wire
 
     seen = ANTHROPIC.read(server.requests[0].body)
     assert (seen.tools, seen.choice) == (["__planning__"], "auto")
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_model_whose_profile_has_no_tools_plans_in_words(server: WireServer, is_whole: bool) -> None:
+    painter = replace(GOOGLE, model="google:gemini-2.5-flash-image")
+    server.script(Reply(painter.reply("It is 4.", None)))
+
+    assert plan(settings_for(painter.whole if is_whole else painter, server), painter).text == "It is 4."
+    (request,) = server.requests
+    assert "tools" not in request.body
+    assert "calculate" in json.dumps(request.body)
 
 
 def test_a_compatible_server_needs_no_key(server: WireServer) -> None:
