@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from httpx2 import AsyncByteStream, Response, Timeout
 from pydantic_ai.models import get_user_agent
 
+from planq.shared.domain.redact import redacted
 from planq.worker.egress import AnswerBounds, BodyRefused, Egress
 
 if TYPE_CHECKING:
@@ -36,8 +37,12 @@ _BACKSTOP_SECONDS = 5.0
 """Added to the time that pydantic-ai gives an attempt, so that its own error comes first."""
 
 
-class WebPage(BodyRefused):
-    """A server answered with a web page and a status that means success; the message is what the page says."""
+_BEGINNINGS = (b"{", b"[", b":", b"data", b"event", b"id", b"retry", b"\xef\xbb\xbf")
+"""What a reply begins with: JSON, a field of an event stream, or a byte order mark."""
+
+
+class NoReply(BodyRefused):
+    """A server answered with something else than a reply; the message says with what, and what to do."""
 
 
 def model_client(
@@ -45,7 +50,8 @@ def model_client(
 ) -> AsyncClient:
     """Return a client whose bodies end with `BodyRefused` beyond `max_bytes`.
 
-    Raises `WebPage` for HTML where a reply is expected: the SDKs would only say that they cannot read it.
+    Raises `NoReply` for HTML, text or a redirect where a reply is expected: the SDKs would only say that they cannot
+    read it.
     With `as_streams` a JSON body is read as an event stream: use it where only streams are asked for, since the body
     is kept in memory. The SDKs wrap exceptions that are raised here: look for them among the causes of theirs.
     """
@@ -55,9 +61,12 @@ def model_client(
         if replies is not None:
             replies.append(response)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.has_redirect_location:
+            to = _words(redacted(response.headers["location"]))
+            raise NoReply(f"a redirect to {to}, which is not followed; set the base URL to where the API is")
         if response.is_success and kind in {"text/html", "application/xhtml+xml"}:
             await response.aread()
-            raise WebPage(" ".join(_TAG.sub(" ", response.text[: 10 * _MAX_WORDS]).split())[:_MAX_WORDS])
+            raise NoReply(f"a web page in place of a reply; check its base URL: {_words(response.text)}")
         if as_streams and response.is_success and kind == "application/json":
             stream = response.stream
             assert isinstance(stream, AsyncByteStream)
@@ -67,6 +76,10 @@ def model_client(
             stream = response.stream
             assert isinstance(stream, AsyncByteStream)
             response.stream = _Body(_without_mark(stream), stream)
+        elif response.is_success and "json" not in kind and "eventstream" not in kind:
+            stream = response.stream
+            assert isinstance(stream, AsyncByteStream)
+            response.stream = _Body(_checked(stream, kind), stream)
 
     return egress.trusted(
         AnswerBounds(max_bytes, seconds + _BACKSTOP_SECONDS),
@@ -102,6 +115,26 @@ class _Body(AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _words(text: str) -> str:
+    """Return what a text says to people, in one line."""
+    shown = (char if char.isprintable() else " " for char in _TAG.sub(" ", text[: 10 * _MAX_WORDS]))
+    return " ".join("".join(shown).split())[:_MAX_WORDS]
+
+
+async def _checked(body: AsyncByteStream, kind: str) -> AsyncIterator[bytes]:
+    """Yield a body under a content type that no reply should have; raise `NoReply` where it does not begin as one."""
+    is_begun = False
+    async for piece in body:
+        begins = piece.lstrip()
+        if begins and not is_begun:
+            is_begun = True
+            # The first piece may be a part of a beginning.
+            if not any(begins.startswith(one) or one.startswith(begins) for one in _BEGINNINGS):
+                said = _words(piece.decode("utf-8", "replace"))
+                raise NoReply(f"{_words(kind) or 'no content type'} in place of a reply; check its base URL: {said}")
+        yield piece
 
 
 async def _without_mark(body: AsyncByteStream) -> AsyncIterator[bytes]:

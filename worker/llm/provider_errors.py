@@ -27,7 +27,7 @@ from planq.shared.domain.errors import (
 )
 from planq.shared.domain.redact import pattern_of, redacted, without_key
 from planq.worker.egress import BodyDamaged, BodyRefused
-from planq.worker.llm.http_client import WebPage
+from planq.worker.llm.http_client import NoReply
 from planq.worker.llm.reading.faults import fault_in
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -134,11 +134,8 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     detail = _words(error)
     cause: BaseException | None = error
     while cause is not None:  # the SDKs wrap it into a connection error
-        if isinstance(cause, WebPage):
-            said = without_key(str(cause), secret)
-            return UnreadableReply(
-                f"the server answered with a web page in place of a reply; check its base URL: {said}"
-            )
+        if isinstance(cause, NoReply):
+            return UnreadableReply(f"the server answered with {without_key(str(cause), secret)}")
         if isinstance(cause, BodyDamaged):
             return Transient(f"the model's reply is damaged: {cause}")
         if isinstance(cause, BodyRefused):
