@@ -161,7 +161,10 @@ class Settings(ModelServing):
         "use, too; the same in every process. On RabbitMQ a virtual host does that.",
     )
     max_output_bytes: int = Field(
-        default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="A larger output fails its step."
+        default=64 * 1024 * 1024,
+        ge=1024,
+        le=256 * 1024 * 1024,
+        description="A larger output fails its step, and a larger file of a model is not stored.",
     )
     payloads: str = Field(
         default="", description="Where those lie: in PostgreSQL, or `file:///folder`, or `s3://bucket/prefix`."

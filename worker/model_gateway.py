@@ -19,6 +19,7 @@ from planq.shared.store.database import Database
 from planq.shared.store.tenants.secrets import SecretStore
 from planq.worker.egress import Egress
 from planq.worker.engine.persist import persist
+from planq.worker.llm.files import FileStore, Put
 from planq.worker.llm.gateway import ModelGateway
 from planq.worker.llm.live import LiveTexts
 from planq.worker.llm.parts import PartLimits, PartLoader
@@ -54,8 +55,8 @@ def model_gateway(
 ) -> ModelGateway:
     """Return the gateway of a process that has a database; raises as `ModelGateway` does.
 
-    Without `payloads` requests with images, files or audio are refused. `is_provided` says whether a live worker
-    provides something (`planq.shared.domain.lacking`).
+    Without `payloads` requests with images, files or audio are refused, and those that models make are not stored.
+    `is_provided` says whether a live worker provides something (`planq.shared.domain.lacking`).
     """
     limits = PartLimits(settings.max_parts_bytes, frozenset(comma_separated(settings.http_fetch_allow_hosts)))
     egress = models.egress or Egress()
@@ -66,8 +67,13 @@ def model_gateway(
         texts=texts,
         adaptations=AdaptationStore(database),
         parts=None if payloads is None else PartLoader(payloads, egress, limits),
+        files=None if payloads is None else FileStore(_put(payloads), settings.max_output_bytes),
         is_elsewhere=None if is_provided is None else lambda place: is_provided(model_place(place)),
     )
+
+
+def _put(payloads: Payloads) -> Put:
+    return lambda tenant_id, body, preview: persist(payloads.put, tenant_id, body, preview)
 
 
 def provided_models(settings: Settings) -> Sequence[str]:

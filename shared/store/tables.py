@@ -442,7 +442,8 @@ class ArtifactVersion(SQLModel, table=True):
     """A version of a tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
 
     A large one has a `payload_hash` instead, and so has one of bytes, which has a `media_type`. Each output under an
-    id is a `version` of it, counted from 1; `details` is the wrapper's `_metadata`.
+    id is a `version` of it, counted from 1; `details` is the wrapper's `_metadata`. A file that a model has made has
+    no step and no tool; its metadata name the model.
     """
 
     __tablename__ = "artifacts"
@@ -454,8 +455,8 @@ class ArtifactVersion(SQLModel, table=True):
     id: str = text_column(primary_key=True)
     version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False, server_default=text("1")))
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    step_index: int = Field(nullable=False)
-    tool_name: str = text_column()
+    step_index: int | None = None
+    tool_name: str | None = text_column(nullable=True)
     skill_id: str | None = text_column(nullable=True)
     type: str | None = text_column(nullable=True)
     details: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))

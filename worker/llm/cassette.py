@@ -89,7 +89,8 @@ class Recorder:
             "key": _key(canonical_request(recorded)),
             "model": model,
             "recorded": recorded,
-            "reply": without_credentials(completion.to_json(), self._secrets),
+            # Bytes in base64 may look like a credential.
+            "reply": {**without_credentials(completion.to_json(), self._secrets), **completion.files_to_json()},
         }
         # ASCII only: a lone surrogate in a model's text could not be encoded otherwise.
         line = (json.dumps(entry, sort_keys=True) + "\n").encode("ascii")

@@ -6,9 +6,11 @@ of a stream that broke off is estimated, and kept apart, so that a record can sa
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from planq.shared.domain.models.ending import Incomplete, cut_off_by
@@ -22,6 +24,22 @@ NO_COST = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
+class MadeFile:
+    """An image, a file or audio in a reply; its media type is what the provider says."""
+
+    media_type: str
+    data: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        return sha256(self.data).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that exchanges hold, without the bytes."""
+        return {"media_type": self.media_type, "bytes": len(self.data), "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
@@ -29,7 +47,7 @@ class Completion:
     `state` is that of `ModelReply`. `thoughts` are what the model wrote for itself, "" for none. `incomplete`
     says why it is not whole, None for one that is. `cache_read_tokens` and
     `cache_write_tokens` are the parts of `input_tokens` that the provider read from its prompt cache or stored in it.
-    One that `is_batched` came with a provider's batch, at half price.
+    One that `is_batched` came with a provider's batch, at half price. `files` are what the model made.
     """
 
     text: str = ""
@@ -45,9 +63,10 @@ class Completion:
     cache_write_tokens: int = 0
     asked: ModelRequest | None = None
     is_batched: bool = False
+    files: Sequence[MadeFile] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that exchanges and cassettes hold."""
+        """Return the form that exchanges hold."""
         calls = [
             {"name": call.name, "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw)}
             | ({"id": call.id} if call.id else {})
@@ -64,13 +83,20 @@ class Completion:
         }
         if self.thoughts:
             form["thoughts"] = self.thoughts
+        if self.files:
+            form["files"] = [file.to_json() for file in self.files]
         if self.incomplete is not None:
             form["incomplete"] = {"finish_reason": self.incomplete.finish_reason, "said": self.incomplete.said}
         return form if self.state is None else {**form, "state": self.state}
 
+    def files_to_json(self) -> dict[str, Any]:
+        """Return the files with their bytes, which cassettes hold next to the form of exchanges."""
+        files = [{**file.to_json(), "data": b64encode(file.data).decode()} for file in self.files]
+        return {"files": files} if files else {}
+
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], cost_usd: Decimal | None) -> Completion:
-        """Read the stored form; raise `KeyError`, `TypeError` or `ValueError` when it is none."""
+        """Read the form of cassettes; raise `KeyError`, `TypeError` or `ValueError` when it is none."""
         calls = [
             ToolCallRequest(str(call["name"]), _arguments(call["arguments"]), str(call.get("id", "")))
             for call in stored["tool_calls"]
@@ -90,6 +116,7 @@ class Completion:
             incomplete=cut_off_by(cut.get("finish_reason"), finish_reason, str(cut.get("said", ""))),
             cache_read_tokens=int(usage.get("cache_read_tokens", 0)),
             cache_write_tokens=int(usage.get("cache_write_tokens", 0)),
+            files=[MadeFile(str(file["media_type"]), b64decode(file["data"])) for file in stored.get("files", ())],
         )
 
 

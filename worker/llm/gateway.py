@@ -51,7 +51,8 @@ from planq.shared.prices import price_of
 from planq.worker.llm.adapting import KnownAdaptations
 from planq.worker.llm.cassette import Recorder, replay
 from planq.worker.llm.circuits import Circuits
-from planq.worker.llm.completion import BrokenTryUsage, Completion, Usage
+from planq.worker.llm.completion import BrokenTryUsage, Completion, MadeFile, Usage
+from planq.worker.llm.files import FileStore, StoredFiles
 from planq.worker.llm.live import LiveCall, LiveTexts
 from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
 from planq.worker.llm.request import (
@@ -116,6 +117,7 @@ class ModelGateway:
         texts: LiveTexts | None = None,
         adaptations: Adaptations | None = None,
         parts: PartLoader | None = None,
+        files: FileStore | None = None,
         is_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
@@ -123,7 +125,8 @@ class ModelGateway:
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
         none, the settings' counts, for the models that it `may_name`. What models say goes to `texts` while they
         say it. `adaptations` is what is stored of servers' refusals; without it they are remembered in the process.
-        `parts` reads images, files and audio; without it a request that has some is refused. `is_elsewhere` says
+        `parts` reads images, files and audio; without it a request that has some is refused. `files` stores those
+        that models make; without it an answer only says that there were some. `is_elsewhere` says
         whether a live worker can call the models of a place; a call that only this process cannot make raises
         `LackedHere`.
         """
@@ -134,6 +137,7 @@ class ModelGateway:
         self._may_name = may_name
         self._texts = texts
         self._parts = parts
+        self._files = files
         self._is_elsewhere = is_elsewhere
         self._circuits = Circuits(clock)
         self._known = KnownAdaptations(adaptations, clock)
@@ -262,6 +266,7 @@ class ModelGateway:
                     name = asked or name
                     raise failed or InternalFault("no model was asked")
                 await self._keep(name, question, completion, live)
+            made = await self._stored(ask, name, completion.files)
         except ExecutionFailed as error:
             turn = self._turn(list(models), ask.tenant_id) if error.retryable else None
             raise ModelFailed(error, record(error), turn) from error
@@ -270,8 +275,24 @@ class ModelGateway:
                 cut_off(record(Cancelled("the call was cut off: its job had ended, or its worker stopped")))
             raise
         return ModelReply(
-            completion.text, completion.tool_calls, record(None), completion.state, completion.incomplete
+            completion.text if made is None else made.told(ask, completion),
+            completion.tool_calls,
+            replace(record(None), artifacts=() if made is None else made.artifacts),
+            completion.state,
+            completion.incomplete,
         )
+
+    async def _stored(self, ask: Ask, name: str, files: Sequence[MadeFile]) -> StoredFiles | None:
+        """Store the files of a reply; None where it has none. Raises `Transient`."""
+        if not files:
+            return None
+        if self._files is None:
+            made = StoredFiles(notes=[f"{len(files)} files were not stored: this process has no storage for files."])
+        else:
+            made = await self._files.stored(ask, name, files)
+        if made.notes:
+            _log.warning("model_file_not_stored", extra={"job": ask.job_id, "model": name, "notes": made.notes})
+        return made
 
     def _turn(self, names: Sequence[str], tenant_id: str) -> Turn | None:
         """Return a job's next turn at its models; None where the circuit of one is closed."""
@@ -361,7 +382,8 @@ class ModelGateway:
             _log.warning("answer_not_continued", extra={"job": ask.job_id, "model": name, "code": error.code})
             return begun
         spent.broke_off(begun, begun)  # counts its usage beside that of the rest
-        return replace(rest, text=begun.text + rest.text, tool_calls=(), state=None)
+        files = [*begun.files, *rest.files]
+        return replace(rest, text=begun.text + rest.text, files=files, tool_calls=(), state=None)
 
     async def _complete(
         self, ask: Ask, name: str, question: _Question, spent: BrokenTryUsage, live: LiveCall | None
@@ -478,12 +500,14 @@ _ENDED = ("stop", "tool_call")
 
 
 def _check_says_something(question: _Question, completion: Completion) -> None:
-    """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call.
+    """Raise `InvalidOutput` when the stage cannot go on: RESPOND needs a text or a file, PLAN one of them or a call.
 
     Raises `ModelRefused` where a content filter has left nothing of it.
     """
     purpose = question.purpose
     if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
+        return
+    if completion.files and not completion.tool_calls:
         return
     if question.may_be_silent and completion.finish_reason in _ENDED:
         return

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_ai.messages import (
     BinaryContent,
+    FilePart,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelResponse,
@@ -46,7 +47,11 @@ _BEFORE = "(earlier messages are left out)"
 
 
 def state_of(response: ModelResponse) -> Any:
-    """Return what the provider needs back with a reply as JSON, None where its text and its calls are all."""
+    """Return what the provider needs back with a reply as JSON, None where its text and its calls are all.
+
+    Files are left out: they are artifacts of the job.
+    """
+    response = replace(response, parts=[part for part in response.parts if not isinstance(part, FilePart)])
     if all(isinstance(part, (TextPart, ToolCallPart)) and _is_plain(part) for part in response.parts):
         return None
     parts = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]["parts"]

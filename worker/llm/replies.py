@@ -20,6 +20,7 @@ from openai.types.chat.chat_completion_message_function_tool_call import (
     Function,
 )
 from pydantic_ai.messages import (
+    FilePart,
     ModelResponse,
     ModelResponseStreamEvent,
     PartDeltaEvent,
@@ -41,7 +42,9 @@ from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
 from planq.shared.domain.plan.forms import QUESTION_TYPES
 from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS, Direct, decision_in
 from planq.shared.domain.rounds.reading import interpret_turn
-from planq.worker.llm.completion import Completion
+from planq.shared.domain.values.media import media_type_of
+from planq.shared.domain.values.parts import found_media_type
+from planq.worker.llm.completion import Completion, MadeFile
 from planq.worker.llm.live import LiveCall
 from planq.worker.llm.messages import state_of
 from planq.worker.llm.reading.calls import (
@@ -266,7 +269,16 @@ def completion_of(
         thoughts="\n\n".join([*told, *(one.thoughts for one in read if one.thoughts)]),
         cache_read_tokens=_count(response.usage.cache_read_tokens),
         cache_write_tokens=_count(response.usage.cache_write_tokens),
+        files=_files(response),
     )
+
+
+def _files(response: ModelResponse) -> list[MadeFile]:
+    """Return the files of a reply, each once."""
+    found = [part.content for part in response.parts if isinstance(part, FilePart) and part.has_content()]
+    # pydantic-ai makes `image/None` of a picture whose server does not say its format.
+    named = [MadeFile(found_media_type(one.data) or media_type_of(one.media_type), one.data) for one in found]
+    return list(dict.fromkeys(named))
 
 
 def answer_of_turn(said: Completion, request: ModelRequest) -> Completion | None:

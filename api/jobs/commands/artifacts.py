@@ -24,12 +24,13 @@ def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: A
 
 def _row(made: dict[str, Any]) -> list[str]:
     kind = made.get("media_type") or made.get("type") or "JSON"
+    tool, model = made["tool_name"], (made["metadata"] or {}).get("model")
     return [
         as_line(made["artifact_id"], 255),
         f"version {made['version']}",
         as_line(kind),
         f"{made['bytes']} bytes",
-        f"${made['step_index']} {as_line(made['tool_name'])}",
+        as_line(str(model)) if tool is None else f"${made['step_index']} {as_line(tool)}",
     ]
 
 

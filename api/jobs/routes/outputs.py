@@ -48,8 +48,10 @@ class ArtifactRecordDocument(Answer):
     artifact_id: str
     version: int
     job_id: Id
-    step_index: int
-    tool_name: str
+    step_index: int | None = Field(description="The step that made it; null for a file that a model made.")
+    tool_name: str | None = Field(
+        description="Its tool; null for a file that a model made: `metadata.model` names it."
+    )
     skill_id: str | None = Field(description="The skill on whose behalf it was made.")
     skill_name: str | None = Field(description="What its tool calls that skill.")
     type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
@@ -76,7 +78,10 @@ _STORED: dict[int | str, dict[str, Any]] = {
 
 @output_routes.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
 async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
-    """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
+    """List what a job has made: every version of every artifact, in the order of its steps, without the bodies.
+
+    Files that a model made come last.
+    """
     found = job_id_of(job_id)
     await check_job_is_open_to(who, services.requests, found)
     rows = await services.requests.artifacts(who.tenant_id, found)
@@ -150,7 +155,7 @@ _ARTIFACT: dict[int | str, dict[str, Any]] = {
     responses={**_ARTIFACT, **error_responses(404, 416)},
 )
 async def get_artifact(
-    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
+    artifact_id: Annotated[str, Path(description="`artifact_id`, from a step's output or from the job's artifacts.")],
     services: Use,
     who: Who,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,

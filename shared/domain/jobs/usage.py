@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -20,6 +20,16 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeArtifact:
+    """A file that a model has made, as the job stores it; `hash` is the SHA-256 of its bytes, which are a payload."""
+
+    id: str
+    media_type: str
+    hash: bytes
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCall:
     """One logical call to a model, whatever number of HTTP attempts it took.
 
@@ -28,6 +38,7 @@ class ModelCall:
     `{"request": …, "reply": …}`, or None where the settings say that prompts and replies are not kept; of the request
     of a further turn it has what is new. `error` is None exactly when the call succeeded. The caller of a model gives
     the call an `id`, by which it is recorded once, however often it is passed on; one without is recorded each time.
+    `artifacts` are stored by the transition that uses the reply, and by no other that records the call.
     """
 
     purpose: Purpose
@@ -42,3 +53,4 @@ class ModelCall:
     error: ErrorRecord | None = None
     exchange: Mapping[str, Any] | None = None
     id: UUID | None = None
+    artifacts: Sequence[MadeArtifact] = ()

@@ -96,7 +96,7 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
     if calls:
         costs = [call.cost_usd for call in calls if call.cost_usd is not None]
         fence |= {
-            "calls": json_text(list(map(sql_fields, calls))),
+            "calls": json_text(calls_fields(calls)),
             "spent_calls": len(calls),
             "spent_input": sum(call.input_tokens for call in calls),
             "spent_output": sum(call.output_tokens for call in calls),
@@ -104,7 +104,21 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
             "spent_write": sum(call.cache_write_tokens for call in calls),
             "spent_usd": str(sum(costs)) if costs else None,
         }
-    return fence
+    return fence | made_fields(calls)
+
+
+def calls_fields(calls: Sequence[ModelCall]) -> list[dict[str, Any]]:
+    """Return model calls as `planq_record_calls` takes them."""
+    recorded = list(map(sql_fields, calls))
+    for fields in recorded:
+        del fields["artifacts"]
+    return recorded
+
+
+def made_fields(calls: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the files that these calls have made, as the transitions take them; nothing where they made none."""
+    made = [sql_fields(artifact) for call in calls for artifact in call.artifacts]
+    return {"made": made} if made else {}
 
 
 def end_fields(end: JobEnd) -> dict[str, Any]:

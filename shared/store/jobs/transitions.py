@@ -44,7 +44,7 @@ from planq.shared.ports.jobs.store import (
 )
 from planq.shared.store.batching import Batcher
 from planq.shared.store.conversations.turns import history
-from planq.shared.store.database import Database, Row, as_json, json_text, query, sql_fields, stored_text
+from planq.shared.store.database import Database, Row, as_json, json_text, query, stored_text
 from planq.shared.store.ids import new_id
 from planq.shared.store.jobs.children import children_text, outcomes
 from planq.shared.store.jobs.codec import (
@@ -54,8 +54,10 @@ from planq.shared.store.jobs.codec import (
     CachedRounds,
     SqlValue,
     array_of,
+    calls_fields,
     elicitation_text,
     end_fields,
+    made_fields,
     outcome_fields,
     stage_claim,
     stage_fence,
@@ -218,7 +220,7 @@ class PostgresJobStore:
         tried: StageTries,
         calls: Sequence[ModelCall],
     ) -> bool:
-        kept = claim.kept if end is None else json_text(end_fields(end))
+        kept = claim.kept if end is None else json_text({**end_fields(end), **made_fields(calls)})
         return await self.retry_stage(claim, error, delay, tried, calls, kept=kept)
 
     async def end_kept(self, claim: StageClaim) -> bool:
@@ -321,7 +323,7 @@ class PostgresJobStore:
             as_json(error.to_json()),
             delay,
             as_json(asdict(tried)),
-            as_json(list(map(sql_fields, calls))),
+            as_json(calls_fields(calls)),
             kept,
             is_sent,
         )
@@ -474,7 +476,7 @@ class PostgresJobStore:
         return Approved(tools, row["tokens"], row["cost"], row["calls"])
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
-        await self._database.call("planq_record_calls", job_id, as_json(list(map(sql_fields, calls))))
+        await self._database.call("planq_record_calls", job_id, as_json(calls_fields(calls)))
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
         applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))

@@ -73,6 +73,9 @@ def _responses(whole: Json) -> Iterator[Event]:
             told += _responses_message(place, item)
         elif item["type"] == "reasoning":
             told.append({"type": "response.output_item.added", "item": {**item, "encrypted_content": ""}, **place})
+        elif item["type"] == "image_generation_call":
+            begun_item = {**item, "result": None, "status": "in_progress"}
+            told.append({"type": "response.output_item.added", "item": begun_item, **place})
         else:
             told += _responses_call(place, item)
         told.append({"type": "response.output_item.done", "output_index": index, "item": item})

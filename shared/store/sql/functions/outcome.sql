@@ -1,7 +1,8 @@
 -- Outcome: what a step leaves beside its row, and how it reads as a text.
 --
 -- planq_keep_outcome     artifacts, the reference to a payload, and the `content` of an output
---   planq_touch_payload    in every transaction that makes such a reference
+-- planq_add_made         the files that a model has made, as artifacts of its job
+--   planq_touch_payload    in every transaction that makes a reference to a payload
 -- planq_output_text      the text of an output
 --   planq_preview_text   the text that stands for a large one
 
@@ -71,6 +72,21 @@ BEGIN
         FROM artifacts a WHERE a.tenant_id = p_tenant AND a.id = p_artifact->>'id'
         ON CONFLICT (tenant_id, id, version) DO NOTHING;
         EXIT WHEN FOUND;
+    END LOOP;
+END $$;
+
+-- Adds the files that a model has made as artifacts of its job: {id, media_type, hash, metadata}, as above. Their ids name
+-- their bytes, so that a repeat adds nothing.
+CREATE FUNCTION planq_add_made(p_tenant text, p_job uuid, p_made json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_made json;
+BEGIN
+    FOR v_made IN SELECT value FROM json_array_elements(p_made) LOOP
+        PERFORM planq_touch_payload(p_tenant, decode(v_made->>'hash', 'hex'));
+        INSERT INTO artifacts (tenant_id, id, version, job_id, metadata, payload_hash, media_type)
+        VALUES (p_tenant, v_made->>'id', 1, p_job, (v_made->>'metadata')::json, decode(v_made->>'hash', 'hex'),
+                v_made->>'media_type')
+        ON CONFLICT (tenant_id, id, version) DO NOTHING;
     END LOOP;
 END $$;
 

@@ -53,7 +53,7 @@ BEGIN
         spent_read bigint, spent_write bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
         answer text, output text, stop_reason text, incomplete text, errors text, ignored text, ready int,
-        cached planq_cached, first_index int
+        cached planq_cached, first_index int, made json
     ) LOOP
         v_now := planq_clock();
         v_places := CASE WHEN i.open > planq_least_window()
@@ -103,6 +103,9 @@ BEGIN
         END IF;
         IF i.calls IS NOT NULL THEN
             PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
+        END IF;
+        IF i.made IS NOT NULL THEN
+            PERFORM planq_add_made(j.tenant_id, i.job, i.made);
         END IF;
         -- A caller's plan is there already.
         PERFORM FROM plans WHERE job_id = i.job AND round = j.round AND source = i.source AND body::text = i.body;
@@ -262,7 +265,7 @@ END $$;
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
 -- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, incomplete, calls, take_steps, step: {index, tool_name,
 -- kind, lane, effect, arguments, retries, timeout_seconds, recovery, digest, longest_seconds}}, where `output`, `incomplete`, `calls` and `arguments` are texts
--- that hold JSON.
+-- that hold JSON; `made` is as in planq_end_jobs.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -273,7 +276,7 @@ DECLARE
 BEGIN
     SELECT * INTO i FROM json_to_record(p_item) AS a (
         job uuid, attempt int, output text, answer text, calls text, take_steps int, step json, stop_reason text,
-        incomplete text
+        incomplete text, made json
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
     UPDATE jobs SET round = round + 1, status = 'executing', after_steps = 'responding', on_failure = 'answer',
@@ -286,6 +289,9 @@ BEGIN
     RETURNING tenant_id, round, stage_attempt INTO j;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
+    END IF;
+    IF i.made IS NOT NULL THEN
+        PERFORM planq_add_made(j.tenant_id, i.job, i.made);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, verbatim,

@@ -13,7 +13,8 @@
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. A job that has completed keeps the error of the first
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
--- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it. The ids
+-- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
+-- `made` lists the files of the calls, for planq_add_made. The ids
 -- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
 -- those that applied.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
@@ -29,7 +30,7 @@ BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
         n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
         spent_input bigint, spent_output bigint, spent_read bigint, spent_write bigint, spent_usd numeric, output text,
-        chained text, messages json,
+        chained text, messages json, made json,
         stop_reason text
     ) LOOP
         UPDATE jobs SET
@@ -55,6 +56,9 @@ BEGIN
         END IF;
         IF i.calls IS NOT NULL THEN
             PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
+        END IF;
+        IF i.made IS NOT NULL THEN
+            PERFORM planq_add_made(j.tenant_id, i.job, i.made);
         END IF;
         IF i.messages IS NOT NULL THEN
             INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content, is_preview)

@@ -1,0 +1,82 @@
+"""Files that a model makes: their bytes are stored before its reply is used, and its job names them as artifacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from planq.shared.domain.errors import DatabaseUnavailable, StorageFull, StorageUnavailable, Transient
+from planq.shared.domain.jobs.usage import MadeArtifact
+from planq.shared.domain.models.exchange import Ask
+from planq.shared.domain.plan.forms import QUESTION_TYPES
+from planq.shared.domain.plan.interpret import DIRECT, TOOL_CALLS, decision_in
+from planq.worker.llm.completion import Completion, MadeFile
+
+MAX_FILES = 16
+"""Maximum number of files of one reply that are stored."""
+
+_DECISIONS = (DIRECT, TOOL_CALLS, *QUESTION_TYPES)
+
+Put: TypeAlias = Callable[[str, bytes, bytes], Awaitable[bytes]]
+"""Stores bytes of a tenant, with the JSON of their preview, and returns their SHA-256 (`Payloads.put`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """The files of a reply that are stored, and a sentence for each one that is not."""
+
+    artifacts: Sequence[MadeArtifact] = ()
+    notes: Sequence[str] = ()
+
+    def told(self, ask: Ask, completion: Completion) -> str:
+        """Return the text of a reply, in which an answer for people says what became of its files.
+
+        A reply without a text names them all. Behind a text are only notes, and none where the text is read as data.
+        """
+        if completion.tool_calls:
+            return completion.text
+        if not completion.text.strip():
+            return "\n".join([*map(_named, self.artifacts), *self.notes])
+        is_data = ask.answer_schema is not None or decision_in(completion.text, _DECISIONS) is not None
+        return completion.text if is_data else "\n\n".join([completion.text, *self.notes])
+
+
+def _named(artifact: MadeArtifact) -> str:
+    return f"The answer is a file of the type {artifact.media_type}: artifact {artifact.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """Stores files of at most `max_bytes` each."""
+
+    put: Put = field(repr=False)
+    max_bytes: int
+
+    async def stored(self, ask: Ask, model: str, files: Sequence[MadeFile]) -> StoredFiles:
+        """Store the bytes of files; the ids of the artifacts name them, so that a repeat makes the same ones.
+
+        Raises `Transient` where they cannot be stored now.
+        """
+        artifacts: list[MadeArtifact] = []
+        notes: list[str] = []
+        for number, file in enumerate(files):
+            if number == MAX_FILES:
+                notes.append(f"{len(files) - number} more files were not stored: at most {MAX_FILES} of a reply are.")
+                break
+            shown = f"{file.media_type}, {len(file.data)} bytes"
+            if len(file.data) > self.max_bytes:
+                notes.append(f"A file ({shown}) was not stored: it may have at most {self.max_bytes} bytes.")
+                continue
+            preview = {"value": {"media_type": file.media_type, "bytes": len(file.data)}, "is_whole": False}
+            try:
+                digest = await self.put(ask.tenant_id, file.data, json.dumps(preview).encode())
+            except StorageFull as error:
+                notes.append(f"A file ({shown}) was not stored: {error.message}.")
+                continue
+            except (DatabaseUnavailable, StorageUnavailable) as error:
+                raise Transient(f"a file that the model made ({shown}) cannot be stored: {error.message}") from error
+            id = f"{ask.job_id}/files/{digest.hex()[:32]}"
+            artifacts.append(MadeArtifact(id, file.media_type, digest, {"model": model}))
+        return StoredFiles(artifacts, notes)
