@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -158,8 +158,8 @@ class WorkerIdentity:
     """Who this worker process is; the pool of a `cpu` worker shares its parent's.
 
     `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
-    nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else,
-    and takes no messages. Each step of one that `has_processes` has a process for itself.
+    nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. Each step of one that `has_processes` has a
+    process for itself.
     With `only` it serves that priority alone. It `provides` what others may lack (`planq.shared.domain.lacking`).
     """
 
@@ -169,7 +169,6 @@ class WorkerIdentity:
     capacity: int
     bulk_capacity: int
     process: str | None = None
-    for_suspects: bool = False
     has_processes: bool = False
     only: Priority | None = None
     provides: Sequence[str] = ()
@@ -177,7 +176,7 @@ class WorkerIdentity:
     @property
     def is_shared(self) -> bool:
         """True where many jobs share the process: on the loop of a worker without processes for its steps."""
-        return not (self.has_processes or self.for_suspects)
+        return not self.has_processes
 
 
 def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
@@ -301,7 +300,7 @@ class LaneRuntime:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
         self.beat: Beat | None = None
-        self.threads = tools.registry.threads
+        self._suspects: asyncio.Task[int] | None = None
 
     @property
     def drain_seconds(self) -> float:
@@ -449,8 +448,7 @@ class LaneRuntime:
             slots=self._identity.capacity,
             bulk_slots=max(1, self._identity.bulk_capacity),
             shares=Shares(self._settings.tenant_weights),
-            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
-            # what follows from a suspect is none.
+            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             fuse_seconds=60.0 if self._identity.is_shared else 0.0,
         )
 
@@ -484,6 +482,26 @@ class LaneRuntime:
         """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
         return [] if self._mcp is None else self._mcp.away()
 
+    @property
+    def is_in_quarantine(self) -> bool:
+        """True while suspects are carried out here, or wait for what else runs; readable from any thread."""
+        return self._suspects is not None and not self._suspects.done()
+
+    async def run_suspects(self) -> None:
+        """Carry out suspects that wait, as `Dispatcher.run_suspects`; from any loop.
+
+        A thread that nobody waits for any more may end the process as well as a suspect: with one, nothing is begun.
+        """
+        if self.loop is not None and self.dispatcher is not None:
+            run = self.dispatcher.run_suspects(lambda: not self._tools.registry.threads.alive)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run_suspects(run), self.loop))
+
+    async def _run_suspects(self, run: Coroutine[Any, Any, int]) -> None:
+        self._suspects = asyncio.create_task(run)
+        (ended,) = await asyncio.gather(self._suspects, return_exceptions=True)
+        if isinstance(ended, Exception):
+            _log.warning("suspects_not_carried_out", exc_info=ended)
+
     def wind_down(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.wind_down()
@@ -495,6 +513,9 @@ class LaneRuntime:
         """Close what `open` opened; idempotent."""
         if self.beat is not None:
             self.beat.stop()
+        if self._suspects is not None:
+            self._suspects.cancel()
+            await asyncio.wait({self._suspects})
         await self._timers.close()
         if self._mcp is not None:
             await self._mcp.aclose()
@@ -550,7 +571,7 @@ async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, to
     await worker_registry.register(
         identity.id,
         identity.name,
-        [] if identity.for_suspects else [identity.lane],
+        [identity.lane],
         [OfferedTool(one.name, one.digest, one.version) for one in tools.registry.runnable()],
         identity.capacity,
         VERSION,

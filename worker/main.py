@@ -6,16 +6,12 @@ because they need a lease before they take their first message.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import socket
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
-from uuid import UUID
 
 from celery.signals import (
     setup_logging,
@@ -41,7 +37,7 @@ from planq.shared.store.schema import require_schema
 from planq.shared.store.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
 from planq.worker.celery.events import CeleryTracker, SilentTracker
-from planq.worker.celery.pool import AsyncioPool, new_loop
+from planq.worker.celery.pool import AsyncioPool
 from planq.worker.container import (
     CRASH_POINTS,
     LaneRuntime,
@@ -58,7 +54,6 @@ from planq.worker.engine.slots import bulk_slots, reserved_slots
 from planq.worker.host import Host, give_way
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.prefork import PreforkProcesses
-from planq.worker.runtime.quarantine import carry_out_suspects, fork_zygote
 from planq.worker.runtime.reconcile import LoopInFlight
 
 _log = logging.getLogger("planq.worker")
@@ -66,10 +61,7 @@ _log = logging.getLogger("planq.worker")
 _STALLED_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
-_SUSPECTS = 10_000
-"""Capacity of a process for suspects: it takes a group whole, and none is larger than what a worker carries out."""
-
-__all__ = ["app", "celery_worker", "run", "run_suspects"]
+__all__ = ["app", "celery_worker", "run"]
 
 
 def celery_worker(identity: WorkerIdentity, *, task_events: bool, only: Priority | None = None) -> Any:
@@ -112,9 +104,8 @@ def run(
     no database; both before any message is taken.
     """
     has_processes = has_processes or lane == Lane.CPU
-    zygote = fork_zygote(partial(run_suspects, lane, beats=beats, has_processes=has_processes))
     if only is Priority.BULK:
-        give_way()  # after the fork: somebody may wait for a suspect
+        give_way()
     usual = {Lane.IO: settings.io_concurrency, Lane.CPU: settings.cpu_concurrency}
     capacity = concurrency or usual.get(lane, 1)
     tracker = SilentTracker() if has_processes else CeleryTracker()
@@ -124,7 +115,6 @@ def run(
         capacity,
         tracker,
         processes,
-        zygote=zygote,
         restart=_restart,
         beats=beats,
         has_processes=has_processes,
@@ -153,41 +143,6 @@ def run(
     return code if isinstance(code, int) else int(code is not None)
 
 
-def run_suspects(lane: Lane, group: UUID, *, beats: Beats | None = None, has_processes: bool = False) -> int:
-    """Carry out a group of suspects, and others that wait, in a process that does nothing else; returns 0.
-
-    Raises as `run`. SIGTERM ends it in peace.
-    """
-
-    def restart() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    _, runtime, lifecycle = _composed(
-        lane, _SUSPECTS, SilentTracker(), None, restart=restart, beats=beats, has_processes=has_processes
-    )
-
-    async def live() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        try:
-            await runtime.open()
-            assert runtime.dispatcher is not None
-            await carry_out_suspects(
-                runtime.dispatcher, group, runtime.drain_seconds, stop, lambda: runtime.threads.alive
-            )
-        finally:
-            await runtime.close()
-
-    lifecycle.start()
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(live())
-    finally:
-        lifecycle.stop()
-    return 0
-
-
 def _composed(
     lane: Lane,
     capacity: int,
@@ -197,18 +152,14 @@ def _composed(
     restart: Callable[[], None],
     beats: Beats | None,
     has_processes: bool,
-    zygote: socket.socket | None = None,
     only: Priority | None = None,
 ) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
-    """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
-
-    Raises `Misconfigured`.
-    """
+    """Return the parts of a worker process, none of them started; raises `Misconfigured`."""
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     check_settings(settings, lane)
     host = Host() if settings.detect_dead_peers else None
     process = None if host is None else process_text(host, lane, settings.mcp_file)
-    kind = f"{lane}-suspects" if zygote is None else "-".join((lane, *([only] if only else ())))
+    kind = "-".join((lane, *([only] if only else ())))
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
     bulk = bulk_slots(capacity) if only is None else capacity * (only is Priority.BULK)
     identity = WorkerIdentity(
@@ -218,7 +169,6 @@ def _composed(
         capacity,
         bulk,
         process,
-        for_suspects=zygote is None,
         has_processes=has_processes,
         only=only,
         provides=provided_by(settings, lane),
@@ -228,7 +178,7 @@ def _composed(
     tools = Tools.load(settings, PostgresKnowledge(database), memory)
     require_schema(settings.require_database(), settings.pooled_schema)
     require_master_keys(settings.require_database(), settings.master_keys, settings.pooled_schema)
-    beat = None if beats is None else beats.beat(_limit(has_processes=has_processes))
+    beat = None if beats is None else beats.beat(settings.freeze_seconds)
     lease = Lease(settings.lease, settings.lease_margin)
     # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease) if beat is None else Fence(lease, beat.fence)
@@ -252,22 +202,15 @@ def _composed(
         counts=lambda: app.planq_dead_letters.counts + (Counter() if processes is None else processes.counts),
         missing=runtime.missing,
         beat=beat if has_processes else None,
+        run_suspects=None if has_processes else runtime.run_suspects,
     )
-    lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
+    lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in
     if processes is not None:
         processes.on_acting = fence.is_acting
         processes.counting = tools.agent_services.counts
     fence.start(on_loop.fence if processes is None else lifecycle.fence)
     return identity, runtime, lifecycle
-
-
-def _limit(*, has_processes: bool) -> float:
-    """Return how late a beat may be: of the loop that carries out steps, or of the heartbeat thread beside processes.
-
-    What such a worker carries out for suspects may hold up that thread for as long as it does not cost the lease.
-    """
-    return max(settings.freeze_seconds, settings.lease_seconds * has_processes) if settings.freeze_seconds else 0.0
 
 
 def _restart() -> None:

@@ -37,7 +37,7 @@ class Worker(SQLModel, table=True):
     that it has installed; `provides` what its own configuration gives it and others may lack
     (`planq.shared.domain.lacking`); `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
     Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
-    process of its own, which it can kill.
+    process of its own, which it can kill. One that is `in_quarantine` carries out suspects and nothing else.
     """
 
     __tablename__ = "workers"
@@ -61,6 +61,7 @@ class Worker(SQLModel, table=True):
     process: str | None = text_column(nullable=True)
     lease_seconds: float = Field(sa_column=Column(Double, nullable=False, server_default=text("15")))
     only_priority: str | None = text_column(nullable=True)
+    in_quarantine: bool = flag_column()
 
 
 class WorkerTool(SQLModel, table=True):
@@ -77,9 +78,9 @@ class WorkerTool(SQLModel, table=True):
 class SuspectRow(SQLModel, table=True):
     """An attempt that was in flight in a lost worker, with `company` in all; `index` is -1 for that of a stage.
 
-    It counts while `attempt` is the newest one there. Its `group_id` runs again together from `due_at` on, null until
-    the attempt is taken back, and not before `taken_until`, when a process was started for it. The claim of the one
-    suspect of a job that `delays` moves the job's times by what the loss has cost.
+    It counts while `attempt` is the newest one there; `losses` of them in a row were lost. Its `group_id` is claimed
+    together in quarantine, from `due_at` on; null where it is not. The claim of the one suspect of a job that
+    `delays` moves the job's times by what the loss has cost.
     """
 
     __tablename__ = "suspects"
@@ -89,12 +90,12 @@ class SuspectRow(SQLModel, table=True):
     tenant_id: str = text_column()
     attempt: int = int_column()
     lane: str = text_column()
-    group_id: UUID
+    group_id: UUID | None = Field(default=None)
     company: int = int_column()
+    losses: int = int_column(1)
     delays: bool = flag_column()
     noted_at: datetime = time_column(nullable=False, now=True)
     due_at: datetime | None = time_column()
-    taken_until: datetime | None = time_column()
 
 
 class ToolRow(SQLModel, table=True):

@@ -162,25 +162,18 @@ def lost_in_a_step(scene: Scene, point: str) -> None:
 
 
 PATIENT = {"PLANQ_MAX_WORKER_LOSSES": "50"}
-"""For a step that is alone in processes which die of something else."""
+"""For a step that is alone in workers which die of something else."""
 
 
-def died_among_suspects(scene: Scene, point: str) -> None:
-    """Start a worker whose processes for suspects die at a point, wait until one has, and kill the worker."""
-    doomed = scene.doomed(point, **PATIENT)
-    log = scene.stack.log(doomed)
-    eventually(lambda: '"suspects_lost"' in log.read_text("utf-8"), PATIENCE, what="a process for suspects dies")
-    scene.stack.kill(doomed)
-
-
-def lost_again_in_its_own_process(scene: Scene, point: str) -> None:
-    """The process in which the step of a killed worker runs again dies, and its worker lives."""
+def lost_in_quarantine(scene: Scene, point: str) -> None:
+    """The step of two killed workers runs again in quarantine, and that worker dies, too."""
     job_id = scene.submit(("fault_hold", {"until": "go"}))
-    first = scene.worker()
-    scene.runs(job_id)
-    scene.stack.kill(first)
-    died_among_suspects(scene, point)
+    for attempt in (1, 2):
+        name = scene.worker(**PATIENT)
+        eventually(lambda: scene.began(job_id, attempt), PATIENCE, what="it runs")  # noqa: B023
+        scene.stack.kill(name)
     (scene.folder / "go").touch()
+    scene.died_at(point, **PATIENT)
     scene.worker(**PATIENT)
     _, (step,) = scene.ends(job_id)
     assert step["status"] == "succeeded"
@@ -406,8 +399,8 @@ def found_out(scene: Scene, point: str) -> None:
     job_id = scene.submit(("fault_book", {"text": "a"}), ("fault_note", {"text": "$0.output.text"}))
     scene.died_at("tool.call:after")
     assert scene.paid()[f"{job_id}/0"] == 1
-    died_among_suspects(scene, point)
-    scene.worker(**PATIENT)
+    scene.died_at(point)
+    scene.worker()
     scene.completes(job_id, "<a>", "<<a>>")
     assert scene.ran()[f"{job_id}/0"] == 1, "it was looked up, not called again"
 
@@ -532,8 +525,8 @@ REACH: dict[str, Recipe] = {
     "worker_registry.held": mixed,
     "worker_registry.hand_back": unanswered_claim,
     "worker_registry.unanswered_wakes": idle,
-    "worker_registry.take_suspects": lost_in_a_step,
-    "store.claim_suspects": lost_again_in_its_own_process,
+    **dict.fromkeys(("worker_registry.enter_quarantine", "worker_registry.leave_quarantine"), lost_in_quarantine),
+    "store.claim_suspects": lost_in_quarantine,
     "worker_registry.abandon": process_killed,
     "worker_registry.forget": stopped_idle,
     **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer"), waiting),

@@ -37,7 +37,6 @@ SHORT_LEASE_SECONDS = 2.5
 SHORT_LEASE = {"PLANQ_LEASE_SECONDS": str(SHORT_LEASE_SECONDS)}
 """For plays that wait for the end of a lease."""
 GRACE_SECONDS = 1.0
-SUSPECTS_GRACE_SECONDS = 5.0
 
 SETTINGS = {
     "PLANQ_TOOLS": "tests.faults.tools,tests.faults.delegating:delegate",
@@ -87,10 +86,6 @@ class Scene:
             # Else every lost wake-up would take a quarter of a minute of the test run.
             "CREATE OR REPLACE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
             f"$$ SELECT interval '{GRACE_SECONDS} seconds' $$"
-        )
-        self.read(
-            "CREATE OR REPLACE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
-            f"$$ SELECT interval '{SUSPECTS_GRACE_SECONDS} seconds' $$"
         )
 
     # Workers ------------------------------------------------------------------------------------------------------
@@ -251,6 +246,11 @@ class Scene:
         """Wait until so many steps run a tool."""
         query = "SELECT 1 FROM steps WHERE tool_name = %s AND status = 'running'"
         eventually(lambda: len(self.read(query, tool_name)) >= count, PATIENCE, what=f"{count} steps run {tool_name}")
+
+    def in_quarantine(self, job_id: UUID) -> None:
+        """Wait until what is in flight of a job was lost twice in company, so that it runs in quarantine next."""
+        query = "SELECT 1 FROM suspects WHERE job_id = %s AND due_at IS NOT NULL"
+        eventually(lambda: self.read(query, job_id), PATIENCE, what="it waits for a worker in quarantine")
 
     def has_ended(self, job_id: UUID) -> bool:
         """Return whether a job has ended, in whatever way."""

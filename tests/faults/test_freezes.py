@@ -20,6 +20,9 @@ INNOCENTS = 12
 LOSSES = 3
 """`PLANQ_MAX_WORKER_LOSSES`."""
 
+LONG_PATIENCE = 3 * PATIENCE
+"""What is given up here ends up to seven processes one after the other, each of which freezes and starts again."""
+
 
 def freezes(scene: Scene, name: str) -> list[dict[str, str]]:
     """Return what the guard of a process has logged of loops that froze."""
@@ -34,14 +37,15 @@ def ends_its_process_alone(stage: Stage, how: str, tool: str = "freeze") -> None
         innocents = scene.submit(*[("fault_hold", {"until": "go"})] * INNOCENTS)
         scene.eventually_running("fault_hold", INNOCENTS)
         guilty = scene.submit((f"fault_{tool}", {"how": how}))
-        job, (step,) = scene.ends(guilty)
+        scene.in_quarantine(guilty)
+        (scene.folder / "go").touch()
+        job, (step,) = scene.ends(guilty, LONG_PATIENCE)
 
         assert (job["status"], step["status"], step["error"]["code"]) == ("completed", "failed", "worker_lost")
         assert step["worker_losses"] == LOSSES, "only losses in which it was alone are charged"
         stacks = [line["stack"] for line in freezes(scene, name)]
         assert any(f"in {how}" in stack and f"in {tool}" in stack for stack in stacks)
 
-        (scene.folder / "go").touch()
         _, steps = scene.ends(innocents)
         assert {step["status"] for step in steps} == {"succeeded"}
         assert {step["worker_losses"] for step in steps} == {0}
@@ -71,14 +75,15 @@ def a_stage_that_freezes_is_given_up(stage: Stage, name: str) -> None:
         innocent = scene.submit(("fault_hold", {"until": "go"}))
         scene.eventually_running("fault_hold", 1)
         guilty = scene.submit(text="calculate 1 + 2, then calculate it + 3")
-        job, steps = scene.ends(guilty)
+        scene.in_quarantine(guilty)
+        (scene.folder / "go").touch()
+        job, steps = scene.ends(guilty, LONG_PATIENCE)
 
         assert (job["status"], job["error"]["code"]) == ("failed", "worker_lost")
         assert job["error"]["details"]["losses"] == LOSSES
         assert [step["status"] for step in steps] == ([] if name == "plan" else ["succeeded"] * 2)
         assert any("in freeze" in line["stack"] for line in freezes(scene, guard))
 
-        (scene.folder / "go").touch()
         _, (step,) = scene.ends(innocent)
         assert (step["status"], step["worker_losses"]) == ("succeeded", 0)
         scene.sound()
@@ -99,16 +104,17 @@ def a_job_that_is_cancelled_while_its_suspect_freezes_is_cancelled(stage: Stage)
         innocents = scene.submit(*[("fault_hold", {"until": "go"})] * INNOCENTS)
         scene.eventually_running("fault_hold", INNOCENTS)
         guilty = scene.submit(("fault_freeze", {"how": "hold"}))
-        eventually(lambda: scene.began(guilty, 2), PATIENCE, what="it runs apart from all others")
+        scene.in_quarantine(guilty)
+        (scene.folder / "go").touch()
+        eventually(lambda: scene.began(guilty, 3), LONG_PATIENCE, what="it runs apart from all others")
         scene.caller.do(scene.caller.requests.cancel("default", guilty))
         job, (step,) = scene.ends(guilty)
 
         assert (job["status"], step["status"]) == ("cancelled", "cancelled")
-        eventually(lambda: len(freezes(scene, name)) >= 2, PATIENCE, what="the frozen process is ended")
-        (scene.folder / "go").touch()
+        eventually(lambda: len(freezes(scene, name)) >= 3, PATIENCE, what="the frozen process is ended")
         _, steps = scene.ends(innocents)
         assert {(step["status"], step["worker_losses"]) for step in steps} == {("succeeded", 0)}
-        assert not scene.began(guilty, 3)
+        assert not scene.began(guilty, 4)
         scene.completes(scene.submit(("fault_note", {"text": "b"})), "<b>")
         scene.sound()
 

@@ -76,7 +76,7 @@ def test_a_long_call_whose_worker_is_killed_is_taken_back_in_seconds(stage: Stag
         eventually(lambda: scene.read(back, job_id), 30.0, what="it is taken back long before its time is over")
         scene.worker("cpu", PLANQ_TOOLS=TOOLS)
         again = "SELECT 1 FROM steps WHERE job_id = %s AND attempt = 2 AND status = 'running'"
-        eventually(lambda: scene.read(again, job_id), PATIENCE, what="it runs in a process for suspects")
+        eventually(lambda: scene.read(again, job_id), PATIENCE, what="it runs again")
         longer = f"{again} AND deadline > now() AND started_at < now() - interval '25 seconds'"
         eventually(lambda: scene.read(longer, job_id), PATIENCE, what="it runs on, beyond its time-out and any grace")
         (scene.folder / "end").touch()

@@ -40,13 +40,17 @@ def an_innocent_never_fails_for_its_neighbour(stage: Stage) -> None:
         name = scene.worker()
         scene.eventually_running("fault_hold", INNOCENTS)
         guilty = scene.submit(("fault_kill", {}))
-        assert until_ended(scene, guilty, name) == 1, "suspects have killed a worker that did other work as well"
+        for _ in range(2):
+            scene.dies(name, -signal.SIGKILL)
+            name = scene.worker()
+        scene.in_quarantine(guilty)
         (scene.folder / "go").touch()
+        # In a company of 41 twice, of 11 and of 3 at most; then alone.
+        assert 1 <= until_ended(scene, guilty, name) <= 2 + 3
         _, steps = scene.ends(innocents)
         assert [step["index"] for step in steps if step["status"] != "succeeded"] == [], "failed for their neighbour"
         assert {step["worker_losses"] for step in steps} == {0}
-        # Lost in a company of 41, of 11 and of 3; then whoever was with it runs alone.
-        assert max(step["attempt"] for step in steps) <= 1 + 3
+        assert max(step["attempt"] for step in steps) <= 2 + 3
         job, (killer,) = scene.job(guilty)
         assert (job["status"], killer["status"], killer["error"]["code"]) == ("completed", "failed", "worker_lost")
         assert (killer["worker_losses"], killer["error"]["details"]["losses"]) == (3, 3)
@@ -56,7 +60,7 @@ def an_innocent_never_fails_for_its_neighbour(stage: Stage) -> None:
 def a_step_that_is_alone_is_charged_at_once(stage: Stage) -> None:
     with stage(env=LONG) as scene:
         guilty = scene.submit(("fault_kill", {}))
-        assert until_ended(scene, guilty, scene.worker()) == 1
+        assert until_ended(scene, guilty, scene.worker()) == 3
         _, (killer,) = scene.job(guilty)
         assert (killer["attempt"], killer["worker_losses"]) == (3, 3)
         scene.sound()
@@ -71,7 +75,7 @@ def an_unsafe_call_beside_it_keeps_its_own_rule(stage: Stage) -> None:
         scene.runs(paying)
         scene.runs(charging)
         guilty = scene.submit(("fault_kill", {}))
-        assert until_ended(scene, guilty, name) == 1
+        assert until_ended(scene, guilty, name) <= 2 + 3
         _, (paid,) = scene.ends(paying)
         assert (paid["status"], paid["error"]["code"], paid["attempt"]) == ("failed", "outcome_unknown", 1)
         job, (charged,) = scene.job(charging)
@@ -80,24 +84,23 @@ def an_unsafe_call_beside_it_keeps_its_own_rule(stage: Stage) -> None:
 
 
 def work_beside_suspects_goes_on(stage: Stage) -> None:
-    """A worker that is killed by an operator: what was in flight runs again, and a stopping worker gives it back."""
+    """What was in flight in two workers that an operator has killed: one of it runs, and holds up one worker only."""
     with stage(env=LONG) as scene:
         job_id = scene.submit(HOLD, HOLD)
-        name = scene.worker()
-        for index in range(2):
-            scene.runs(job_id, index)
-        scene.signal(name, signal.SIGKILL)
-        scene.dies(name, -signal.SIGKILL)
-        second = scene.worker(PLANQ_DRAIN_SECONDS="0")
-        eventually(lambda: min(scene.ran().values()) >= 2, PATIENCE, what="both run again")
-        scene.completes(scene.submit(("fault_note", {"text": "b"})), "<b>")
-        scene.signal(second, signal.SIGTERM)
-        scene.dies(second, 0)
-        assert scene.read("SELECT DISTINCT status, worker_losses FROM steps WHERE job_id = %s", job_id) == [
-            {"status": "ready", "worker_losses": 0}
-        ]
-        (scene.folder / "go").touch()
+        for attempt in (1, 2):
+            name = scene.worker()
+            eventually(lambda: sum(scene.ran().values()) >= 2 * attempt, PATIENCE, what="both run")  # noqa: B023
+            scene.signal(name, signal.SIGKILL)
+            scene.dies(name, -signal.SIGKILL)
+        third = scene.worker(PLANQ_DRAIN_SECONDS="0")
+        eventually(lambda: sum(scene.ran().values()) >= 5, PATIENCE, what="one runs again")
         scene.worker()
+        scene.completes(scene.submit(("fault_note", {"text": "b"})), "<b>")
+        runs = "SELECT count(*)::int AS n FROM steps WHERE job_id = %s AND status = 'running'"
+        assert scene.read(runs, job_id) == [{"n": 1}], "the other one waits for its turn"
+        scene.signal(third, signal.SIGTERM)
+        scene.dies(third, 0)
+        (scene.folder / "go").touch()
         _, steps = scene.ends(job_id)
         assert {(step["status"], step["worker_losses"]) for step in steps} == {("succeeded", 0)}
         scene.sound()

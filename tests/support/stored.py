@@ -149,11 +149,11 @@ class StoredJob:
 
     async def apply(self, event: Event, index: int) -> bool:
         match event:
-            case StepClaimed(as_suspect):
-                assert not as_suspect, "these are claimed together"
+            case StepClaimed(in_quarantine):
+                assert not in_quarantine, "these are claimed together"
                 return await self._store.claim_step(StepRef(self.id, self._rounds[index], index)) is not None
-            case StepLost(attempt):
-                return await self._lose(StepRef(self.id, self._rounds[index], index), attempt)
+            case StepLost(attempt, _, again):
+                return await self._lose(StepRef(self.id, self._rounds[index], index), attempt, 1 + again)
             case StepSucceeded(attempt):
                 claim = self._claim(index, attempt)
                 return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
@@ -177,11 +177,12 @@ class StoredJob:
             case _:
                 return await self._apply_to_job(event, index)
 
-    async def _lose(self, ref: StepRef, attempt: int) -> bool:
-        """Take a step back from its worker, which has no lease here, like all others."""
+    async def _lose(self, ref: StepRef, attempt: int, losses: int) -> bool:
+        """Take a step back from its worker, which has no lease here, like all others; so many were lost in a row."""
         lost = [step for step in await self._worker_registry.lost_steps(1000, timedelta(hours=1)) if step.ref == ref]
         if [step.attempt for step in lost] != [attempt]:
             return False
+        await self._run(f"UPDATE suspects SET company = 2, losses = {losses} WHERE job_id = %s")
         return (await self._worker_registry.take_back_step(lost[0], BOOM, timedelta(0))).applied
 
     async def claim_suspects(self) -> set[int]:
@@ -191,7 +192,7 @@ class StoredJob:
         async with self._database.connection() as connection:
             groups = await (await connection.execute(b"SELECT DISTINCT group_id FROM suspects")).fetchall()
         for _ in groups:
-            claims = await self._store.claim_suspects(None, Lane.IO)
+            claims = await self._store.claim_suspects(Lane.IO)
             mine |= {
                 claim.ref.index for claim in claims if isinstance(claim, StepClaim) and claim.ref.job_id == self.id
             }

@@ -85,6 +85,6 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_a_forked_process_has_a_thread_of_its_own() -> None:
-    """A worker forks the processes for suspects: its thread stays with it."""
+    """A `cpu` worker forks the processes of its steps: its thread stays with it."""
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "7"

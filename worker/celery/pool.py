@@ -125,7 +125,7 @@ class AsyncioPool(BasePool):
         """Warm stop: take nothing new, let work end within the drain time, then have it given back."""
         self.app.planq_lane.wind_down()
         until = time.monotonic() + self.app.planq_lane.drain_seconds
-        self._wait(until)
+        self._wait(until, lambda: self.app.planq_lane.is_in_quarantine)
         for number in list(self._messages):
             self.terminate_job(number)
         self._wait(time.monotonic() + _CANCEL_SECONDS)
@@ -138,8 +138,10 @@ class AsyncioPool(BasePool):
         self._wait(time.monotonic() + _CANCEL_SECONDS)
         self._finish()
 
-    def _wait(self, until: float) -> None:
-        while (self._messages or (self._hub is not None and self._hub._ready)) and time.monotonic() < until:
+    def _wait(self, until: float, goes_on: Callable[[], bool] = lambda: False) -> None:
+        while time.monotonic() < until and (
+            self._messages or goes_on() or (self._hub is not None and self._hub._ready)
+        ):
             self._pump()
             time.sleep(_TICK_SECONDS)
 

@@ -89,7 +89,8 @@ class DispatcherSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
 
     `slots` bounds what is carried out at once, over all messages, `bulk_slots` what is bulk of it; None: as much.
-    Tenants share them as `shares` says.
+    Tenants share them as `shares` says. `drain_seconds`: how long suspects wait for what else runs, as long as a call
+    may take.
     """
 
     lane: Lane
@@ -97,6 +98,7 @@ class DispatcherSettings:
     bulk_slots: int | None = None
     fuse_seconds: float = 60.0
     shares: Shares = EQUAL_SHARES
+    drain_seconds: float = 300.0
 
 
 class Dispatcher:
@@ -152,23 +154,33 @@ class Dispatcher:
             raise
         return first.result()
 
-    async def run_suspects(self, group: UUID | None) -> WakeOutcome:
-        """Carry out a group of suspects, or with None any that waits, and nothing that follows from it.
+    async def run_suspects(self, may_begin: Callable[[], bool] = lambda: True) -> int:
+        """Carry out a group of suspects while nothing else is in flight here; returns how many there were.
 
-        `steps` of the outcome is 0 where there was nothing to do. Raises and is cancelled as `run`.
+        What runs here ends first, and goes on elsewhere; until the suspects have ended, too, no slot is given out.
+        Claims nothing where that takes longer than `drain_seconds`, or unless it `may_begin` by then. Raises and is
+        cancelled as `run`.
         """
         work, chain = Work(), self._chain(lambda: False)
-        with self.in_flight.claiming_any():
-            claims = await self._store.claim_suspects(group, self._settings.lane)
-            self.in_flight.hold(claims)
-        chain.held = self.slots.reserve(len(claims))
-        running = [self._branch(work, chain, claim) for claim in claims]
-        try:
-            await work.done()
-        except asyncio.CancelledError:
-            await work.stop(_STOP_SECONDS)
-            raise
-        return WakeOutcome(steps=len(claims), poisoned=any(one.result().poisoned for one in running))
+        async with self.slots.closed(self._settings.drain_seconds) as are_back:
+            if not are_back or self._is_winding_down or not may_begin():
+                _log.info("quarantine_put_off", extra={"in_flight": self.in_flight.count})
+                return 0
+            with self.in_flight.claiming_any():
+                claims = await self._store.claim_suspects(self._settings.lane)
+                self.in_flight.hold(claims)
+            self.slots.exceed(len(claims))
+            chain.held = len(claims)
+            for claim in claims:
+                begun = {"job": str(attempt_of(claim).job_id), "attempt": claim.attempt}
+                _log.warning("suspect_begun", extra={**begun, "suspects": len(claims)})
+                self._branch(work, chain, claim)
+            try:
+                await work.done()
+            except asyncio.CancelledError:
+                await work.stop(_STOP_SECONDS)
+                raise
+        return len(claims)
 
     def interrupt(self, job_id: UUID) -> None:
         """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""

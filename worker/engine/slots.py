@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
@@ -111,6 +112,8 @@ class Slots:
         self._lines: dict[str, dict[Party, _Line]] = {}
         self._kinds: dict[Priority, tuple[list[_Place], ...]] = {one: ([], [], []) for one in Priority}
         self._numbers = itertools.count()
+        self._is_closed = False
+        self._returned = asyncio.Event()
 
     def free(self, party: Party = ANYBODY) -> int:
         """Return how many can be had at once: 0 while others wait for theirs who go first."""
@@ -144,15 +147,38 @@ class Slots:
         self._change(count, to)
         self._call_next()
 
+    @contextlib.asynccontextmanager
+    async def closed(self, patience_seconds: float) -> AsyncIterator[bool]:
+        """Give out no slots until all are back, within the patience, and while the block runs; it may `exceed`.
+
+        The block is told whether they are. Not to be nested.
+        """
+        self._is_closed = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_seconds):
+                    while self._held:
+                        self._returned.clear()
+                        await self._returned.wait()
+            yield not self._held
+        finally:
+            self._is_closed = False
+            self._call_next()
+
+    def exceed(self, count: int) -> None:
+        """Take slots, however few are free: each of them is released as any other."""
+        self._change(count, ANYBODY)
+
     def is_wanted_from(self, party: Party) -> bool:
         """True while this tenant should begin nothing more for itself.
 
-        Another waits, and holds not half as much for its weight, or this one has more than it may then.
+        No slots are given out, or another waits, and holds not half as much for its weight, or this one has more than
+        it may then.
 
         Where two hold about as much, each chain would give its slot up for the other's, a message each time.
         """
-        if not self._lines:
-            return False
+        if self._is_closed or not self._lines:
+            return self._is_closed
         mine, share = self._shares[party.tenant], self._share(party.tenant)
         for priority in Priority if party.priority is Priority.BULK else (Priority.INTERACTIVE,):
             for places in self._kinds[priority]:
@@ -168,6 +194,8 @@ class Slots:
         return self._shares[tenant] / self._weights.get(tenant, 1.0)
 
     def _left(self, party: Party) -> int:
+        if self._is_closed:
+            return 0
         mine = self._shares[party.tenant]
         most = self._count
         if mine < self._few and 2 * (self._held - mine) > self._count:
@@ -182,6 +210,8 @@ class Slots:
 
     def _change(self, count: int, party: Party) -> None:
         self._held += count
+        if not self._held:
+            self._returned.set()
         self._shares[party.tenant] += count
         if not self._shares[party.tenant]:
             del self._shares[party.tenant]
@@ -246,6 +276,8 @@ class Slots:
 
     def _next(self) -> _Line | None:
         """Return who gets the next slot: interactive before bulk, the smallest share, of a tenant the oldest job."""
+        if self._is_closed:
+            return None
         beyond = (2 * self._few, self._few if 2 * self._slow > self._count else 0, 0)  # as in `_left`
         for priority, kinds in self._kinds.items():
             if priority is Priority.BULK and self._bulk_held >= self._bulk:

@@ -93,8 +93,8 @@ class Sweeper:
     `job_ended` is called with jobs that a pass ends, and `interrupt` with those that it ends in the middle, so that
     what runs of them is cut off. `duties` are what it does for the subjects that stand on jobs. `due_in` is called
     with the seconds until a pass is due that should not wait for its turn. Workers of the `local_peers` that have
-    gone are not waited for until their leases end. `suspected` is called where suspects may wait for a process of
-    their own. `workers` says how many workers there are, as far as is known. `counts` are totals since the start, by
+    gone are not waited for until their leases end. `suspected` is called where suspects may wait for a worker in
+    quarantine. `workers` says how many workers there are, as far as is known. `counts` are totals since the start, by
     name and labels.
     """
 
@@ -164,7 +164,7 @@ class Sweeper:
                 continue
             acted += count
             wakes += more
-        if found.suspected or self._has_lost_worker:
+        if SweepPart.SUSPECTS in found.parts or self._has_lost_worker:
             self._suspected()
         wakes = list(await self._store.with_jobs(wakes))
         due = await self._take_due_wakes(found, acted)
@@ -286,10 +286,7 @@ class Sweeper:
                 count += 1
                 self._has_lost_worker = True
                 _log.warning("stage_taken_back", extra={**notified, **self._count(stage)})
-        return (
-            count,
-            wakes,
-        )  # what hung is due at once, and published by this very pass; a suspect waits for its process
+        return count, wakes  # what is due at once is published by this very pass
 
     async def _give_up(self, stage: LostStage) -> bool:
         history = {"losses": stage.losses + 1, "attempts": stage.attempt}

@@ -12,9 +12,8 @@ import contextlib
 import logging
 import math
 import os
-import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,7 +48,6 @@ from planq.worker.engine.fence import Lease
 from planq.worker.host import Host
 from planq.worker.runtime.learning import learn_all
 from planq.worker.runtime.prefork import PreforkProcesses
-from planq.worker.runtime.quarantine import Quarantine
 from planq.worker.runtime.reconcile import InFlight, Reconciler
 
 _log = logging.getLogger("planq.lifecycle")
@@ -89,6 +87,7 @@ class HeartbeatParts:
     with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane that serve
     the same priority live; `counts` returns what the worker's consumer has counted since its start, by name and
     labels, `missing` what the worker lacks. `beat` is that of this thread, None where another loop beats.
+    `run_suspects` carries out suspects while nothing else is in flight, None where each step has a process anyway.
     """
 
     here: InFlight
@@ -101,6 +100,7 @@ class HeartbeatParts:
     counts: Callable[[], Mapping[tuple[str, ...], int]] = dict
     missing: Callable[[], Sequence[str]] = list
     beat: Beat | None = None
+    run_suspects: Callable[[], Awaitable[None]] | None = None
 
 
 class Lifecycle:
@@ -115,13 +115,9 @@ class Lifecycle:
         parts: HeartbeatParts,
         *,
         host: Host | None = None,
-        zygote: socket.socket | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
-        """On a `host` those are looked for whose processes have gone; without one leases alone decide.
-
-        Processes for suspects are forked from the `zygote` (see `quarantine`), without one by other workers only.
-        """
+        """On a `host` those are looked for whose processes have gone; without one leases alone decide."""
         self._failpoints = failpoints or Failpoints()
         self._settings, self._identity, self._tools, self._parts = settings, identity, tools, parts
         self._host = host
@@ -156,9 +152,7 @@ class Lifecycle:
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()
         self._io_workers = 1
-        self._quarantine = (
-            None if zygote is None else Quarantine(identity.lane, zygote, self._registry, self._sweep_now)
-        )
+        self._quarantine: asyncio.Task[None] | None = None
         self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
@@ -173,10 +167,6 @@ class Lifecycle:
     def stop(self) -> None:
         """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
         if self._thread.is_alive():
-            if self._quarantine is not None:
-                # This worker beats until they have ended: its end alone would stop them.
-                stopping = self._quarantine.stop(self._settings.drain_seconds)
-                asyncio.run_coroutine_threadsafe(stopping, self._loop).result()
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
@@ -185,8 +175,6 @@ class Lifecycle:
     def wind_down(self) -> None:
         """The worker is stopping: bound what its processes get to end. From any thread or signal handler."""
         self._loop.call_soon_threadsafe(self._winding_down.set)
-        if self._quarantine is not None:
-            self._loop.call_soon_threadsafe(self._quarantine.ask_to_stop)
 
     def sweep_in(self, seconds: float) -> None:
         """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
@@ -201,8 +189,21 @@ class Lifecycle:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the processes with it
                 self._loop.call_soon_threadsafe(processes.fence)
 
-    def _sweep_now(self) -> None:
-        self._sweep_timer.due_in(0.0)
+    def _look_after_suspects(self) -> None:
+        """Suspects may wait: begin a quarantine, unless one goes on; returns at once."""
+        if self._parts.run_suspects is not None and (self._quarantine is None or self._quarantine.done()):
+            self._quarantine = self._start(self._carry_out_suspects(self._parts.run_suspects))
+
+    async def _carry_out_suspects(self, run_suspects: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(DatabaseUnavailable):
+            if not await self._registry.enter_quarantine(self._identity.id, self._identity.lane):
+                return
+            began = monotonic()
+            try:
+                await run_suspects()
+            finally:
+                await self._registry.leave_quarantine(self._identity.id)
+            await asyncio.sleep(monotonic() - began)  # other work has this worker for at least half of the time
 
     def process_died(self, pid: int) -> None:
         """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
@@ -264,34 +265,30 @@ class Lifecycle:
             duties=sweep_duties(self._database, self._settings.lease, self._failpoints),
             due_in=self._sweep_timer.due_in,
             local_peers=self._host,
-            suspected=self._quarantine.look if self._quarantine is not None else lambda: None,
+            suspected=self._look_after_suspects,
             workers=lambda: self._io_workers,
         )
         self._swept = sweeper.counts
         self._start(every(self._settings.heartbeat_seconds, self._beat, name="heartbeat"))
-        if not self._identity.for_suspects:  # its worker does that, and lives longer
-            self._start(
-                every(self._settings.sweep_seconds, sweeper.sweep, name="sweep", pause=self._sweep_timer.pause)
-            )
-            self._start(every(_RETENTION_SECONDS, self._retain, name="retention"))
-            self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
-            if self._identity.lane == Lane.IO:
-                learning = Learning(self._database, self._settings.insights)
-                learn = partial(learn_all, learning)
-                self._start(every(_INSIGHTS_SECONDS, learn, name="insights"))
+        self._start(every(self._settings.sweep_seconds, sweeper.sweep, name="sweep", pause=self._sweep_timer.pause))
+        self._start(every(_RETENTION_SECONDS, self._retain, name="retention"))
+        self._start(every(_TALLY_SECONDS, TallyStore(self._database).add_up, name="tallies"))
+        if self._identity.lane == Lane.IO:
+            learning = Learning(self._database, self._settings.insights)
+            learn = partial(learn_all, learning)
+            self._start(every(_INSIGHTS_SECONDS, learn, name="insights"))
         self._start(self._lag.sample())
-        if self._quarantine is not None:
-            self._start(self._quarantine.listen())
         self._start(listen(self._settings.require_server(), CANCELLED, self._heard_cancel))
         processes = self._parts.processes
         if processes is not None:
             self._loop.add_reader(processes.fileno(), processes.read_and_end_cancelled)
             self._start(self._stop_processes(processes))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     async def _retain(self) -> None:
         """Remove what is due over a connection of its own: that takes as long as it takes."""

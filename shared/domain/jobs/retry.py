@@ -7,8 +7,8 @@ not return together. The draw is an argument.
 An `unsafe` call that may have taken effect is never simply repeated: its tool's `Recovery` decides. This is the one
 place that does, for a living worker, for one that stops, and for the sweeper that speaks for a dead one.
 
-What was in flight when a worker was lost is suspected of having killed it, and runs again apart from everything else,
-in groups that each further loss makes smaller (`apart`). The loss is charged only to what was alone.
+What was in flight when a worker was lost is suspected of having killed it. From its second loss in a row on it runs
+in quarantine, in groups that each further loss makes smaller (`apart`). The loss is charged only to what was alone.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _STILL_ON_ITS_WAY = timedelta(seconds=2)
 
 _GROUPS = 4
 """Into how many groups the company of a loss is divided. An innocent attempt in a company of n is then lost log4(n)
-times, rounded up, at most: 5 times of 300. Two would free many of them later, more would need more processes."""
+times more, rounded up, at most: 5 times of 300. One by one they would wait for the sum of their times, 300 of a
+minute for five hours; with two groups it would take more losses until the guilty one is alone."""
 
 T = TypeVar("T")
 

@@ -455,10 +455,10 @@ class JobStore(Protocol):
         ...
 
     @lands(Lands.CLAIM)
-    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
-        """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
+    async def claim_suspects(self, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        """Take what is due of the group of suspects of a lane that has waited for longest.
 
-        For a process that carries out nothing else. Returns nothing where there is no such group, or where all of it
+        For a worker that has nothing else in flight. Returns nothing where there is no such group, or where all of it
         has ended or gone on otherwise.
         """
         ...

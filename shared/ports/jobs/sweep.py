@@ -139,19 +139,18 @@ class SweepPart(StrEnum):
     WINDOWS = "windows"  # open_windows
     TOOLS = "tools"  # wake_offered, missed_tools
     WAKES = "wakes"  # take_due_wakes
+    SUSPECTS = "suspects"  # JobStore.claim_suspects, by a worker in quarantine
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
     """What one look found: parts and duties with something to do, queues whose work was published and is not claimed.
 
-    `suspected` are the lanes with suspects that wait for a process of their own. `next_in` is when the next job or
-    plan runs out of time, None where that is not soon.
+    `next_in` is when the next job or plan runs out of time, None where that is not soon.
     """
 
     parts: Collection[str]
     unclaimed: Collection[WakeQueue]
-    suspected: Collection[Lane] = ()
     next_in: timedelta | None = None
 
 
@@ -235,8 +234,8 @@ class SweepStore(Protocol):
     ) -> TransitionResult:
         """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `in_doubt` as in `fail_step`.
 
-        The loss is charged to a step that was alone. One whose worker was lost is claimed next by a process for
-        suspects (`JobStore.claim_suspects`), or by any worker after some minutes without one.
+        The loss is charged to a step that was alone. A second one in a row puts it in quarantine: it is claimed next
+        by `JobStore.claim_suspects`, or by any worker after half an hour in vain.
         """
         ...
 

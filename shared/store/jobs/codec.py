@@ -407,19 +407,18 @@ def _quoted(text: str) -> str:
 def suspects_of(lost: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the suspects of all lost workers, one for each row of what was in flight in them.
 
-    Only in the lane `io` are they many: others have few slots, or a process for each step already.
+    One that ran `is_apart` from the others has no group.
     """
     delayed: set[UUID] = set()
     suspects = []
     by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
     for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
         company = list(rows)
-        groups = apart(company) if company[0]["lane"] == Lane.IO else apart(company, len(company))
-        for group in groups:
-            group_id = new_id()
+        for group in apart(company):
+            group_id = None if group[0]["is_apart"] else str(new_id())
             for row in group:
                 place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
-                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": len(company)}
+                family = {"job_id": str(row["job_id"]), "group_id": group_id, "company": len(company)}
                 suspects.append({**place, **family, "delays": row["job_id"] not in delayed})
                 delayed.add(row["job_id"])
     return suspects

@@ -372,10 +372,8 @@ class PostgresJobStore:
         applied: bool = await self._database.call("planq_report_progress", *given)
         return applied
 
-    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
-        rows = await self._database.call_table(
-            "planq_claim_suspects", group, str(lane), self._worker_id, self._seconds
-        )
+    async def claim_suspects(self, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        rows = await self._database.call_table("planq_claim_suspects", str(lane), self._worker_id, self._seconds)
         values = [row["claim"] for row in rows]
         return [step_claim(value) if "index" in value else self._stage(NO_ROUNDS, value) for value in values]
 

@@ -231,13 +231,17 @@ class WorkerRegistry:
         count: int = await self._database.call("planq_watch_steps", worker_id, as_json(items)) if items else 0
         return count
 
-    async def take_suspects(self, lane: Lane) -> UUID | None:
-        """Return a group of suspects that waits for a process of its own, None for none.
+    async def enter_quarantine(self, worker_id: UUID, lane: Lane) -> bool:
+        """Return whether suspects wait that this worker is to carry out, and nothing else, until it leaves.
 
-        Nobody else gets it for some seconds, in which the caller starts that process.
+        At most half of the lane's workers do so at a time.
         """
-        group: UUID | None = await self._database.call("planq_take_suspects", str(lane))
-        return group
+        enters: bool = await self._database.call("planq_enter_quarantine", str(lane), worker_id, self._lease_seconds)
+        return enters
+
+    async def leave_quarantine(self, worker_id: UUID) -> None:
+        """Let other workers do that."""
+        await self._database.execute("leave_quarantine", id=worker_id)
 
     async def live(self) -> Sequence[Row]:
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
@@ -300,7 +304,6 @@ class WorkerRegistry:
         return Due(
             parts={row["part"] for row in rows if row["lane"] is None and row["seconds"] is None},
             unclaimed={WakeQueue(row["lane"]) for row in rows if row["part"] == "unclaimed"},
-            suspected={Lane(row["lane"]) for row in rows if row["part"] == "suspects"},
             next_in=None if next_in is None else timedelta(seconds=next_in),
         )
 

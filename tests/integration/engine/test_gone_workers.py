@@ -14,7 +14,7 @@ import pytest
 from planq.shared.domain.jobs.ids import StepRef
 from planq.shared.domain.jobs.processes import Process
 from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import Attempt, LossKind, Peer, StageClaim, StepClaim
+from planq.shared.ports import Attempt, LossKind, Peer, StepClaim
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -91,7 +91,7 @@ def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> N
         await sweeper.sweep()
         assert await harness.worker_registry.live() == []
         _, steps = await harness.requests.job("default", job_id)
-        again = await harness.store.claim_suspects(None, Lane.IO)
+        again = await harness.store.claim_steps([step.ref])
         return again, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
 
     again, steps, counts = play(scenario, MODEL, TOOLS)
@@ -110,11 +110,11 @@ def test_a_stage_of_a_gone_worker_is_taken_back_and_a_late_outcome_of_it_refused
         sweeper = sweeper_on(harness, Machine(HERE.text))
         await sweeper.sweep()
         late = await harness.store.end_job(claim, JobStatus.COMPLETED, "late", None, [])
-        again = await harness.store.claim_suspects(None, Lane.IO)
+        again = await harness.store.claim_stage(job_id, [JobStatus.PLANNING])
         return job_id, again, late, sweeper.counts
 
     job_id, again, late, counts = play(scenario, MODEL, TOOLS)
-    assert [(type(claim), claim.job_id, claim.attempt) for claim in again] == [(StageClaim, job_id, 2)]
+    assert (again.job_id, again.attempt) == (job_id, 2)
     assert not late
     assert counts == Counter({("lost", "gone"): 1})
 
@@ -178,7 +178,7 @@ def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
         machine.gone.add(HERE.text)
         await sweeper.sweep()
         assert await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
-        assert [claim.job_id for claim in await harness.store.claim_suspects(None, Lane.IO)] == [job_id]
+        assert await harness.store.claim_stage(job_id, [JobStatus.PLANNING]) is not None
         alive = len(await harness.worker_registry.live())
         await sweeper.sweep()
         return alive, len(await harness.worker_registry.live()), sweeper.counts

@@ -67,6 +67,16 @@ async def lost_step(harness: Harness) -> UUID:
     return claim.ref.job_id
 
 
+async def step_lost_again(harness: Harness) -> UUID:
+    job_id = await lost_step(harness)
+    await change(
+        harness,
+        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane) "
+        "SELECT tenant_id, job_id, round, index, 0, 'io' FROM steps",
+    )
+    return job_id
+
+
 async def step_lost_too_often(harness: Harness) -> UUID:
     job_id = await lost_step(harness)
     await change(harness, "UPDATE steps SET worker_losses = 2")
@@ -93,6 +103,16 @@ async def lost_stage(harness: Harness) -> UUID:
     return job_id
 
 
+async def stage_lost_again(harness: Harness) -> UUID:
+    job_id = await lost_stage(harness)
+    await change(
+        harness,
+        "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane) "
+        "SELECT tenant_id, id, 0, -1, 0, 'io' FROM jobs",
+    )
+    return job_id
+
+
 async def stage_lost_too_often(harness: Harness) -> UUID:
     job_id = await lost_stage(harness)
     await change(harness, "UPDATE jobs SET stage_losses = 2")
@@ -100,9 +120,9 @@ async def stage_lost_too_often(harness: Harness) -> UUID:
 
 
 async def stage_lost_too_often_in_company(harness: Harness) -> UUID:
-    """It may be the other one that ends its workers, so it is tried once more, alone."""
-    await lost_stage(harness)
-    return await stage_lost_too_often(harness)
+    """It may be the other one that ends its workers, so it is tried once more, in quarantine."""
+    await stage_lost_too_often(harness)
+    return await stage_lost_again(harness)
 
 
 async def late_plan(harness: Harness) -> UUID:
@@ -153,11 +173,11 @@ def step_wake(index: int) -> Callable[[UUID], list[Wake]]:
 
 CASES = [
     Case(due_timer, ["step_succeeded"], step_wake(1)),
-    Case(lost_step, ["step_retrying"], suspects=1),
+    Case(step_lost_again, ["step_retrying"], suspects=1),
     Case(step_lost_too_often, ["step_failed"], lambda job_id: [RespondWake(job_id)]),
     Case(late_step, ["step_retrying"], step_wake(0)),
     Case(unanswered_question, ["step_settled", "step_failed"], lambda job_id: [RespondWake(job_id)]),
-    Case(lost_stage, ["stage_released"], suspects=1),
+    Case(stage_lost_again, ["stage_released"], suspects=1),
     Case(stage_lost_too_often, ["job_failed"], ends=True),
     Case(stage_lost_too_often_in_company, ["stage_released"], suspects=2),
     Case(late_plan, ["plan_expired"], lambda job_id: [RespondWake(job_id)]),
@@ -181,7 +201,7 @@ def test_what_five_sweepers_find_is_put_right_once(database_url: str, case: Case
         assert +told == Counter(case.events)
         published = [wake_key(wake) for wake in harness.published]
         assert published == [wake_key(wake) for wake in case.wakes(job_id)]
-        claimed = await asyncio.gather(*(harness.store.claim_suspects(None, Lane.IO) for _ in range(SWEEPERS)))
+        claimed = await asyncio.gather(*(harness.store.claim_suspects(Lane.IO) for _ in range(SWEEPERS)))
         assert sum(map(len, claimed)) == case.suspects
         assert harness.silent.ended_jobs == ([job_id] if case.ends else [])
         await harness.open()

@@ -111,7 +111,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         choices += [StepDelegated(step.attempt, children, until, failed)]
     if step.attempt < 3:
         choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
-        choices += [StepLost(step.attempt, retry_at=NOW)]
+        choices += [StepLost(step.attempt, NOW, again=again) for again in (False, True)]
         if step.joined:
             choices += [StepFailed(step.attempt, retry_at=NOW, anew=True)] * 2
     return draw(st.sampled_from(choices)), index
@@ -194,7 +194,7 @@ class Both:
             assert not await self.stored.apply(StepClaimed(), index)
 
     async def claim_suspects(self) -> bool:
-        """Let a process for suspects claim what there is for it; False where there is nothing."""
+        """Let a worker in quarantine claim what there is for it; False where there is nothing."""
         suspects = {n for n in self.simulated.in_status(StepStatus.READY) if self.simulated.steps[n].suspected}
         if not suspects or self.simulated.job.is_paused:
             return False
@@ -203,7 +203,7 @@ class Both:
             assert not await self.stored.apply(StepClaimed(), index)
         assert await self.stored.claim_suspects() >= suspects
         for index in suspects:
-            self.simulated.apply(StepClaimed(as_suspect=True), index)
+            self.simulated.apply(StepClaimed(in_quarantine=True), index)
         return True
 
     async def execute(self) -> None:

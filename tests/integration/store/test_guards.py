@@ -86,18 +86,17 @@ def test_an_attempt_that_is_over_delegates_nothing(play: Any) -> None:  # noqa: 
 def test_a_suspect_whose_step_has_moved_on_brings_no_retry_forward(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         job_id, _ = await moved_on(rows, "read")
-        group = new_id()
         await rows.run(
             "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
             "VALUES (%s, 0, 0, 'default', 1, 'io', %s, 2, now())",
-            *(job_id, group),
+            *(job_id, new_id()),
         )
         later = "now() + interval '1 hour'"
         await rows.run(
             "UPDATE steps SET status = 'ready', worker_id = NULL, deadline = NULL, "
             f"run_at = {later}, wake_at = {later}"
         )
-        assert await rows.store.claim_suspects(group, Lane.IO) == []
+        assert await rows.store.claim_suspects(Lane.IO) == []
         (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM steps")
         assert left["waits"]
 
@@ -110,14 +109,13 @@ def test_a_suspect_whose_stage_has_moved_on_brings_no_retry_forward(play: Any) -
         for _ in range(2):
             assert await rows.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
             await rows.run("UPDATE jobs SET stage_worker = NULL, deadline = NULL, wake_at = now()")
-        group = new_id()
         await rows.run(
             "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
             "VALUES (%s, 0, -1, 'default', 1, 'io', %s, 2, now())",
-            *(job_id, group),
+            *(job_id, new_id()),
         )
         await rows.run("UPDATE jobs SET run_at = now() + interval '1 hour'")
-        assert await rows.store.claim_suspects(group, Lane.IO) == []
+        assert await rows.store.claim_suspects(Lane.IO) == []
         (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM jobs")
         assert left["waits"]
 

@@ -80,7 +80,7 @@ class Storm(Rows):
             (40, self.conclude),
             (20, self.conclude_stage),
             (12, self.sweep),
-            (8, self.take_suspects),
+            (8, self.claim_suspects),
             (4, self.let_time_pass),
             (2, self.pause),
             (9, self.resume),
@@ -111,9 +111,8 @@ class Storm(Rows):
         refs = [StepRef(job, 0, index) for index in range(len(CALLS)) if self.random.random() < 0.3]
         self.held += await store.claim_steps(refs)
 
-    async def take_suspects(self, job: UUID, ref: StepRef) -> None:
-        group = await self.worker_registry.take_suspects(Lane.IO) if self.random.random() < 0.5 else None
-        for claim in await self.random.choice(self.stores).claim_suspects(group, Lane.IO):
+    async def claim_suspects(self, job: UUID, ref: StepRef) -> None:
+        for claim in await self.random.choice(self.stores).claim_suspects(Lane.IO):
             if isinstance(claim, StageClaim):
                 self.stages.append(claim)
             else:

@@ -413,3 +413,75 @@ def test_the_next_is_the_one_whom_the_rule_names(seed: int) -> None:
         assert min(grants, named) > 10
 
     play(story)
+
+
+def test_while_slots_are_closed_none_is_given_out_and_who_has_waited_goes_on_afterwards() -> None:
+    async def story() -> None:
+        slots = Slots(2)
+        assert slots.reserve(2) == 2
+        told: list[str] = []
+
+        async def alone() -> None:
+            async with slots.closed(60) as are_back:
+                assert are_back
+                told.append("alone")
+                slots.exceed(3)
+                await go.wait()
+                slots.release(3)
+
+        async def wait() -> None:
+            await slots.wait()
+            told.append("served")
+
+        go = asyncio.Event()
+        tasks = [asyncio.create_task(one) for one in (alone(), wait())]
+        await settle()
+        assert slots.is_wanted_from(Party())
+        slots.release()
+        await settle()
+        assert (told, slots.reserve(1)) == ([], 0), "the other slot is not back"
+        slots.release()
+        await settle()
+        assert (told, slots.reserve(1), slots.free()) == (["alone"], 0, 0)
+        go.set()
+        await asyncio.gather(*tasks)
+        assert told == ["alone", "served"]
+        assert slots.free() == 1
+        assert not slots.is_wanted_from(Party())
+
+    play(story)
+
+
+def test_who_no_longer_waits_for_all_slots_opens_them_again() -> None:
+    async def story() -> None:
+        slots = Slots(1)
+        assert slots.reserve(1) == 1
+
+        async def alone() -> None:
+            async with slots.closed(60):
+                raise AssertionError("a slot is held")
+
+        task = asyncio.create_task(alone())
+        await settle()
+        task.cancel()
+        await asyncio.wait({task})
+        slots.release()
+        assert slots.reserve(1) == 1
+
+    play(story)
+
+
+def test_slots_that_are_not_all_back_in_time_are_given_out_again() -> None:
+    async def story() -> None:
+        slots = Slots(2)
+        assert slots.reserve(1) == 1
+        waiting = asyncio.create_task(slots.wait(2))
+        await waiting
+        later = asyncio.create_task(slots.wait())
+        async with slots.closed(0.0) as are_back:
+            slots.release()
+            await settle()
+            assert (are_back, later.done()) == (False, False)
+        assert await later == 1
+
+    play(story)

@@ -46,6 +46,7 @@ def test_a_process_whose_loop_has_ended_ends_and_says_so() -> None:
 
 class Lane:
     drain_seconds = 0.0
+    is_in_quarantine = False
 
     async def open(self) -> None:
         """Nothing to open."""

@@ -87,6 +87,7 @@ CREATE TABLE workers (
     process TEXT,
     lease_seconds DOUBLE PRECISION DEFAULT 15 NOT NULL,
     only_priority TEXT,
+    in_quarantine BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT pk_workers PRIMARY KEY (id)
 );
 
@@ -773,12 +774,12 @@ CREATE TABLE suspects (
     tenant_id TEXT NOT NULL,
     attempt INTEGER DEFAULT 0 NOT NULL,
     lane TEXT NOT NULL,
-    group_id UUID NOT NULL,
+    group_id UUID,
     company INTEGER DEFAULT 0 NOT NULL,
+    losses INTEGER DEFAULT 1 NOT NULL,
     delays BOOLEAN DEFAULT false NOT NULL,
     noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     due_at TIMESTAMP WITH TIME ZONE,
-    taken_until TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
     CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );

@@ -44,12 +44,9 @@ CREATE FUNCTION planq_touch_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $
 -- How long what a call may have cost stays held after its job was cut off: its worker hears of that within a heartbeat.
 CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
 
--- How long nobody but a process for suspects claims what is suspected. After that any worker does, so that nothing waits
--- for ever where no such process can be started.
-CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 minutes' $$;
-
--- How long a group waits for the process that was started for it before another one is.
-CREATE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '20 seconds' $$;
+-- How long a suspect waits for a worker in quarantine. After that any worker claims it, so that nothing waits for ever where
+-- each worker left has a process for each step.
+CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '30 minutes' $$;
 
 -- The least of the ids that are made at a time, or later: those of version 7 begin with their milliseconds.
 CREATE FUNCTION planq_first_id(p_at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$

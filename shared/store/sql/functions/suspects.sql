@@ -1,26 +1,37 @@
--- Suspects: whatever was in flight in a worker that was lost runs again apart from everything else, in groups that each
--- loss makes smaller.
+-- Suspects: what was in flight in a lost worker. What may have killed it runs again in quarantine: in a worker that has
+-- nothing else in flight, in groups that each loss makes smaller.
 --
 -- planq_take_back_step, planq_take_back_stage   take an attempt from a lost worker
--- planq_take_suspects    a group that is due, for which a process is to be started
--- planq_claim_suspects   that process claims it
+-- planq_enter_quarantine   a worker begins to take nothing else, because suspects wait
+-- planq_claim_suspects     that worker claims a group of them, once nothing else is in flight in it
 --
--- A row of `suspects` counts only while its attempt is the newest one of its step or stage (`index` -1): nothing has to
--- remove it when a job ends. Lock order: the job, its steps, then suspects.
+-- A row of `suspects` counts only while its attempt is the newest one of its step or stage (`index` -1). It waits for its
+-- quarantine from `due_at` on. Lock order: the job, its steps, then suspects.
 
--- StepFailed, of a lost attempt: as planq_finish_step of the `planq_outcome`. A suspect that is tried again waits for a
--- process for suspects. Where it is `lost` the loss counts against the step, else against nothing.
+-- Notes that a lost attempt is tried again, and returns its suspect, nulls where its worker lives. A first loss is mostly a
+-- deployment, or a memory that was full: after that any worker claims it. Quarantine begins with the second one in a row.
+CREATE FUNCTION planq_suspect(p_job uuid, p_round int, p_index int, p_attempt int, p_seconds float8) RETURNS suspects
+LANGUAGE sql AS $$
+    UPDATE suspects SET due_at = CASE WHEN group_id IS NOT NULL AND losses > 1
+        THEN planq_now() + make_interval(secs => p_seconds) END
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND attempt = p_attempt
+    RETURNING *
+$$;
+
+-- StepFailed, of a lost attempt: as planq_finish_step of the `planq_outcome`. Where it is `lost` the loss counts against the
+-- step, else against nothing.
 CREATE FUNCTION planq_take_back_step(p_item json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i CONSTANT planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
     v_result CONSTANT json := planq_finish_step(i);
+    n suspects;
 BEGIN
     IF v_result->>'status' = 'ready' THEN
-        UPDATE suspects SET due_at = planq_now() + make_interval(secs => i.retry_in)
-        WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt;
-        IF FOUND THEN
-            UPDATE steps SET run_at = run_at + planq_quarantine(), wake_at = wake_at + planq_quarantine(),
-                releases = releases + (NOT i.lost)::int
+        n := planq_suspect(i.job, i.round, i.index, i.attempt, i.retry_in);
+        IF n.job_id IS NOT NULL THEN
+            UPDATE steps SET releases = releases + (NOT i.lost)::int,
+                run_at = run_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END,
+                wake_at = wake_at + CASE WHEN n.due_at IS NULL THEN '0' ELSE planq_quarantine() END
             WHERE job_id = i.job AND round = i.round AND index = i.index;
         END IF;
     END IF;
@@ -30,40 +41,59 @@ END $$;
 -- StageReleased, of a lost attempt: the same for a stage. Returns whether it applied.
 CREATE FUNCTION planq_take_back_stage(p_job uuid, p_attempt int, p_charged boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_round int;
+    n suspects;
 BEGIN
     IF NOT planq_release_stage(p_job, p_attempt, p_charged) THEN
         RETURN false;
     END IF;
-    UPDATE suspects SET due_at = planq_now() WHERE job_id = p_job AND index = -1 AND attempt = p_attempt;
-    IF FOUND THEN
+    SELECT round INTO v_round FROM jobs WHERE id = p_job;
+    n := planq_suspect(p_job, v_round, -1, p_attempt, 0);
+    IF n.due_at IS NOT NULL THEN
         UPDATE jobs SET run_at = planq_now() + planq_quarantine(), wake_at = planq_now() + planq_quarantine()
         WHERE id = p_job;
     END IF;
     RETURN true;
 END $$;
 
--- Returns a group of suspects of a lane that is due and that nobody else has taken just now, null where there is none.
-CREATE FUNCTION planq_take_suspects(p_lane text) RETURNS uuid LANGUAGE sql AS $$
-    UPDATE suspects SET taken_until = planq_now() + planq_suspects_grace()
-    WHERE due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true) AND group_id = (
-        SELECT group_id FROM suspects
-        WHERE lane = p_lane AND due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true)
-        ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
-    )
-    RETURNING group_id
-$$;
-
--- StepClaimed, StageClaimed: takes what is due of a group, or of the next one of the lane where `p_group` is null. What
--- the loss has cost counts against neither the plan's time nor the job's. Returns rows (claim), for steps and stages.
-CREATE FUNCTION planq_claim_suspects(p_group uuid, p_lane text, p_worker uuid, p_seconds float8)
-RETURNS TABLE (claim json) LANGUAGE plpgsql AS $$
+-- Returns whether a worker may begin a quarantine: it counts as `in_quarantine` from then on. Of those of a lane that live at
+-- most half are, and no more than groups wait; a worker that is alone may, too.
+CREATE FUNCTION planq_enter_quarantine(p_lane text, p_worker uuid, p_lease_seconds float8) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
-    v_group CONSTANT uuid := coalesce(p_group, planq_take_suspects(p_lane));
+    v_alone int;
+    v_others int;
+    v_groups int;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('planq.quarantine'));
+    SELECT count(*), count(*) FILTER (WHERE in_quarantine) INTO v_others, v_alone FROM workers
+    WHERE id <> p_worker AND p_lane = ANY (lanes) AND NOT has_processes
+      AND heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds);
+    SELECT count(DISTINCT group_id) INTO v_groups FROM suspects WHERE lane = p_lane AND due_at <= planq_now();
+    IF v_groups <= v_alone OR (v_alone > 0 AND 2 * (v_alone + 1) > v_others + 1) THEN
+        RETURN false;
+    END IF;
+    UPDATE workers SET in_quarantine = true WHERE id = p_worker;
+    RETURN FOUND;
+END $$;
+
+-- StepClaimed, StageClaimed: takes what is due of the group of the lane that has waited for longest. What the loss has cost
+-- counts against neither the plan's time nor the job's. Returns rows (claim), for steps and stages.
+CREATE FUNCTION planq_claim_suspects(p_lane text, p_worker uuid, p_seconds float8) RETURNS TABLE (claim json)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_group uuid;
     r suspects;
 BEGIN
+    -- Without it two would wait for the same group, and one would get nothing.
+    PERFORM pg_advisory_xact_lock(hashtext('planq.quarantine'));
+    v_group := (SELECT group_id FROM suspects WHERE lane = p_lane AND due_at <= planq_now() ORDER BY due_at LIMIT 1);
     FOR r IN
-        WITH claimed AS (DELETE FROM suspects WHERE group_id = v_group AND due_at <= planq_now() RETURNING *)
-        SELECT * FROM claimed ORDER BY job_id, round, index
+        WITH due AS (
+            UPDATE suspects SET due_at = NULL WHERE group_id = v_group AND due_at <= planq_now() RETURNING *
+        )
+        SELECT * FROM due ORDER BY job_id, round, index
     LOOP
         IF r.delays THEN
             UPDATE jobs SET deadline = deadline + (planq_now() - r.noted_at),

@@ -85,7 +85,7 @@ SELECT 'line_differs', l.job_id, NULL FROM batch_lines l LEFT JOIN jobs j ON j.i
 WHERE l.status = 'admitted' AND coalesce(j.is_joined, true)
    OR l.status IN ('completed', 'failed') AND j.is_joined AND l.status <> j.status
 UNION ALL
--- Nobody but a process for suspects claims them, and not for ever.
+-- Only a worker in quarantine claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
 WHERE s.status = 'ready' AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * planq_quarantine()

@@ -87,6 +87,10 @@ WHERE id = %(id)s AND process = %(process)s AND heartbeat_at > 'epoch'
 -- A worker that stops gives up its lease at once, so that whatever it still holds is taken back by the next sweep.
 DELETE FROM workers WHERE id = %(id)s
 
+-- name: leave_quarantine
+-- A worker carries out other work again (planq_enter_quarantine).
+UPDATE workers SET in_quarantine = false WHERE id = %(id)s
+
 -- name: tidy_workers
 -- Removes workers that have been silent for a day, or whose lease was ended, once nothing refers to them any more.
 DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'

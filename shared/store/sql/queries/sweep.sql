@@ -81,19 +81,20 @@ WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status
   AND attempt = %(attempt)s AND worker_id = %(worker_id)s
 
 -- name: lost_attempts
--- All that was in flight in workers whose lease has ended; the number of a stage is -1.
-SELECT s.worker_id, s.job_id, s.round, s.index, s.attempt, s.lane, s.tool_name
-FROM steps s
-LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
-WHERE s.status = 'running' AND s.worker_id IS NOT NULL AND w.id IS NULL
-UNION ALL
-SELECT j.stage_worker, j.id, j.round, -1, j.stage_attempt, 'io', j.status
-FROM jobs j
-LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
-WHERE j.stage_worker IS NOT NULL AND w.id IS NULL
+-- All that was in flight in workers whose lease has ended; the number of a stage is -1. In some each step `is_apart` already, in a
+-- process of its own.
+SELECT r.*, r.lane = 'cpu' OR coalesce(w.has_processes, false) AS is_apart
+FROM (
+    SELECT worker_id, job_id, round, index, attempt, lane, tool_name FROM steps
+    WHERE status = 'running' AND worker_id IS NOT NULL
+    UNION ALL
+    SELECT stage_worker, id, round, -1, stage_attempt, 'io', status FROM jobs WHERE stage_worker IS NOT NULL
+) r LEFT JOIN workers w ON w.id = r.worker_id
+WHERE w.id IS NULL OR w.heartbeat_at <= planq_now() - make_interval(secs => %(lease_seconds)s)
 
 -- name: note_suspects
 -- Notes who was in flight with whom in a lost worker (a JSON array), once for each attempt: who comes later has seen less.
+-- `losses` are those in a row.
 INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)
 SELECT j.tenant_id, s.*
 FROM json_to_recordset(%(suspects)s) AS s (
@@ -102,12 +103,12 @@ FROM json_to_recordset(%(suspects)s) AS s (
 ORDER BY s.job_id, s.round, s.index
 ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, lane = excluded.lane,
     group_id = excluded.group_id, company = excluded.company, delays = excluded.delays, noted_at = planq_now(),
-    due_at = NULL, taken_until = NULL
+    due_at = NULL, losses = CASE WHEN suspects.attempt = excluded.attempt - 1 THEN suspects.losses + 1 ELSE 1 END
 WHERE suspects.attempt < excluded.attempt
 
 -- name: tidy_suspects
--- Removes what is suspected no more: it has ended otherwise, or any worker was free to claim it.
-DELETE FROM suspects WHERE noted_at < planq_now() - interval '10 minutes'
+-- Removes what was lost of jobs that have ended.
+DELETE FROM suspects n USING jobs j WHERE j.id = n.job_id AND planq_is_ended(j.status)
 
 -- name: due_timers
 -- Waiting steps whose timer has run out.

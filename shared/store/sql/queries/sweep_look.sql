@@ -1,7 +1,7 @@
 -- name: sweep_look
--- What a sweep has to do: a row for each part of it, one for each queue with unclaimed work, and one for each lane with
--- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
--- finds the rows then. And a row that says in how many seconds the next job or plan runs out of time, where that is sooner than
+-- What a sweep has to do: a row for each part of it, and one for each queue with unclaimed work; none at rest. Each
+-- condition is that of the query of its part, which finds the rows then. And a row that says in how many seconds the next
+-- job or plan runs out of time, where that is sooner than
 -- %(ahead_seconds)s. What subjects have a sweep do is told by rows of their own, in their files.
 -- An end that nobody was served with is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
 -- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
@@ -84,8 +84,7 @@ SELECT DISTINCT 'unclaimed', planq_wake_queue(s.lane, j.priority), NULL::float8 
 WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= planq_now() AND j.paused_at IS NULL
 UNION ALL
-SELECT DISTINCT 'suspects', lane, NULL::float8 FROM suspects
-WHERE due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true)
+SELECT 'suspects', NULL, NULL WHERE EXISTS (SELECT FROM suspects WHERE due_at <= planq_now())
 UNION ALL
 SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
     SELECT least((

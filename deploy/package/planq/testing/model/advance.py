@@ -162,8 +162,8 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
         return _reject(here, "the job is paused")
     if step.held:
         return _reject(here, "the step waits for a place")
-    if step.suspected and not event.as_suspect:
-        return _reject(here, "a process for suspects takes it")
+    if step.suspected and not event.in_quarantine:
+        return _reject(here, "a worker in quarantine takes it")
     if step.run_at is not None and step.run_at > now:
         return _reject(here, "the step's time has not come")
     running = replace(step, status=StepStatus.RUNNING, attempt=step.attempt + 1, suspected=False)
@@ -257,7 +257,7 @@ def _tool_missed(here: Neighbourhood, event: ToolMissed, now: datetime) -> Resul
 def _step_lost(here: Neighbourhood, event: StepLost, now: datetime) -> Result:
     here, effects = _step_failed(here, StepFailed(event.attempt, event.retry_at), now)
     if here.step is not None and here.step.status is StepStatus.READY and not effects:
-        here = replace(here, step=replace(here.step, suspected=True))
+        here = replace(here, step=replace(here.step, suspected=event.again))
     return here, effects
 
 

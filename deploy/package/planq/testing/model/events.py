@@ -41,7 +41,7 @@ class StepView:
 
     `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person. One that has
     delegated waits for child jobs as `waits_for` says, until it has `joined`; `open_children` counts those of whose
-    end it has not been told. `suspected`: its last worker was lost, so it runs again apart from everything else.
+    end it has not been told. `suspected`: it may have ended its last workers, so it runs again in quarantine.
     One that is `held` is ready and waits for a place among those that are out.
     """
 
@@ -127,9 +127,9 @@ class StageFailed:
 
 @dataclass(frozen=True, slots=True)
 class StepClaimed:
-    """A worker takes a ready step whose time has come, or with `as_suspect` a process for suspects one of these."""
+    """A worker takes a ready step whose time has come, or one `in_quarantine` a suspect."""
 
-    as_suspect: bool = False
+    in_quarantine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,14 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class StepLost:
-    """The worker of the attempt was lost, and the step may be tried again: as `StepFailed`, but apart from others."""
+    """The worker of the attempt was lost in company, and the step may be tried again: as `StepFailed`.
+
+    Where the attempt before was lost, too (`again`), that is in quarantine.
+    """
 
     attempt: int
     retry_at: datetime
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
