@@ -1,4 +1,4 @@
-"""`python -m planq.deploy.local.guard io -m planq.worker io`: starts a process, watches its loops, restarts it.
+"""`python -m planq.deploy.local.guard io -m planq.worker io`: starts a process, watches its loop, restarts it.
 
 The parent of every worker and API, whatever starts these: `planq up`, a container, a unit of systemd. A process of
 its own, because nothing in a process whose interpreter is held can watch it. The parent and not a child, because in a
@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from time import monotonic, sleep
 
 from planq.shared import beats, launcher
-from planq.shared.beats import Slot
+from planq.shared.beats import Report
 
 _LONGEST_TICK_SECONDS = 1.0
 _TICKS_IN_LIMIT = 10
@@ -92,55 +92,30 @@ def _own_wait() -> float:
     return _Times(os.getpid()).waited.get(os.getpid(), 0.0)
 
 
-class _Handle:
-    """A process that may end at any moment: what is sent by it reaches no other one that has its number by then."""
+class WatchedLoop:
+    """The loop of a process: for how long it has owed a beat."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._descriptor = -1
-
-    def __enter__(self) -> _Handle:
-        # Without such a process, or on a kernel that knows no handles, numbers have to do.
-        with contextlib.suppress(OSError):
-            self._descriptor = os.pidfd_open(self._pid)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def send(self, number: int) -> None:
-        """Send a signal, if it has not ended."""
-        if self._descriptor < 0:
-            _kill(self._pid, number)
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(self._descriptor, number)
-
-
-class WatchedLoop:
-    """One loop of one process: for how long it has owed a beat."""
-
-    def __init__(self) -> None:
+        self.pid = pid
         self._beats = -1
         self._first = self._last = _Times(0)
         self._looks = 0
         self._runnable_seconds = 0.0
         self.late_seconds = 0.0
 
-    def look(self, slot: Slot, seconds: float) -> float:
+    def look(self, report: Report, seconds: float) -> float:
         """Take note that `seconds` have gone by, and return how late the beat is, as a share of its limit.
 
         The first two looks without a beat are those of a loop that is well.
         """
-        if slot.beats != self._beats:
-            self._beats, self._looks, self.late_seconds, self._runnable_seconds = slot.beats, 0, 0.0, 0.0
+        if report.beats != self._beats:
+            self._beats, self._looks, self.late_seconds, self._runnable_seconds = report.beats, 0, 0.0, 0.0
             return 0.0
         self._looks += 1
         if self._looks < 2:
             return 0.0
-        times = _Times(slot.pid)
-        state = beats.process_state(slot.pid)
+        times = _Times(self.pid)
+        state = beats.process_state(self.pid)
         if self._looks == 2:
             self._first = times
             self._runnable_seconds = self.late_seconds = seconds
@@ -148,9 +123,9 @@ class WatchedLoop:
             self.late_seconds += seconds
             self._runnable_seconds += max(0.0, seconds - times.longest_wait_since(self._last))
         self._last = times
-        share = self.late_seconds / slot.limit_seconds
-        has_computed = sum(self._since().values()) / slot.limit_seconds / _COMPUTED_SHARE
-        return max(self._runnable_seconds / slot.limit_seconds, min(share, has_computed))
+        share = self.late_seconds / report.limit_seconds
+        has_computed = sum(self._since().values()) / report.limit_seconds / _COMPUTED_SHARE
+        return max(self._runnable_seconds / report.limit_seconds, min(share, has_computed))
 
     def _since(self) -> dict[int, float]:
         """Return what each thread has computed since the beat was first missed."""
@@ -165,13 +140,13 @@ class LoopGuard:
         self._kind = kind
         self._command = command
         self._file = os.memfd_create("planq-beats")
-        os.ftruncate(self._file, beats.TABLE_BYTES)
-        self._table = mmap.mmap(self._file, beats.TABLE_BYTES)
+        os.ftruncate(self._file, beats.REPORT_BYTES)
+        self._memory = mmap.mmap(self._file, beats.REPORT_BYTES)
         self._stacks, self._stacks_end = os.pipe()
         os.set_blocking(self._stacks, False)
-        self._watched: dict[tuple[int, int, int], WatchedLoop] = {}
         self._tick = _LONGEST_TICK_SECONDS
         self._child = 0
+        self._watched = WatchedLoop(0)
         self._code: int | None = None
         self._is_ending = False
 
@@ -196,7 +171,6 @@ class LoopGuard:
                 before, waited = waited, _own_wait()
                 looked += gap
                 self._look(credited(gap, self._tick, waited - before))
-        self._end_frozen()
         return self._code
 
     def _start(self) -> None:
@@ -204,7 +178,9 @@ class LoopGuard:
         command += ["--parent", str(os.getpid()), "--signal", str(int(signal.SIGKILL)), "--"]
         env = {beats.GUARD_VARIABLE: f"{self._file},{self._stacks_end}"}
         keep = (self._file, self._stacks_end)
+        beats.clear(self._memory)  # of the child before
         self._child = _fork_and_exec([*command, *launcher.PYTHON, *self._command], env=env, keep=keep)
+        self._watched = WatchedLoop(self._child)
 
     def _hear(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:
@@ -236,80 +212,45 @@ class LoopGuard:
                 self._code = code if code >= 0 else 128 - code
 
     def _fence(self) -> float:
-        """Kill each process that calls a write and has no lease for it; return the seconds until the next look."""
-        wait = self._tick
-        for slot in beats.slots(self._table):
-            left = slot.fence_at - beats.boot_clock()
-            if left > 0:
-                wait = min(wait, left)
-            elif slot.is_acting:
-                with _Handle(slot.pid) as handle:
-                    if self._is_there(slot):
-                        handle.send(signal.SIGKILL)
-        return wait
+        """Kill the process if it calls a write and has no lease for it; return the seconds until the next look."""
+        report = beats.read(self._memory)
+        left = report.fence_at - beats.boot_clock()
+        if left > 0:
+            return min(self._tick, left)
+        if report.is_acting:
+            _kill(self._child, signal.SIGKILL)
+        return self._tick
 
     def _look(self, seconds: float) -> None:
-        taken = [slot for slot in beats.slots(self._table) if slot.limit_seconds]
-        self._watched = {
-            self._key(slot): self._watched.get(self._key(slot), WatchedLoop())
-            for slot in taken
-            if self._is_there(slot)
-        }
-        limits = [slot.limit_seconds for slot in taken]
-        self._tick = min([_LONGEST_TICK_SECONDS, *(limit / _TICKS_IN_LIMIT for limit in limits)])
-        for slot in taken:
-            watched = self._watched.get(self._key(slot))
-            if watched is None:
-                continue
-            if watched.look(slot, seconds) >= 1.0:
-                self._end(slot, watched)
-                return  # it has taken seconds, which are no other's delay
+        report = beats.read(self._memory)
+        self._tick = min(_LONGEST_TICK_SECONDS, report.limit_seconds / _TICKS_IN_LIMIT or _LONGEST_TICK_SECONDS)
+        if self._code is None and report.limit_seconds and self._watched.look(report, seconds) >= 1.0:
+            self._end(report)
 
-    def _key(self, slot: Slot) -> tuple[int, int, int]:
-        return slot.number, slot.pid, slot.started
+    def _end(self, report: Report) -> None:
+        """Log the freeze, end the process, and start it again. It may just have ended, or come to, meanwhile."""
+        stack = self._stack()
+        _kill(self._child, signal.SIGSTOP)
+        sleep(_STOPPED_SECONDS)
+        state = beats.process_state(self._child)
+        if state is None or state[0] in "ZXx" or beats.read(self._memory).beats != report.beats:
+            _kill(self._child, signal.SIGCONT)
+            return
+        self._log(stack)
+        for pid in _in_other_sessions(self._child):
+            _kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        if self._is_ending:
+            self._code = 128 + signal.SIGKILL
+        else:
+            self._start()
 
-    def _is_there(self, slot: Slot) -> bool:
-        """Return whether the process of a slot lives, and clear the slot where it does not."""
-        state = beats.process_state(slot.pid)
-        is_there = state is not None and state[1] == slot.started and state[0] not in "ZXx"
-        if not is_there:
-            beats.clear(self._table, slot.number)
-        return is_there
-
-    def _end(self, slot: Slot, watched: WatchedLoop) -> None:
-        """Log the freeze, end the process, and start it again where it is the child.
-
-        Somebody else may end it meanwhile, as a worker does with a process for suspects: then nothing is logged, and
-        whoever has its number by then is left alone.
-        """
-        with _Handle(slot.pid) as handle:
-            if not self._is_there(slot):
-                return
-            stack = self._stack(handle)
-            handle.send(signal.SIGSTOP)
-            sleep(_STOPPED_SECONDS)
-            now = next((one for one in beats.slots(self._table) if self._key(one) == self._key(slot)), None)
-            if now is None or now.beats != slot.beats or not self._is_there(slot):  # it has just come to, or gone
-                handle.send(signal.SIGCONT)
-                return
-            self._log(slot, watched, stack)
-            for pid in _in_other_sessions(slot.pid):
-                _kill(pid, signal.SIGKILL)
-            handle.send(signal.SIGKILL)
-        beats.clear(self._table, slot.number)  # it may take a while to be gone
-        if slot.pid == self._child:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(slot.pid, signal.SIGKILL)
-            os.waitpid(slot.pid, 0)
-            if self._is_ending:
-                self._code = 128 + signal.SIGKILL
-            else:
-                self._start()
-
-    def _log(self, slot: Slot, watched: WatchedLoop, stack: str) -> None:
+    def _log(self, stack: str) -> None:
         """Write one line of the form that the log of the process has; it names files and functions, no values."""
-        kind = self._kind if slot.pid == self._child else f"{self._kind}-suspects"
-        name, late = f"planq-{kind}-{slot.pid}@{os.uname().nodename}", round(watched.late_seconds, 1)
+        name = f"planq-{self._kind}-{self._child}@{os.uname().nodename}"
+        late = round(self._watched.late_seconds, 1)
         if os.environ.get("PLANQ_LOG_FORMAT", "json") == "json":
             at = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
             line = {"event": "froze", "logger": "planq.guard", "level": "critical", "frozen": name}
@@ -319,10 +260,10 @@ class LoopGuard:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    def _stack(self, process: _Handle) -> str:
-        """Return the stacks of all threads of a process."""
+    def _stack(self) -> str:
+        """Return the stacks of all threads of the process."""
         self._read_stack()
-        process.send(beats.STACK_SIGNAL)
+        _kill(self._child, beats.STACK_SIGNAL)
         stack = b""
         until = quiet = monotonic() + _STACK_SECONDS
         while monotonic() < min(until, quiet) and len(stack) < _STACK_BYTES:
@@ -338,13 +279,6 @@ class LoopGuard:
             return os.read(self._stacks, 65_536)
         except BlockingIOError:
             return b""
-
-    def _end_frozen(self) -> None:
-        """The child has ended, and the processes for suspects hear of that; those that hear nothing are killed."""
-        for slot in beats.slots(self._table):
-            watched = self._watched.get(self._key(slot))
-            if watched is not None and watched.late_seconds > 0 and self._is_there(slot):
-                _kill(slot.pid, signal.SIGKILL)
 
 
 def _fork_and_exec(command: list[str], *, env: dict[str, str], keep: tuple[int, ...]) -> int:

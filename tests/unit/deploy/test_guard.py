@@ -21,7 +21,8 @@ import pytest
 from planq.deploy.local import guard
 from planq.deploy.local.child import has_exited, reap, spawn
 from planq.deploy.local.guard import LoopGuard, WatchedLoop, _Times, credited
-from planq.shared.beats import Slot
+from planq.shared import beats
+from planq.shared.beats import Report
 from tests.support import beating
 from tests.support.waiting import eventually
 
@@ -206,17 +207,17 @@ def test_what_is_guarded_dies_with_its_guard(tmp_path: Path) -> None:
 def test_only_the_time_counts_in_which_a_process_could_have_beaten() -> None:
     """Stopped it could not, however long that takes; then it owes a beat again."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        slot = Slot(0, process.pid, 0, 10.0, 1)
-        watched = WatchedLoop()
+        report = Report(10.0, 1)
+        watched = WatchedLoop(process.pid)
         for _ in range(3):
-            watched.look(slot, 1.0)
+            watched.look(report, 1.0)
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: _state(process.pid) == psutil.STATUS_STOPPED, what="it is stopped")
-        stopped = [watched.look(slot, 1.0) for _ in range(60)]
+        stopped = [watched.look(report, 1.0) for _ in range(60)]
         process.send_signal(signal.SIGCONT)
         eventually(lambda: _state(process.pid) != psutil.STATUS_STOPPED, what="it goes on")
-        late = [watched.look(slot, 1.0) for _ in range(20)]
-        beaten = watched.look(slot._replace(beats=2), 1.0)
+        late = [watched.look(report, 1.0) for _ in range(20)]
+        beaten = watched.look(report._replace(beats=2), 1.0)
         process.communicate(b"\n")
 
     assert max(stopped) < 0.3
@@ -231,16 +232,16 @@ def test_what_waits_for_a_processor_is_not_frozen_and_what_computes_without_a_be
     """On a machine that is ten times too busy: a thread that waits, and one that has computed 40 s of 400."""
 
     def late_after(seconds: int, computed: float, waited: float) -> float:
-        watched, times = WatchedLoop(), _Times(0)
+        watched, times = WatchedLoop(os.getpid()), _Times(0)
         monkeypatch.setattr(guard, "_Times", lambda _: copy.deepcopy(times))
         share = 0.0
         for _ in range(seconds):
             times.computed[1] = times.computed.get(1, 0.0) + computed
             times.waited[1] = times.waited.get(1, 0.0) + waited
-            share = watched.look(slot, 1.0)
+            share = watched.look(report, 1.0)
         return share
 
-    slot = Slot(0, os.getpid(), 0, 10.0, 1)
+    report = Report(10.0, 1)
     assert late_after(400, computed=0.0, waited=1.0) < 0.5
     assert late_after(40, computed=0.02, waited=0.98) < 1.0
     assert late_after(14, computed=0.1, waited=0.9) >= 1.0, "of a processor that ten share it has had its part"
@@ -255,22 +256,26 @@ def test_what_waits_for_a_processor_is_not_frozen_and_what_computes_without_a_be
 def test_what_stood_still_with_the_guard_has_missed_no_beat(gap: float, waited: float, is_credited: float) -> None:
     """The guard wakes from a machine's sleep before the loop does: an hour without a beat is not its delay."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        slot = Slot(0, process.pid, 0, 10.0, 1)
-        watched = WatchedLoop()
+        report = Report(10.0, 1)
+        watched = WatchedLoop(process.pid)
         for _ in range(3):
-            watched.look(slot, 1.0)
+            watched.look(report, 1.0)
         before = watched.late_seconds
-        late = watched.look(slot, credited(gap, 1.0, waited))
+        late = watched.look(report, credited(gap, 1.0, waited))
         process.communicate(b"\n")
 
     assert watched.late_seconds - before == pytest.approx(is_credited)
     assert late < 1.0 or gap < 3600.0
 
 
-def test_who_has_the_number_of_a_process_that_has_ended_is_left_alone() -> None:
-    """A worker ends a process for suspects whose job is cancelled, in the moment in which that counts as frozen."""
+def test_who_has_the_number_of_a_process_that_has_ended_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has ended, and been waited for, in the moment in which it counts as frozen."""
     one = LoopGuard("io", ["-c", ""])
+    monkeypatch.setattr(one._watched, "look", lambda *_: 1.0)
+    monkeypatch.setattr(beats, "read", lambda _: Report(1.0, 1))
+    monkeypatch.setattr(one, "_start", lambda: None)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        one._end(Slot(0, other.pid, 1, 1.0, 1), WatchedLoop())
+        one._child, one._code = other.pid, 0
+        one._look(1.0)
         other.communicate(b"\n")
     assert other.returncode == 0
