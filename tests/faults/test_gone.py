@@ -53,8 +53,8 @@ def counted(scene: Scene, **losses: int) -> bool:
     """See how often living workers found an attempt lost, by how it was seen."""
     found = Counter[str]()
     for row in scene.read("SELECT counts FROM workers WHERE heartbeat_at > 'epoch'"):
-        for kind, seen, number in row["counts"] or ():
-            found[seen] += number if kind == "lost" else 0
+        for kind, *labels, number in row["counts"] or ():
+            found[labels[0]] += number if kind == "lost" else 0
     assert found == losses
     return True
 
