@@ -1,9 +1,9 @@
 """Retention deletes what ended long enough ago: jobs, messages, deliveries, replaced documents, unused payloads.
 
-With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
-is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
-still needs: the job that it was forked from, its parent. A batch is kept after its end for as long as a job that
-ended like it, and its jobs stay until it is removed. Database time decides.
+With a job go its plans, steps, events and model calls (a trigger) and its artifacts (a foreign key), and its
+idempotency key is free again; an artifact that a fork took over goes to the fork. What is unfinished is never
+touched, nor what it still needs: the job that it was forked from, its parent. A batch is kept after its end for as
+long as a job that ended like it, and its jobs stay until it is removed. Database time decides.
 
 Many may do this at once: they take turns, and a job that somebody holds is passed over. A pass goes through what is
 old of each tenant once, so that what has to stay is looked at once, too.

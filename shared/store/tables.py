@@ -1,6 +1,8 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
 Jobs and what hangs on them; many subjects have files of their own beside this one.
+Plans, steps, events and model calls have no foreign key to their job: it would read and lock the job for each row.
+Whoever inserts one holds the job or the step; a trigger deletes them with the job (`sql/functions/retention.sql`).
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -241,7 +243,7 @@ class PlanRow(SQLModel, table=True):
     """
 
     __tablename__ = "plans"
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    job_id: UUID = Field(primary_key=True)
     round: int = Field(sa_column=Column(Integer, primary_key=True))
     tenant_id: str = text_column()
     source: str = text_column()
@@ -283,7 +285,7 @@ class Step(SQLModel, table=True):
         partial_index("origin_job", "origin_job IS NOT NULL"),
         Index("ix_steps_awaiting_tools", "tool_away_since", postgresql_where=text(_AWAITS_TOOL)),
     )
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    job_id: UUID = Field(primary_key=True)
     round: int = Field(nullable=False)
     index: int = Field(sa_column=Column(Integer, primary_key=True))
     tenant_id: str = text_column()
@@ -477,7 +479,7 @@ class ModelCallRow(SQLModel, table=True):
     __table_args__ = (Index("ix_model_calls_job_id", "job_id"),)
     id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     tenant_id: str = text_column()
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
+    job_id: UUID
     round: int = int_column()
     step_index: int | None = None
     purpose: str = text_column()

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index
+from sqlalchemy import BigInteger, Column, Identity, Index
 from sqlmodel import Field, SQLModel
 
 from planq.shared.store.columns import json_column, text_column, time_column, xid_column
@@ -28,7 +28,7 @@ class Event(SQLModel, table=True):
     xid: Any = xid_column(primary_key=True)
     sequence: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     tenant_id: str = text_column()
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
+    job_id: UUID
     kind: str = text_column()
     data: Any = json_column()
     created_at: datetime = time_column(nullable=False, now=True)

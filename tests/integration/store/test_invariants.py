@@ -39,6 +39,7 @@ DAMAGE = {
     "SELECT 'default', 'a', id, 0, 'x', '\\x00' FROM jobs",
     "begun_after_success": "INSERT INTO events (tenant_id, job_id, kind, data) SELECT 'default', id, k, "
     "'{\"round\": 0, \"index\": 0}' FROM jobs, unnest(ARRAY['step_succeeded', 'step_started']) AS k",
+    "part_of_no_job": "INSERT INTO events (tenant_id, job_id, kind) VALUES ('default', gen_random_uuid(), 'late')",
     "counter_differs": "UPDATE jobs SET open_steps = open_steps + 1",
     "window_differs": "UPDATE jobs SET places = 1, out_steps = 0, held_steps = 1",
     "held_and_not_counted": "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",

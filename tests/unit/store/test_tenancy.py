@@ -71,6 +71,7 @@ ENGINE = {
     "planq_rewake_steps": "its caller holds the job's row",
     "planq_place_message": "its caller holds the conversation's row, and jobs are those of its messages",
     "planq_queued_turns": "its caller holds the conversation's row",
+    "planq_delete_parts": "what is deleted with the jobs of a statement",
     "planq_count_message": "its caller holds the conversation's row",
     "planq_extend_job": "its caller holds the conversation's row, whose turn the job is",
     "planq_begin_turn": "its caller holds the conversation's row",

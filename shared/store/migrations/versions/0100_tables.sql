@@ -928,8 +928,7 @@ CREATE TABLE events (
     kind TEXT NOT NULL,
     data JSON,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_events PRIMARY KEY (xid, sequence),
-    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+    CONSTRAINT pk_events PRIMARY KEY (xid, sequence)
 );
 
 CREATE INDEX ix_events_job_id ON events (job_id, xid);
@@ -995,8 +994,7 @@ CREATE TABLE plans (
     reuse JSON,
     reply JSON,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_plans PRIMARY KEY (job_id, round),
-    CONSTRAINT fk_plans_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+    CONSTRAINT pk_plans PRIMARY KEY (job_id, round)
 );
 
 CREATE TABLE steps (
@@ -1058,8 +1056,7 @@ CREATE TABLE steps (
     error JSON,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_steps PRIMARY KEY (job_id, index),
-    CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+    CONSTRAINT pk_steps PRIMARY KEY (job_id, index)
 );
 
 CREATE INDEX ix_steps_awaiting_tools ON steps (tool_away_since) WHERE status = 'ready' AND tool_away_since IS NOT NULL;
@@ -1166,8 +1163,7 @@ CREATE TABLE model_calls (
     call_id UUID,
     is_retried BOOLEAN DEFAULT false NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_model_calls PRIMARY KEY (id),
-    CONSTRAINT fk_model_calls_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+    CONSTRAINT pk_model_calls PRIMARY KEY (id)
 );
 
 CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);

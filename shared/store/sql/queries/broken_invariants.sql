@@ -153,6 +153,12 @@ SELECT 'payload_missing', a.job_id, a.step_index FROM artifacts a
 WHERE a.payload_hash IS NOT NULL AND NOT EXISTS (
     SELECT FROM payloads p WHERE p.tenant_id = a.tenant_id AND p.hash = a.payload_hash)
 UNION ALL
+-- What is deleted with a job by a trigger is inserted for no job that is gone.
+SELECT 'part_of_no_job', r.job_id, NULL FROM (
+    SELECT job_id FROM steps UNION ALL SELECT job_id FROM plans UNION ALL SELECT job_id FROM events
+    UNION ALL SELECT job_id FROM model_calls
+) r LEFT JOIN jobs j ON j.id = r.job_id WHERE j.id IS NULL
+UNION ALL
 SELECT 'model_calls_differ', j.id, NULL FROM jobs j
 WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id AND NOT c.is_retried)
 UNION ALL
