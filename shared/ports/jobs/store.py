@@ -311,7 +311,7 @@ class JobStore(Protocol):
     ) -> bool:
         """End the job from its stage, as a `JobEnd` of these fields says; True when it applied.
 
-        The commit itself announces the end to those who wait for the job. The parent of a child job is notified by
+        Those who wait for the job are notified right after the commit. The parent of a child job is notified by
         `serve_end`, in a commit of its own.
         """
         ...

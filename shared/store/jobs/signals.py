@@ -1,8 +1,9 @@
 """LISTEN and NOTIFY between processes: hints only. A waiting process polls as well, and fences hold without them.
 
-NOTIFY takes a database-wide lock at commit. The commits that end jobs carry theirs all the same: a process makes one
-such commit at a time, for all the jobs that end together. What else is announced each process sends afterwards,
-coalesced.
+NOTIFY locks the whole server from the commit until its flush, so commits that carry one wait for each other. A
+process therefore notifies after the commit, coalesced: a transaction that only notifies waits for no flush. Rarer
+commits carry theirs: a plan that ends its job, a question, children that end with their parent. If the process dies
+before it has notified, the waiter finds the end with its next poll (3 s).
 """
 
 from __future__ import annotations

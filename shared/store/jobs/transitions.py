@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -67,6 +68,7 @@ from planq.shared.store.jobs.codec import (
 )
 from planq.shared.store.jobs.ends import serve_ends
 from planq.shared.store.jobs.round_cache import RoundCache
+from planq.shared.store.jobs.signals import ENDED, Notifier
 
 _MOST_WOKEN = 1_000
 
@@ -105,6 +107,7 @@ class PostgresJobStore:
             self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight, owner_of=_OWNER
         )
         self._ending = Batcher(self._end_jobs, owner_of=_OWNER)
+        self._ended = Notifier(database, ENDED)
         # What is taken over in one statement is of one lane; a process has one, and takes nothing over of others.
         self._succeeding = defaultdict[Lane, Batcher[BatchItem, SqlValue]](
             lambda: Batcher(
@@ -549,7 +552,10 @@ class PostgresJobStore:
         return [_LATE if row is None else row["result"] for row in rows]
 
     async def _end_jobs(self, items: Sequence[BatchItem]) -> Sequence[bool]:
-        return [row is not None for row in await self._answers("planq_end_jobs", items)]
+        applied = [row is not None for row in await self._answers("planq_end_jobs", items)]
+        for item in compress(items, applied):
+            self._ended.send(UUID(item.job))
+        return applied
 
     async def _fail_steps(self, items: Sequence[BatchItem]) -> Sequence[SqlValue]:
         given = str(items[0].take.lane), self._worker_id, self._seconds

@@ -225,7 +225,7 @@ def test_steps_of_a_chunk_are_claimed_once(play: Any) -> None:  # noqa: F811
     play(scenario)
 
 
-def test_the_commit_that_ends_jobs_announces_them_once(play: Any, database_url: str) -> None:  # noqa: F811
+def test_jobs_that_end_together_are_announced_together(play: Any, database_url: str) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         stages = [await planning(rows) for _ in range(5)]
         async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as listener:

@@ -14,9 +14,8 @@
 -- step that failed for good. Items: {n, job, attempt, status, answer, error,
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content, is_preview}. JSON comes as texts that hold it.
--- `made` lists the files of the calls, for planq_add_made. The ids
--- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
--- those that applied.
+-- `made` lists the files of the calls, for planq_add_made. Returns rows (n) of those that applied; the caller notifies
+-- whoever waits for these jobs, after the commit.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -24,7 +23,6 @@ DECLARE
     i record;
     j record;
     v_stages CONSTANT text[] := '{planning,responding}';
-    v_ended uuid[] := '{}';
     v_events planq_event[];
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
@@ -66,14 +64,10 @@ BEGIN
             FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text, is_preview bool);
         END IF;
         v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, planq_end_told(i.status, j.error))::planq_event;
-        v_ended := v_ended || i.job;
         n := i.n;
         RETURN NEXT;
     END LOOP;
-    IF cardinality(v_ended) > 0 THEN
-        PERFORM planq_append_events(v_events);
-        PERFORM pg_notify('planq_ended', array_to_string(v_ended, ','));
-    END IF;
+    PERFORM planq_append_events(v_events);
 END $$;
 
 -- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner. What it
