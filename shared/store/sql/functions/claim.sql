@@ -176,9 +176,10 @@ BEGIN
     WHERE s.job_id = p_job AND s.round = p_round AND s.index >= p_index AND s.status = ANY (p_statuses));
 END $$;
 
--- The rounds from `p_first`, whose steps are not below `p_index`, to before `p_round`, oldest first: {round, source,
--- body, reply, results, artifacts}, as the planner of the next one is shown them. A refused plan has `errors` and no results. `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in
--- the order in which the steps have made them, at most 50 of a round.
+-- The rounds from `p_first`, whose steps are not below `p_index`, to before `p_round`, oldest first: {round, source, body,
+-- reply, results, artifacts}, as the planner of the next one is shown them. A refused plan has `errors` and no results.
+-- `artifacts` are those of bytes, {index, id, media_type, sha256, size}, in the order in which the steps have made them,
+-- at most 50 of a round.
 CREATE FUNCTION planq_rounds(p_job uuid, p_first int, p_round int, p_index int) RETURNS json LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$

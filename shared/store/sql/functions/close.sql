@@ -25,11 +25,13 @@ BEGIN
     RETURN e.status;
 END $$;
 
--- The last `p_closed` steps of a round have ended, `p_failed` of them in failures of the job: opens the stage after it, which `p_worker` takes
--- over for up to `p_seconds`, null for nobody, which has the rounds `p_cached`, or ends the job where none
--- follows: nobody is asked for an answer, or the job fails with a step that has failed. The caller holds the job's row, and stores the events after those of the steps.
-CREATE FUNCTION planq_end_round(p_job uuid, p_closed int, p_failed int, p_worker uuid, p_seconds float8, p_cached planq_cached) RETURNS planq_round_end
-LANGUAGE plpgsql AS $$
+-- The last `p_closed` steps of a round have ended, `p_failed` of them in failures of the job. Opens the stage after it, or
+-- ends the job where none follows: nobody is asked for an answer, or the job fails with a step that has failed. `p_worker`,
+-- which has the rounds `p_cached`, takes that stage over for up to `p_seconds`; null: nobody does. The caller holds the
+-- job's row, and stores the events after those of the steps.
+CREATE FUNCTION planq_end_round(
+    p_job uuid, p_closed int, p_failed int, p_worker uuid, p_seconds float8, p_cached planq_cached
+) RETURNS planq_round_end LANGUAGE plpgsql AS $$
 DECLARE
     j record;
     v_end planq_event;
