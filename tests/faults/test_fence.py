@@ -25,6 +25,7 @@ from planq.shared.domain.jobs.states import Settlement
 from planq.shared.store.requests import Verdict
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import PATIENCE, Scene
+from tests.support.living import is_alive
 from tests.support.proxy import TcpProxy
 from tests.support.stack import step_processes
 from tests.support.tiers import rare
@@ -63,7 +64,7 @@ class Worker:
     @property
     def can_act(self) -> bool:
         """True while a process lives that calls tools, be it stopped."""
-        return any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in self.callers)
+        return any(map(is_alive, self.callers))
 
 
 def begun(scene: Scene, lane: str, tool: str, env: dict[str, str], start: Callable[..., str]) -> tuple[Worker, UUID]:

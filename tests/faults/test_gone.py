@@ -13,12 +13,12 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import psutil
 import pytest
 
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.reaching import begun_stage
 from tests.faults.scene import PATIENCE, SHORT_LEASE, SHORT_LEASE_SECONDS, Scene
+from tests.support.living import is_alive
 from tests.support.stack import step_processes
 from tests.support.waiting import eventually
 
@@ -54,7 +54,8 @@ def counted(scene: Scene, **losses: int) -> bool:
     found = Counter[str]()
     for row in scene.read("SELECT counts FROM workers WHERE heartbeat_at > 'epoch'"):
         for kind, *labels, number in row["counts"] or ():
-            found[labels[0]] += number if kind == "lost" else 0
+            if kind == "lost":
+                found[labels[0]] += number
     assert found == losses
     return True
 
@@ -125,7 +126,7 @@ def the_processes_of_a_killed_cpu_worker_die_with_it(stage: Stage) -> None:
         scene.worker("cpu")
         eventually(lambda: "2" in scene.ticks(), PATIENCE, what="the second attempt is at work")
         assert began(scene, job_id, 2) < end
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert not is_alive(child)
         (scene.folder / "go").touch()
         scene.completes(job_id, "attempt 2")
         assert scene.ticks() == sorted(scene.ticks()), "the first attempt did nothing after the second had begun"

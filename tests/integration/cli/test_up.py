@@ -17,6 +17,7 @@ import pytest
 
 from planq.api.cli import runtime
 from planq.shared.store import schema
+from tests.support.living import command_line
 from tests.support.ports import free_port
 from tests.support.tiers import rare
 from tests.support.torn import FATAL
@@ -73,14 +74,6 @@ def alive(family: list[psutil.Process]) -> list[list[str]]:
     """Return the command lines of those that still run; one that only waits to be reaped by init does not."""
     _, running = psutil.wait_procs(family, timeout=2)
     return [line for one in running if (line := command_line(one))]
-
-
-def command_line(process: psutil.Process) -> list[str]:
-    """Return the command line of a process, an empty one where it has ended, be it this moment."""
-    try:
-        return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
 
 
 @contextmanager

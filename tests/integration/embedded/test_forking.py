@@ -14,6 +14,7 @@ import pytest
 
 from planq.deploy.local.child import has_exited, reap, send
 from tests.support.forking import Forked, ForkServer, fork_server
+from tests.support.living import is_alive
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -106,7 +107,7 @@ def test_it_dies_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
         asking.kill()
 
     _, living = psutil.wait_procs(family, timeout=60)
-    assert [one for one in living if one.status() != psutil.STATUS_ZOMBIE] == []
+    assert list(filter(is_alive, living)) == []
 
 
 def test_what_is_read_once_must_be_as_it_was(server: ForkServer) -> None:

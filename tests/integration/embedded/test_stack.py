@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import psutil
 
+from tests.support.living import is_alive
 from tests.support.stack import Stack
 
 
@@ -16,5 +17,5 @@ def test_it_is_ready_and_a_killed_worker_takes_its_children_along(stack: Stack) 
     stack.kill("cpu-1")
 
     _, running = psutil.wait_procs(family, timeout=60)
-    assert [one for one in running if one.status() != psutil.STATUS_ZOMBIE] == []
+    assert list(filter(is_alive, running)) == []
     assert httpx.get(f"{stack.url}/healthz").status_code == httpx.codes.OK

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from planq.worker.apart import Apart, Failed, WorkRefused
+from tests.support.living import command_line
 from tests.support.waiting import eventually
 
 ENDLESS = "while True: pass"
@@ -27,10 +28,8 @@ def apart() -> Iterator[Apart]:
 
 def below() -> list[psutil.Process]:
     """Return the processes that work apart; a session of tests has other children, too."""
-    children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [
-        one for one in children if {"planq.worker.apart", "script.py"} & {Path(part).name for part in one.cmdline()}
-    ]
+    mine = {"planq.worker.apart", "script.py"}
+    return [one for one in psutil.Process().children() if mine & {Path(part).name for part in command_line(one)}]
 
 
 def scripted(tmp_path: Path, script: str, slots: int = 3) -> Apart:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from planq.deploy.local.child import has_exited, reap, send, spawn, stop, wait_ended
+from tests.support.living import is_alive
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +39,7 @@ def test_a_stubborn_child_is_killed_with_its_group(tmp_path: Path) -> None:
 
     assert stop(child) == -signal.SIGKILL
 
-    eventually(lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not is_alive(grandchild))
 
 
 def test_a_signal_that_is_ignored_leads_to_the_next_step(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
         parent.kill()
 
-        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        eventually(lambda: not is_alive(child))
 
 
 def test_a_command_that_does_not_exist_is_said_in_the_log(tmp_path: Path) -> None:
