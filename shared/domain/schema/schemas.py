@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -54,6 +55,21 @@ __all__ = [
 _COMPILED_KEPT = 1_024
 
 
+@contextmanager
+def _deep_lookups() -> Iterator[None]:
+    """Raise RecursionError where a reference is looked up at the very end of the interpreter's stack.
+
+    The library's registry is a map in Rust (rpds), which panics when the comparison of two keys raises; a panic is a
+    BaseException, which no handler of errors would see, and its class cannot be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RecursionError from error
+
+
 class Schema:
     """A schema that has been checked; make one with `compile_schema`."""
 
@@ -88,7 +104,8 @@ class Schema:
         except ValueError:  # no JSON, of which the bounded check says what is wrong
             pass
         try:
-            faults = bounded.faults(value, Steps() if steps is None else steps)
+            with _deep_lookups():
+                faults = bounded.faults(value, Steps() if steps is None else steps)
         except TooCostly:
             return [Defect("", "cost", _COSTLY)]
         except RecursionError:
@@ -120,11 +137,12 @@ def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
         raise Misconfigured(f"{place}: the schema is nested more than {MAX_DEPTH} levels deep")
     dialect = dialects.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        _check_by(dialect, schema, place)
-        reached = list(reachable(schema))
-        for one in reached:
-            if not one.is_declared:
-                _check_by(dialect, one.contents, place)
+        with _deep_lookups():
+            _check_by(dialect, schema, place)
+            reached = list(reachable(schema))
+            for one in reached:
+                if not one.is_declared:
+                    _check_by(dialect, one.contents, place)
     except Unresolvable as error:
         raise Misconfigured(
             f"{place}: $ref {capped(str(error.ref), 100)!r} is not in the schema; references to other documents "
@@ -141,7 +159,8 @@ def schema_defects(schema: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...
 
     Empty where it is valid. Raises RecursionError when it is nested too deeply.
     """
-    return _broken_rules(dialects.validator_for(schema, default=jsonschema.Draft202012Validator), schema)
+    with _deep_lookups():
+        return _broken_rules(dialects.validator_for(schema, default=jsonschema.Draft202012Validator), schema)
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Schema:
