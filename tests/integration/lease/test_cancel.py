@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 
 from tests.integration.lease.conftest import Scene
+from tests.support.living import is_alive
 from tests.support.waiting import eventually
 
 MakeScene = Callable[..., Scene]
@@ -19,7 +20,10 @@ NO_HEARTBEAT = {"PLANQ_HEARTBEAT_SECONDS": "60", "PLANQ_LEASE_SECONDS": "150"}
 
 def is_gone(pid: int) -> bool:
     """A process that has ended and is still listed for its parent does nothing any more."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return not is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_cancelled_cpu_step_ends_with_its_process_and_no_other(make_scene: MakeScene) -> None:
