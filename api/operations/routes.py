@@ -1,170 +1,210 @@
-"""For operators: is the process alive, can it serve, would a job run; and the interactive description at `/docs`.
-
-That page works without the internet: its scripts are files of the package `fastapi-offline`, whose code is not used.
-"""
+"""For who looks after jobs: why one waits, and how many stand where."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
 
-from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi.responses import Response
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.staticfiles import StaticFiles
 
-from planq.api.access.callers import CALLER, Caller
-from planq.api.deps import Use, strict_router
-from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
-from planq.api.schemas import Answer
+from planq.api.access.callers import Caller, Who
+from planq.api.deps import JobPath, Use, strict_router
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
+from planq.api.schemas import Answer, Id, Time
+from planq.shared.domain.errors import NotFound
+from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
+from planq.shared.domain.overview.waiting import WaitKind, wait_of
 from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.store.database import Row, shown_time
+from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
 
-operation_routes = strict_router("operations", 403, 421, 422, 500)
-
-
-class Health(Answer):
-    """The process is alive."""
-
-    status: Literal["ok"]
+overview_routes = strict_router("jobs")
 
 
-class Check(Answer):
-    """One thing that planq stands on; `detail` says what is there, or what to do."""
+class WhyDocument(Answer):
+    """For what a job waits."""
 
-    ok: bool
-    detail: str
-
-
-class Readiness(Answer):
-    """Whether this process can serve."""
-
-    status: Literal["ready", "not_ready"]
-    checks: dict[str, Check]
+    job_id: Id
+    status: JobStatus
+    waits_for: WaitKind = Field(description="`work`: it waits for nothing, it runs; `nothing`: it has ended.")
+    sentence: str = Field(description="The same for people, as the page and `planq status` say it.")
 
 
-class SystemStatus(Answer):
-    """Whether jobs that are submitted now would run."""
+class ModelCallDocument(Answer):
+    """One call of a job to a model: to plan, to answer, or for a turn of its rounds."""
 
-    status: Literal["working", "not_working"]
-    checks: dict[str, Check] | None = Field(default=None, description="Only for a key with `admin`.")
+    round: int
+    purpose: str
+    model: str
+    attempts: int = Field(description="How often it was tried.")
+    latency_ms: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int = Field(description="The part of the input that the provider read from its prompt cache.")
+    cache_write_tokens: int = Field(description="The part of the input that the provider stored in its prompt cache.")
+    cost_usd: float | None = Field(description="Null where nobody knows the model's price.")
+    error: Any = Field(description="Null where the call succeeded.")
+    exchange: Any = Field(description="`request` and `reply`; null where they are not kept, or are over 64 KiB.")
+    exchange_bytes: int | None = Field(description="Null where they are not kept.")
+    created_at: Time
 
 
-@operation_routes.get("/healthz", response_model=Health)
-async def get_health() -> Response:
-    """Answer as long as the process is alive; asks no other process."""
-    return JsonResponse({"status": "ok"})
+class ModelCallPage(Answer):
+    """The first calls of a job to models, in their order, at most 100; those of child jobs are with these."""
+
+    items: list[ModelCallDocument]
 
 
-@operation_routes.get(
-    "/readyz",
-    response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "It cannot; each check says why."}},
-)
-async def get_readiness(services: Use) -> Response:
-    """Say whether this process can serve: the database answers and has the schema of this release.
+class CountDocument(Answer):
+    """How many jobs that no other job has made stand in each status."""
 
-    Jobs are accepted without a broker and without workers: see `/statusz`.
+    counts: dict[str, int]
+    most: int = Field(description="A status is counted up to here: so many stands for at least so many.")
+
+
+class RunningDocument(Answer):
+    """A step of this tenant, or a stage of a job, that a worker carries out."""
+
+    job_id: Id
+    step_index: int | None = Field(description="Null for a stage.")
+    what: str = Field(description="The step's tool, or the status of the job whose stage it is.")
+    since: Time | None = Field(description="When the attempt at the step began.")
+
+
+class WorkerDocument(Answer):
+    """A worker process whose lease is alive."""
+
+    id: Id
+    name: str = Field(description="With its host and process for a key with `admin`; others get the end of its id.")
+    lanes: list[str]
+    version: str
+    capacity: int = Field(description="How many attempts it carries out at once.")
+    in_flight: int = Field(description="How many attempts run: of all tenants for `admin`, else of yours.")
+    lag_ms: int = Field(description="How late its event loop was then.")
+    missing: list[str] = Field(description="What it needs and lacks; only operators get the details.")
+    left_out: list[str] = Field(description="Tools of MCP servers that it does not offer, and why; for operators.")
+    provides: list[str] = Field(
+        description="What its own configuration gives it and other workers may lack: `payloads` "
+        "(`PLANQ_PAYLOADS`), `model PLACE` (a key or an address of that place); for operators."
+    )
+    started_at: Time
+    heartbeat_at: Time
+    running: list[RunningDocument] = Field(description="What it carries out of this tenant; at most 200.")
+
+
+class WaitingDocument(Answer):
+    """What of this tenant waits for a worker of a lane."""
+
+    lane: str
+    priority: Priority
+    waiting: int
+    oldest_at: Time | None = Field(description="Since when the oldest waits; null where nothing does.")
+
+
+class WorkersDocument(Answer):
+    """The workers that are alive, and what waits for one."""
+
+    workers: list[WorkerDocument]
+    backlog: list[WaitingDocument] = Field(description="One for each lane that there is, and each priority.")
+    most: int = Field(description="So many steps and as many stages are counted of what waits.")
+
+
+@overview_routes.get("/jobs/{job_id}/why", response_model=WhyDocument, responses=error_responses(404))
+async def get_why(job_id: JobPath, services: Use, who: Who) -> Response:
+    """Say why a job waits: for whose answer, which worker, what time, which other job. It is read in one look."""
+    found = job_id_of(job_id)
+    whys = await whys_of(services.overview, who, [found])
+    if found not in whys:
+        raise NotFound(f"there is no job {found}")
+    return JsonResponse(whys[found])
+
+
+async def whys_of(overview: JobOverview, who: Caller, job_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Return what `get_why` says of each of these jobs that there is: of all of them in one statement."""
+    whys = {}
+    is_operator = KeyScope.ADMIN in who.scopes
+    for id, job in (await overview.readings(who.tenant_id, job_ids, names_workers=is_operator)).items():
+        wait = wait_of(job)
+        whys[id] = {
+            "job_id": str(id),
+            "status": job["status"],
+            "waits_for": wait.kind,
+            "sentence": wait.sentence,
+        }
+    return whys
+
+
+@overview_routes.get("/jobs/{job_id}/model-calls", response_model=ModelCallPage, responses=error_responses(404))
+async def get_model_calls(job_id: JobPath, services: Use, who: Who) -> Response:
+    """List a job's calls to models, with tokens and cost, and with prompts and replies where they are kept."""
+    rows = await services.overview.model_calls(who.tenant_id, job_id_of(job_id))
+    return JsonResponse({"items": [_model_call(row) for row in rows]})
+
+
+def _model_call(row: Row) -> dict[str, Any]:
+    counts = ("round", "purpose", "model", "attempts", "latency_ms", "input_tokens", "output_tokens")
+    cached = ("cache_read_tokens", "cache_write_tokens")
+    kept = {name: row[name] for name in (*counts, *cached, "error", "exchange", "exchange_bytes")}
+    cost = None if row["cost_usd"] is None else float(row["cost_usd"])
+    return {**kept, "cost_usd": cost, "created_at": shown_time(row["created_at"])}
+
+
+@overview_routes.get("/job-counts", response_model=CountDocument)
+async def get_job_counts(services: Use, who: Who) -> Response:
+    """Count the jobs in each status, without child jobs."""
+    return JsonResponse({"counts": await services.overview.counts(who.tenant_id), "most": COUNTED_UP_TO})
+
+
+@overview_routes.get("/workers", response_model=WorkersDocument)
+async def get_workers(services: Use, who: Who) -> Response:
+    """List the workers that are alive, what each carries out of this tenant, and what waits, by lane and priority.
+
+    What is paused, held back by a job's window, or to be tried later waits for something else, and is not counted.
     """
-    found = await services.readiness.document()
-    status = "ready" if found["is_good"] else "not_ready"
-    return _probed({"status": status, "checks": found["checks"]}, is_good=found["is_good"])
+    alive = await services.workers.live()
+    running: dict[UUID, list[dict[str, Any]]] = {}
+    for row in await services.overview.running(who.tenant_id, services.settings.lease_seconds):
+        attempt = {"job_id": str(row["job_id"]), "step_index": row["step_index"], "what": row["what"]}
+        running.setdefault(row["worker_id"], []).append({**attempt, "since": shown_time(row["since"])})
+    waiting = await services.overview.waiting(who.tenant_id)
+    is_operator = KeyScope.ADMIN in who.scopes
+    workers = [_worker(row, running.get(row["id"], []), is_operator=is_operator) for row in alive]
+    return JsonResponse({"workers": workers, "backlog": _backlog(alive, waiting), "most": MOST_WAITING})
 
 
-@operation_routes.get(
-    "/statusz",
-    response_model=SystemStatus,
-    responses={503: {"model": SystemStatus, "description": "Something is missing; each check says what to do."}},
-)
-async def get_status(request: Request, services: Use) -> Response:
-    """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane.
-
-    A key with `admin` gets the single checks, which name what is missing, a full disk included. Without a key the
-    answer is one word.
-    """
-    found = await services.status.document()
-    document: dict[str, Any] = {"status": "working" if found["is_good"] else "not_working"}
-    caller: Caller | None = request.scope.get(CALLER)
-    if caller is not None and KeyScope.ADMIN in caller.scopes:
-        document["checks"] = found["checks"]
-    return _probed(document, is_good=found["is_good"])
+def neutral_name(worker_id: str) -> str:
+    """Return the name of a worker for tenants, which says nothing about its host and process."""
+    return f"worker {worker_id[-6:]}"
 
 
-def _probed(document: dict[str, Any], *, is_good: bool) -> Response:
-    headers = {"Cache-Control": "no-store"}  # it holds for a second, and /statusz says more to some
-    if is_good:
-        return JsonResponse(document, headers=headers)
-    return JsonResponse(document, status_code=503, headers={**headers, "Retry-After": str(RETRY_AFTER_SECONDS)})
+def _worker(row: Row, running: list[dict[str, Any]], *, is_operator: bool) -> dict[str, Any]:
+    """Return a worker's document; tenants get nothing about hosts, processes and the work of others."""
+    copied = ("name", "lanes", "version", "capacity", "in_flight", "lag_ms")
+    times = {name: shown_time(row[name]) for name in ("started_at", "heartbeat_at")}
+    lists = {name: row[name] or [] for name in ("missing", "left_out", "provides")}
+    shown = {name: row[name] for name in copied} | lists
+    if not is_operator:
+        shown["name"] = neutral_name(str(row["id"]))
+        shown["in_flight"] = len(running)
+        shown["missing"] = ["something that its operator has to provide"] if row["missing"] else []
+        shown["left_out"] = shown["provides"] = []
+    return {"id": str(row["id"]), **shown, **times, "running": running}
 
 
-@operation_routes.get(
-    "/metrics",
-    response_class=Response,
-    responses={
-        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **error_responses(401),
-    },
-)
-async def get_metrics(services: Use) -> Response:
-    """Return the metrics of this process; one process shows those of the whole installation, too: sum over all."""
-    return Response(await services.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-ASSETS = "/docs/assets"
-START = "/docs/start.js"
-
-page_routes = APIRouter(include_in_schema=False)
-
-
-def page_assets() -> StaticFiles:
-    """Return the application that serves the page's script and style sheet."""
-    package = importlib.util.find_spec("fastapi_offline")
-    if package is None or package.origin is None:
-        raise RuntimeError("the package fastapi-offline is not installed; `make` installs it with the others")
-    return StaticFiles(directory=Path(package.origin).parent / "static")
-
-
-# Every address in it is relative, so that it does below any path.
-_PAGE = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="stylesheet" href="{ASSETS[1:]}/swagger-ui.css">
-<link rel="icon" href="{ASSETS[1:]}/favicon.png">
-<title>planq</title>
-</head>
-<body>
-<div id="swagger-ui"></div>
-<script src="{ASSETS[1:]}/swagger-ui-bundle.js"></script>
-<script src="{START[1:]}"></script>
-</body>
-</html>
-"""
-
-_START = """\
-SwaggerUIBundle({
-  url: "openapi.json",
-  dom_id: "#swagger-ui",
-  layout: "BaseLayout",
-  deepLinking: true,
-  showExtensions: true,
-  showCommonExtensions: true,
-  presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
-});
-"""
-"""FastAPI's own page has this in itself, where the content policy forbids it."""
-
-
-@page_routes.get("/docs")
-async def get_docs() -> HTMLResponse:
-    """Return the page."""
-    return HTMLResponse(_PAGE)
-
-
-@page_routes.get(START)
-async def get_docs_start() -> Response:
-    """Return the script that fills the page."""
-    return Response(_START, media_type="text/javascript")
+def _backlog(alive: Sequence[Row], waiting: Sequence[Row]) -> list[dict[str, Any]]:
+    found = {(row["lane"], row["priority"]): row for row in waiting}
+    lanes = lanes_of([*alive, {"lanes": [lane for lane, _ in found]}])
+    empty = {"n": 0, "oldest_at": None}
+    rows = [(lane, priority, found.get((lane, str(priority)), empty)) for lane in lanes for priority in Priority]
+    return [
+        {
+            "lane": lane,
+            "priority": str(priority),
+            "waiting": row["n"],
+            "oldest_at": shown_time(row["oldest_at"]),
+        }
+        for lane, priority, row in rows
+    ]
