@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from planq.shared.beats import Beats
-    from planq.shared.settings import Settings
+    from planq.shared.platform.beats import Beats
+    from planq.shared.settings.settings import Settings
 
 _log = logging.getLogger("planq.api")
 
@@ -40,8 +40,8 @@ def main() -> int:
     """Serve until a signal stops the process; return the exit code."""
     # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
     signal.signal(signal.SIGTERM, _leave)
-    from planq.shared.beats import Beats
-    from planq.shared.domain.errors import PlanqError
+    from planq.shared.platform.beats import Beats
+    from planq.shared.platform.errors import PlanqError
 
     beats = Beats.inherited()
     try:
@@ -64,9 +64,9 @@ def serve(beats: Beats | None, make: Callable[[Settings], FastAPI] | None = None
     import uvicorn
 
     from planq.api.app import create_api
-    from planq.shared.environment import load_settings
-    from planq.shared.memory import bound_arenas, settle_heap
-    from planq.shared.telemetry.logs import configure_logging
+    from planq.shared.platform.logs import configure_logging
+    from planq.shared.platform.process_memory import bound_arenas, settle_heap
+    from planq.shared.settings.environment import load_settings
 
     settings = load_settings()
     configure_logging(settings.log_level, form=settings.log_format, secrets=settings.secrets)
@@ -126,9 +126,9 @@ def _check_schema(settings: Settings) -> None:
 
     A database that does not answer yet is only reported.
     """
-    from planq.shared.domain.errors import DatabaseUnavailable
-    from planq.shared.store.schema import require_schema
-    from planq.shared.store.tenants.secrets import require_master_keys
+    from planq.shared.platform.errors import DatabaseUnavailable
+    from planq.shared.platform.schema_version import require_schema
+    from planq.shared.subjects.tenants.secrets import require_master_keys
 
     try:
         require_schema(settings.require_database(), settings.pooled_schema)
@@ -139,7 +139,7 @@ def _check_schema(settings: Settings) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; raises `Misconfigured` when the address cannot be had."""
-    from planq.shared.domain.errors import Misconfigured
+    from planq.shared.platform.errors import Misconfigured
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -20,7 +20,6 @@ from uuid import UUID
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from planq.api import bounds
 from planq.api.access.guard import Guard, GuardMiddleware
 from planq.api.access.limits import RateLimits, UnfinishedJobs, open_windows
 from planq.api.access.places import LEASE_SECONDS, Places
@@ -28,89 +27,90 @@ from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
 from planq.api.actions.routes import action_routes
-from planq.api.agents.routes.agents import agent_routes
-from planq.api.agents.routes.executions import execution_routes
-from planq.api.assignments import Assignments
+from planq.api.agents.routes import agent_routes
 from planq.api.batches.routes.batches import batch_routes
 from planq.api.batches.routes.control import batch_control_routes
 from planq.api.batches.upload import BatchUploads
 from planq.api.batches.validation import BatchValidation
-from planq.api.catalogue.routes import catalogue_routes
 from planq.api.channels.receiving import ChannelReceiver
 from planq.api.channels.routes import channel_routes
 from planq.api.channels.telegram import TelegramUpdates, telegram_routes
 from planq.api.channels.webhook import webhook_channel_routes
-from planq.api.conversations.jobs import TurnSubmissions
-from planq.api.conversations.messages import MessageReplies, Messages
-from planq.api.conversations.routes.conversations import conversation_routes
-from planq.api.conversations.routes.messages import message_routes
+from planq.api.compat.executions import execution_routes
+from planq.api.compat.message_flow import message_flow_routes
+from planq.api.compat.messages import message_routes
+from planq.api.conversations.routes import conversation_routes
 from planq.api.costs.routes import cost_routes
 from planq.api.deps import Services
 from planq.api.documents import job_document
-from planq.api.elicitations.answering import ElicitationAnswers
-from planq.api.elicitations.routes import elicitation_routes
 from planq.api.events.routes import EventStreams, event_routes
+from planq.api.health.routes import ASSETS, operation_routes, page_assets, page_routes
+from planq.api.http import bounds
 from planq.api.http import exchange as http
 from planq.api.http.prefix import Prefix
 from planq.api.insights.routes import insight_routes
+from planq.api.intake.assignments import Assignments
+from planq.api.intake.messages import MessageReplies, Messages
+from planq.api.intake.parts import PartIntake
+from planq.api.intake.submission import JobBuilder, Submissions
+from planq.api.intake.turns import TurnSubmissions
+from planq.api.intake.waits import EndAnnouncer, JobWaits
 from planq.api.jobs.routes.control import control_routes
 from planq.api.jobs.routes.jobs import job_routes
-from planq.api.jobs.routes.message_flow import message_flow_routes
 from planq.api.jobs.routes.outputs import artifact_routes, output_routes
 from planq.api.mcp.calls import ToolCalls
 from planq.api.mcp.server import McpDoor
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import BrokerProbe, ReadinessChecks, StatusChecks
 from planq.api.openapi import describe_api, operation_name
-from planq.api.operations.routes import ASSETS, operation_routes, page_assets, page_routes
-from planq.api.overview.routes.overview import overview_routes
-from planq.api.overview.routes.search import search_routes
-from planq.api.page.frame.route import refusal_page
-from planq.api.page.routers import PAGE_ROUTERS
-from planq.api.parts import PartIntake
+from planq.api.operations.routes import overview_routes
+from planq.api.operations.search import search_routes
+from planq.api.page.route import refusal_page
+from planq.api.page_routers import PAGE_ROUTERS
+from planq.api.questions.answering import ElicitationAnswers
+from planq.api.questions.routes import elicitation_routes
 from planq.api.schedules.routes import schedule_routes
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
-from planq.api.submission import JobBuilder, Submissions
 from planq.api.tenants.routes import tenant_routes
-from planq.api.waits import EndAnnouncer, JobWaits
+from planq.api.tools.routes import catalogue_routes
 from planq.api.webhooks.routes import webhook_routes
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.data_folder import serves
 from planq.shared.failpoints import Failpoints, methods
-from planq.shared.setting_kinds import comma_separated
-from planq.shared.settings import VERSION, Settings
-from planq.shared.store.actions.store import JobActions
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.batches.control import BatchControl
-from planq.shared.store.batches.store import BatchStore
-from planq.shared.store.catalogue import Catalogue, PublishedTools
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.costs import CostStore
-from planq.shared.store.database import Database
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.events.log import EventLog
-from planq.shared.store.ids import new_id
-from planq.shared.store.insights.store import InsightStore
-from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.overview import JobOverview
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.schedules import Schedules
-from planq.shared.store.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
-from planq.shared.store.streams.followers import StreamStore
-from planq.shared.store.tallies.store import TallyStore
-from planq.shared.store.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
-from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
-from planq.shared.store.tenants.places import PlaceStore
-from planq.shared.store.webhooks.endpoints import WebhookStore
-from planq.shared.store.webhooks.signing import SigningSecrets
-from planq.shared.telemetry.logs import hide
-from planq.shared.timers import NearTimers
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.data_folder import serves
+from planq.shared.platform.database import Database
+from planq.shared.platform.logs import hide
+from planq.shared.platform.timers import NearTimers
+from planq.shared.settings.kinds import comma_separated
+from planq.shared.settings.settings import VERSION, Settings
+from planq.shared.subjects.actions.store import JobActions
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.batches.control import BatchControl
+from planq.shared.subjects.batches.store import BatchStore
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.costs.store import CostStore
+from planq.shared.subjects.events.store import EventLog
+from planq.shared.subjects.insights.store import InsightStore
+from planq.shared.subjects.jobs.overview import JobOverview
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.metrics.store import TallyStore
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.schedules.store import Schedules
+from planq.shared.subjects.selects import text_of  # noqa: F401  (so that no request waits for SQLAlchemy's import)
+from planq.shared.subjects.streams.followers import StreamStore
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
+from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
+from planq.shared.subjects.tenants.places import PlaceStore
+from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 _log = logging.getLogger("planq.api")
 

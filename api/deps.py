@@ -22,40 +22,40 @@ from planq.api.access.places import Places
 from planq.api.access.revocation import OngoingRequests
 from planq.api.access.scopes import Access
 from planq.api.access.sessions import Sessions
-from planq.api.assignments import Assignments
 from planq.api.http.exchange import check_fields, decode_body, error_responses
+from planq.api.intake.assignments import Assignments
+from planq.api.intake.submission import Submissions
+from planq.api.intake.waits import EndAnnouncer, JobWaits
 from planq.api.metrics.exposition import Metrics
 from planq.api.metrics.readiness import ReadinessChecks, StatusChecks
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
-from planq.api.submission import Submissions
-from planq.api.waits import EndAnnouncer, JobWaits
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import InvalidRequest, NotFound, capped
-from planq.shared.settings import Settings
-from planq.shared.store.actions.store import JobActions
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.batches.control import BatchControl
-from planq.shared.store.batches.store import BatchStore
-from planq.shared.store.catalogue import Catalogue
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.costs import CostStore
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.events.log import EventLog
-from planq.shared.store.insights.store import InsightStore
-from planq.shared.store.jobs.signals import Notifier
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.overview import JobOverview
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.schedules import Schedules
-from planq.shared.store.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
-from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
-from planq.shared.store.webhooks.endpoints import WebhookStore
-from planq.shared.store.webhooks.signing import SigningSecrets
-from planq.shared.timers import NearTimers
+from planq.shared.kernel.store.signals import Notifier
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import InvalidRequest, NotFound, capped
+from planq.shared.platform.timers import NearTimers
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.actions.store import JobActions
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.batches.control import BatchControl
+from planq.shared.subjects.batches.store import BatchStore
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.costs.store import CostStore
+from planq.shared.subjects.events.store import EventLog
+from planq.shared.subjects.insights.store import InsightStore
+from planq.shared.subjects.jobs.overview import JobOverview
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.schedules.store import Schedules
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore, EndedSessions, KnownKeys
+from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
+from planq.shared.subjects.tools.catalogue import Catalogue
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 T = TypeVar("T")
 
@@ -158,6 +158,9 @@ TraceHeader = Annotated[
 WaitQuery = Annotated[
     float,
     Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."),
+]
+ConversationPath = Annotated[
+    str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
 ]
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 StepPath = Annotated[

@@ -8,20 +8,20 @@ from typing import Any
 from uuid import UUID
 
 from planq.api.http.prefix import below_prefix
-from planq.shared.domain.agents.document import read_agent
-from planq.shared.domain.agents.warnings import DocumentWarning, job_warning
-from planq.shared.domain.errors import AGENT_TIMEOUTS, TimedOut
-from planq.shared.domain.jobs.states import Effect, JobStatus, Outcome, Respond, StepStatus
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.models.ending import incomplete_of
-from planq.shared.domain.rounds.guard import CALLER_SOURCE
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.domain.values.parts import parts_of
-from planq.shared.store.agents.documents import StoredDocument
-from planq.shared.store.database import Row, shown_time
-from planq.shared.store.requests import Submission
-from planq.shared.store.views import JobView
+from planq.shared.agentic.agents.document import read_agent
+from planq.shared.agentic.agents.warnings import DocumentWarning, job_warning
+from planq.shared.agentic.models.ending import incomplete_of
+from planq.shared.agentic.rounds.guard import CALLER_SOURCE
+from planq.shared.kernel.states import Effect, JobStatus, Outcome, Respond, StepStatus
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import AGENT_TIMEOUTS, TimedOut
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.platform.values.parts import parts_of
+from planq.shared.subjects.agents.store import StoredDocument
+from planq.shared.subjects.jobs.store import Submission
+from planq.shared.subjects.jobs.views import JobView
 
 _Document = dict[str, Any]
 

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from planq.api.access.guard import OPEN_PATHS
 from planq.api.http.exchange import Problem
 from planq.api.http.prefix import below_prefix
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.kernel.limits import Limits
 
 
 def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:

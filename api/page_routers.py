@@ -6,26 +6,26 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from planq.api.page.administration.costs import cost_page_routes
-from planq.api.page.administration.tenants import tenant_page_routes
-from planq.api.page.batches.pages import batch_page_routes
-from planq.api.page.catalogue.pages import catalogue_page_routes
-from planq.api.page.jobs.actions import action_page_routes
-from planq.api.page.jobs.acts import act_routes
-from planq.api.page.jobs.artifacts import artifact_page_routes
-from planq.api.page.jobs.below import below_routes
-from planq.api.page.jobs.forking import fork_routes
-from planq.api.page.jobs.job import job_page_routes
-from planq.api.page.jobs.listing import list_routes
-from planq.api.page.manual.routes import manual_routes
-from planq.api.page.operations.insights import insight_page_routes
-from planq.api.page.operations.pages import operation_page_routes
-from planq.api.page.operations.webhooks import webhook_page_routes
-from planq.api.page.operations.workers import worker_page_routes
-from planq.api.page.talks.chat import chat_routes
-from planq.api.page.talks.conversations import conversation_page_routes
-from planq.api.page.talks.inbox import inbox_routes
-from planq.api.page.visits.routes import visit_routes
+from planq.api.actions.page import action_page_routes
+from planq.api.batches.page import batch_page_routes
+from planq.api.conversations.page.chat import chat_routes
+from planq.api.conversations.page.conversations import conversation_page_routes
+from planq.api.costs.page import cost_page_routes
+from planq.api.insights.page import insight_page_routes
+from planq.api.jobs.page.acts import act_routes
+from planq.api.jobs.page.artifacts import artifact_page_routes
+from planq.api.jobs.page.below import below_routes
+from planq.api.jobs.page.forking import fork_routes
+from planq.api.jobs.page.job import job_page_routes
+from planq.api.jobs.page.listing import list_routes
+from planq.api.manual.page import manual_routes
+from planq.api.operations.page import worker_page_routes
+from planq.api.page.visits import visit_routes
+from planq.api.questions.page import inbox_routes
+from planq.api.schedules.page import operation_page_routes
+from planq.api.tenants.page import tenant_page_routes
+from planq.api.tools.page import catalogue_page_routes
+from planq.api.webhooks.page import webhook_page_routes
 
 PAGE_ROUTERS: Sequence[APIRouter] = (
     *(visit_routes, list_routes, job_page_routes, act_routes, fork_routes, below_routes, artifact_page_routes),

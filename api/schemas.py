@@ -13,8 +13,16 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from planq.api.plan_schemas import GuideDocument, PlanDocument
-from planq.shared.domain.jobs.budget import LIMITS, read_budget
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.models.call_settings import AgentCallSettings
+from planq.shared.agentic.models.ending import OnIncomplete
+from planq.shared.agentic.models.input_parts import PARTS_SCHEMA
+from planq.shared.agentic.models.names import MODEL_PATTERN
+from planq.shared.agentic.plan.document import WHOLE, Plan
+from planq.shared.agentic.plan.forms import PlanForm
+from planq.shared.agentic.rounds.block import LoopBlock
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import LIMITS, read_budget
+from planq.shared.kernel.states import (
     AskedOf,
     ElicitationKind,
     ElicitationStatus,
@@ -28,14 +36,6 @@ from planq.shared.domain.jobs.states import (
     StopReason,
     Strategy,
 )
-from planq.shared.domain.models.call_settings import AgentCallSettings
-from planq.shared.domain.models.ending import OnIncomplete
-from planq.shared.domain.models.input_parts import PARTS_SCHEMA
-from planq.shared.domain.models.names import MODEL_PATTERN
-from planq.shared.domain.plan.document import WHOLE, Plan
-from planq.shared.domain.plan.forms import PlanForm
-from planq.shared.domain.rounds.block import LoopBlock
-from planq.shared.domain.tools.definition import ToolDefinition
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ class BuildWithManual(build_py):
     """Builds the packages with a copy of the manual; an editable install reads the project's own files."""
 
     def run(self) -> None:
-        """Copy the packages, and the manual to where `planq.shared.manual` looks for it."""
+        """Copy the packages, and the manual to where `planq.shared.platform.manual` looks for it."""
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "planq", "shared", "manual", "pages")
+            target = Path(self.build_lib, "planq", "shared", "platform", "manual", "pages")
             target.mkdir(parents=True, exist_ok=True)
             for pattern in SOURCES:
                 for path in Path().glob(pattern):

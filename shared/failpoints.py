@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import Tool, Toolbox
+from planq.shared.agentic.tools.contract import Tool, Toolbox
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import Misconfigured
 
 VARIABLE = "PLANQ_FAILPOINT"
 

@@ -9,12 +9,12 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from planq.shared.beats import Beats
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
-from planq.shared.domain.jobs.states import Lane, Priority
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.platform.beats import Beats
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, PlanqError
 
 if TYPE_CHECKING:
-    from planq.shared.settings import Settings
+    from planq.shared.settings.settings import Settings
 
 _MISCONFIGURED = 2
 
@@ -46,9 +46,9 @@ def main() -> int:
     if given.tools is not None:
         os.environ["PLANQ_TOOLS"] = given.tools
     try:
-        from planq.shared.environment import load_settings
-        from planq.shared.memory import bound_arenas
-        from planq.shared.telemetry.logs import configure_logging
+        from planq.shared.platform.logs import configure_logging
+        from planq.shared.platform.process_memory import bound_arenas
+        from planq.shared.settings.environment import load_settings
 
         settings = load_settings()
         if given.health:
@@ -76,7 +76,7 @@ def _is_alive(settings: Settings, lane: Lane) -> bool:
     """Return whether a worker of this lane on this host holds a live lease; raises `DatabaseUnavailable`."""
     import psycopg
 
-    from planq.shared.store.database import query
+    from planq.shared.platform.database import query
 
     try:
         with psycopg.connect(settings.require_database(), connect_timeout=5) as connection:

@@ -21,66 +21,51 @@ from uuid import UUID
 
 from celery import Celery
 
-from planq.shared.beats import Beat
+from planq.shared.agentic.models.contract import Planner, Responder, TurnPlanner
+from planq.shared.agentic.models.names import parse_model_name
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.tools.contract import FindsOut, Gathers, Knowledge, Tool, ToolCatalogue
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import BOT_API
-from planq.shared.domain.errors import Misconfigured, PlanqError
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Lane, Priority
-from planq.shared.domain.lacking import PAYLOADS
-from planq.shared.domain.models.names import parse_model_name
 from planq.shared.failpoints import Failpoints, methods
-from planq.shared.memory import settle_heap
-from planq.shared.ports import (
-    FindsOut,
-    Gathers,
-    JobStore,
-    Knowledge,
-    Memory,
-    Payloads,
-    Planner,
-    Publisher,
-    Responder,
-    SweepStore,
-    Tenants,
-    TextSink,
-    Tool,
-    ToolCatalogue,
-    Tracker,
-    TurnPlanner,
-)
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.ports.jobs.sweep import SweepDuty
-from planq.shared.setting_kinds import comma_separated
-from planq.shared.settings import VERSION, Settings
-from planq.shared.store.actions.sweep import ActionSweep
-from planq.shared.store.batches.lines import LineSweep
-from planq.shared.store.batches.provider import ProviderBatches
-from planq.shared.store.catalogue import Catalogue, PublishedTools
-from planq.shared.store.database import Database
-from planq.shared.store.elicitations import QuestionSweep
-from planq.shared.store.insights.learning import PostgresInsightOffers
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.orchestrations import PostgresOrchestrations
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.schedules import ScheduleSweep
-from planq.shared.store.streams.texts import PostgresTexts
-from planq.shared.store.tenants.directory import TenantDirectory
-from planq.shared.store.tenants.secrets import SecretStore
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
-from planq.shared.store.webhooks.signing import SigningSecrets
-from planq.shared.telemetry.logs import hide
-from planq.shared.timers import NearTimers
-from planq.shared.vocabulary import count_tokens
+from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.sweep import SweepDuty, SweepStore
+from planq.shared.kernel.wakes import Publisher, Tracker
+from planq.shared.platform.beats import Beat
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Misconfigured, PlanqError
+from planq.shared.platform.lacking import PAYLOADS
+from planq.shared.platform.logs import hide
+from planq.shared.platform.process_memory import settle_heap
+from planq.shared.platform.timers import NearTimers
+from planq.shared.settings.kinds import comma_separated
+from planq.shared.settings.settings import VERSION, Settings
+from planq.shared.subjects.actions.sweep import ActionSweep
+from planq.shared.subjects.batches.line_sweep import LineSweep
+from planq.shared.subjects.batches.provider_store import ProviderBatches
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.telegram import BOT_API
+from planq.shared.subjects.insights.learning import PostgresInsightOffers
+from planq.shared.subjects.moments.contract import Memory
+from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
+from planq.shared.subjects.payloads.contract import Payloads
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.questions.store import QuestionSweep
+from planq.shared.subjects.schedules.store import ScheduleSweep
+from planq.shared.subjects.streams.contract import TextSink
+from planq.shared.subjects.streams.store import PostgresTexts
+from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.directory import TenantDirectory
+from planq.shared.subjects.tenants.secrets import SecretStore
+from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
-from planq.worker.apart import Apart
-from planq.worker.attempts import Attempts, AttemptSettings
-from planq.worker.attempts.alarms import Alarms
-from planq.worker.attempts.background import Backgrounds
-from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.batches.duty import HOLD, ProviderBatchDuty
 from planq.worker.channels.contract import MessageChannel
 from planq.worker.channels.sending import ChannelSender
@@ -91,12 +76,17 @@ from planq.worker.egress import Egress
 from planq.worker.engine import Dispatcher, DispatcherSettings, Shares
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.persist import persist
-from planq.worker.host import Host
-from planq.worker.llm.batch_api import BatchApi
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.live import LiveTexts
-from planq.worker.llm.planners import InstalledPlanners, load_planners
+from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers.alarms import Alarms
+from planq.worker.handlers.insights import Insights, InsightSettings
+from planq.worker.handlers.stage_context import Backgrounds
+from planq.worker.local_processes import Host
 from planq.worker.model_gateway import model_gateway, model_settings, provided_models, require_key
+from planq.worker.models.batch_api import BatchApi
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.live import LiveTexts
+from planq.worker.models.planners import InstalledPlanners, load_planners
+from planq.worker.subprocesses import Apart
 from planq.worker.tools.builtin.web import read_web_access
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices
@@ -157,10 +147,10 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 class WorkerIdentity:
     """Who this worker process is; the pool of a `cpu` worker shares its parent's.
 
-    `process` says to its peers on its host which process it is (`planq.shared.domain.jobs.processes`), None says
+    `process` says to its peers on its host which process it is (`planq.shared.kernel.processes`), None says
     nothing. Of its `capacity`, bulk work takes at most `bulk_capacity`. Each step of one that `has_processes` has a
     process for itself.
-    With `only` it serves that priority alone. It `provides` what others may lack (`planq.shared.domain.lacking`).
+    With `only` it serves that priority alone. It `provides` what others may lack (`planq.shared.platform.lacking`).
     """
 
     id: UUID

@@ -1,6 +1,6 @@
 """Reads from /proc which process this one is, and which other workers of this machine have ended; gives way.
 
-Only proof by the kernel counts (`planq.shared.domain.jobs.processes`). Where /proc belongs to another pid namespace,
+Only proof by the kernel counts (`planq.shared.kernel.processes`). Where /proc belongs to another pid namespace,
 hides other users' processes or is missing, no worker is ever found to have ended.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from planq.shared.domain.jobs.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
+from planq.shared.kernel.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
 
 _DEAD = frozenset("ZXx")
 """States of a thread that runs no more (proc_pid_stat(5))."""

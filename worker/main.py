@@ -22,19 +22,19 @@ from celery.signals import (
 )
 from celery.worker import state
 
-from planq.shared.beats import Beats
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import is_redis, known_queue
 from planq.shared.broker.transport import Reserve
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue, wake_queues
-from planq.shared.domain.redact import without_password
 from planq.shared.failpoints import Failpoints
-from planq.shared.settings import VERSION
-from planq.shared.store.ids import new_id
-from planq.shared.store.memory.knowledge import PostgresKnowledge
-from planq.shared.store.memory.store import PostgresMemory
-from planq.shared.store.schema import require_schema
-from planq.shared.store.tenants.secrets import require_master_keys
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane, Priority, WakeQueue, wake_queues
+from planq.shared.platform.beats import Beats
+from planq.shared.platform.redact import without_password
+from planq.shared.platform.schema_version import require_schema
+from planq.shared.settings.settings import VERSION
+from planq.shared.subjects.moments.knowledge import PostgresKnowledge
+from planq.shared.subjects.moments.store import PostgresMemory
+from planq.shared.subjects.tenants.secrets import require_master_keys
 from planq.worker.celery.app import app, settings
 from planq.worker.celery.events import CeleryTracker, SilentTracker
 from planq.worker.celery.pool import AsyncioPool
@@ -51,7 +51,7 @@ from planq.worker.container import (
 from planq.worker.engine.fence import Fence, Lease
 from planq.worker.engine.in_flight import InFlightWork
 from planq.worker.engine.slots import bulk_slots, reserved_slots
-from planq.worker.host import Host, give_way
+from planq.worker.local_processes import Host, give_way
 from planq.worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import LoopInFlight

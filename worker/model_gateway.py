@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from planq.shared.domain.errors import AuthFailed, Misconfigured
-from planq.shared.domain.lacking import LackedHere, model_place
-from planq.shared.domain.models.call_settings import SettingsOfModels
-from planq.shared.domain.models.names import ModelName, key_name
-from planq.shared.domain.tenants.offers import may_name_model
-from planq.shared.ports import Payloads
-from planq.shared.ports.tenants import Tenants
-from planq.shared.setting_kinds import comma_separated
-from planq.shared.settings import Settings
-from planq.shared.store.adaptations.store import AdaptationStore
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.agentic.models.call_settings import SettingsOfModels
+from planq.shared.agentic.models.names import ModelName, key_name
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import AuthFailed, Misconfigured
+from planq.shared.platform.lacking import LackedHere, model_place
+from planq.shared.settings.kinds import comma_separated
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.adaptations.store import AdaptationStore
+from planq.shared.subjects.payloads.contract import Payloads
+from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.offers import may_name_model
+from planq.shared.subjects.tenants.secrets import SecretStore
 from planq.worker.egress import Egress
 from planq.worker.engine.persist import persist
-from planq.worker.llm.files import FileStore, Put
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.live import LiveTexts
-from planq.worker.llm.parts import PartLimits, PartLoader
-from planq.worker.llm.sdks import lacked, missing_sdk, needs_key
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.models.files import FileStore, Put
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.live import LiveTexts
+from planq.worker.models.parts import PartLimits, PartLoader
+from planq.worker.models.sdks import lacked, missing_sdk, needs_key
+from planq.worker.models.settings import ModelSettings
 
 
 def model_settings(settings: Settings, egress: Egress | None = None) -> ModelSettings:
@@ -56,7 +56,7 @@ def model_gateway(
     """Return the gateway of a process that has a database; raises as `ModelGateway` does.
 
     Without `payloads` requests with images, files or audio are refused, and those that models make are not stored.
-    `is_provided` says whether a live worker provides something (`planq.shared.domain.lacking`).
+    `is_provided` says whether a live worker provides something (`planq.shared.platform.lacking`).
     """
     limits = PartLimits(settings.max_parts_bytes, frozenset(comma_separated(settings.http_fetch_allow_hosts)))
     egress = models.egress or Egress()

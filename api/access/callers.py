@@ -9,9 +9,9 @@ from uuid import UUID
 from fastapi import Depends
 from starlette.requests import Request
 
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.requests import AnsweredBy
+from planq.shared.kernel.ids import TENANT
+from planq.shared.subjects.jobs.store import AnsweredBy
+from planq.shared.subjects.tenants.keys import KeyScope
 
 CALLER = "planq.caller"
 """Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""

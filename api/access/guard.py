@@ -19,16 +19,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planq.api import bounds
 from planq.api.access.callers import CALLER
 from planq.api.access.scopes import Access, admitted
 from planq.api.access.sessions import SESSION, UI, PageSession, Sessions, cookie_of, is_page
+from planq.api.http import bounds
 from planq.api.http.exchange import GUARDING_FIELDS, PAGE_FIELDS, HttpRefusal, error_response
 from planq.api.http.prefix import Prefix, below_prefix
 from planq.api.metrics.exposition import Metrics, route_of
 from planq.api.streams.waiting import WAITED
-from planq.shared.domain.errors import PlanqError, TooLarge, capped
-from planq.shared.settings import Settings
+from planq.shared.platform.errors import PlanqError, TooLarge, capped
+from planq.shared.settings.settings import Settings
 
 IS_HEAD = "planq.is_head"
 """Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""

@@ -17,14 +17,14 @@ from typing import Protocol
 
 from planq.api.http.exchange import HttpRefusal
 from planq.shared.broker.celery_config import is_redis
-from planq.shared.broker.rates import ValkeyWindows
-from planq.shared.domain.errors import Unavailable
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates, RateVerdict
-from planq.shared.settings import Settings
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.rates import PostgresWindows
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Unavailable
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.rate_counter import ValkeyWindows
+from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, LocalWindows, RateRequest, Rates, RateVerdict
 
 _log = logging.getLogger("planq.limits")
 

@@ -20,10 +20,10 @@ from time import monotonic
 from typing import NamedTuple
 
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.batching import Batcher
-from planq.shared.store.tenants.places import PlaceKey, PlaceStore
-from planq.shared.timers import every
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.timers import every
+from planq.shared.subjects.tenants.places import PlaceKey, PlaceStore
 
 _log = logging.getLogger("planq.api")
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from planq.api.access.scopes import caller_by, digest_behind
 from planq.api.access.sessions import SESSION, PageSession
-from planq.shared.store.tenants.api_keys import KnownKey
-from planq.shared.timers import every
+from planq.shared.platform.timers import every
+from planq.shared.subjects.tenants.api_keys import KnownKey
 
 _LOOK_SECONDS = 0.4
 

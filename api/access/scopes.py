@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from planq.api.access.callers import CALLER, LOCAL, Caller
 from planq.api.access.sessions import SESSION, PageSession
 from planq.api.http.exchange import HttpRefusal
-from planq.shared.domain.errors import Unauthorized
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
-from planq.shared.store.tenants.api_keys import EndedSessions, KnownKey, KnownKeys
+from planq.shared.kernel.ids import TENANT
+from planq.shared.platform.errors import Unauthorized
+from planq.shared.subjects.tenants.api_keys import EndedSessions, KnownKey, KnownKeys
+from planq.shared.subjects.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
 
 _ADMIN = frozenset({KeyScope.ADMIN})
 

@@ -25,7 +25,7 @@ from planq.api.jobs.commands.filters import (
     OnlyWords,
     job_filter,
 )
-from planq.shared.domain.overview.selection import ActionStatus, JobAct
+from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
 
 _POLL_SECONDS = 0.5
 

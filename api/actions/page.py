@@ -11,13 +11,13 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.actions.routes import JobActionRequest, cancel_action, get_action, get_actions, post_action
 from planq.api.deps import Services, Use
-from planq.api.page.frame.fields import json_in
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
-from planq.api.page.jobs.filters import FILTER_FIELDS, fields_given, filter_given
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
-from planq.shared.domain.overview.selection import JobAct
+from planq.api.jobs.page.filters import FILTER_FIELDS, fields_given, filter_given
+from planq.api.page.fields import json_in
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
+from planq.shared.kernel.states import JobStatus, Priority, Strategy
+from planq.shared.platform.errors import PlanqError
+from planq.shared.subjects.jobs.selection import JobAct
 
 action_page_routes = page_router()
 

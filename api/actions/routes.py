@@ -16,13 +16,13 @@ from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, body_digest, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
-from planq.api.jobs.filters import JobFilterRequest
+from planq.api.intake.filters import JobFilterRequest
+from planq.api.intake.submission import check_key
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
-from planq.api.submission import check_key
-from planq.shared.domain.errors import Conflict
-from planq.shared.domain.overview.selection import ActionStatus, JobAct
-from planq.shared.store.actions.store import COUNTED_AMONG, JobActions, NewAction
-from planq.shared.store.database import Row, shown_time
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import Conflict
+from planq.shared.subjects.actions.store import COUNTED_AMONG, JobActions, NewAction
+from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
 
 action_routes = strict_router("jobs")
 

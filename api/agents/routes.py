@@ -15,22 +15,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.assignments import Assignments
 from planq.api.deps import Use, strict_router
 from planq.api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from planq.api.http.exchange import JsonResponse, decode_body, error_responses
 from planq.api.http.pages import no_cursor, page_of
+from planq.api.intake.assignments import Assignments
 from planq.api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, PageDocument, Time
-from planq.shared.computing import off_loop
-from planq.shared.domain.agents.checks import AGENT_NAME, parse_skill
-from planq.shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
-from planq.shared.domain.agents.source import MAX_CHARS
-from planq.shared.domain.agents.warnings import DocumentWarning, document_warnings, named_agents, prompt_skills
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.defects import Defect
-from planq.shared.store.agents.documents import PutResult
-from planq.shared.store.catalogue import Catalogue
-from planq.shared.store.database import json_text
+from planq.shared.agentic.agents.checks import AGENT_NAME, parse_skill
+from planq.shared.agentic.agents.document import AgentDocument, OutputMode, parse_agent
+from planq.shared.agentic.agents.warnings import DocumentWarning, document_warnings, named_agents, prompt_skills
+from planq.shared.agentic.source import MAX_CHARS
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.database import json_text
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.defects import Defect
+from planq.shared.subjects.agents.store import PutResult
+from planq.shared.subjects.tools.catalogue import Catalogue
 
 agent_routes = strict_router("agents")
 

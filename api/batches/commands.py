@@ -20,8 +20,8 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json, print_list, shown_cost, write_pieces
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, PARTIAL, RESTS, end, reported
-from planq.shared.domain.batches.states import BatchStatus, LineStatus
-from planq.shared.domain.values.encoding import encode
+from planq.shared.platform.values.encoding import encode
+from planq.shared.subjects.batches.states import BatchStatus, LineStatus
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -352,7 +352,7 @@ def _limits(budget: list[str] | None) -> dict[str, str]:
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
     """Lend a file and its size, standard input without one; raises `Misconfigured` where it cannot be read."""
     from planq.api.cli.inputs import STANDARD_INPUT
-    from planq.shared.domain.errors import Misconfigured
+    from planq.shared.platform.errors import Misconfigured
 
     if file == STANDARD_INPUT:
         yield sys.stdin.buffer, None

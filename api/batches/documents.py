@@ -11,10 +11,10 @@ from pydantic import Field
 
 from planq.api.http.exchange import json_bytes, on_one_line
 from planq.api.schemas import Answer, ErrorDocument, Id, PageDocument, RequestBody, Time
-from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.domain.plan.document import WHOLE
-from planq.shared.store.database import Row, shown_time
+from planq.shared.agentic.plan.document import WHOLE
+from planq.shared.kernel.states import Priority
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 
 _PIECE_BYTES = 64 * 1024
 

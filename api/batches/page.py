@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from planq.api import bounds
 from planq.api.access.callers import Who
 from planq.api.batches.documents import BatchResumeRequest
 from planq.api.batches.routes.batches import (
@@ -37,15 +36,16 @@ from planq.api.batches.routes.control import (
     retry_batch,
 )
 from planq.api.deps import Use
+from planq.api.http import bounds
 from planq.api.http.exchange import HttpRefusal
 from planq.api.http.pages import CursorQuery
-from planq.api.page.frame.fields import json_in
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
-from planq.api.page.frame.words import line
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.states import Priority
+from planq.api.page.fields import json_in
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, lines_of, page_router, seen, sent_form, values_of
+from planq.api.page.words import line
+from planq.shared.kernel.states import Priority
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import InvalidRequest
 
 batch_page_routes = page_router()
 

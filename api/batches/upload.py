@@ -17,12 +17,12 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 from uuid import UUID
 
-from planq.api import bounds
+from planq.api.http import bounds
 from planq.api.http.exchange import HttpRefusal
-from planq.shared.domain.batches.lines import FileLine, LineSplitter
-from planq.shared.domain.errors import InvalidRequest, TooLarge, Unavailable
-from planq.shared.store.batches.store import BatchStore, NewBatch
-from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.platform.errors import InvalidRequest, TooLarge, Unavailable
+from planq.shared.subjects.batches.lines import FileLine, LineSplitter
+from planq.shared.subjects.batches.store import BatchStore, NewBatch
+from planq.shared.subjects.tenants.directory import TenantDirectory
 
 _WRITTEN_AT_ONCE = 1024 * 1024
 _READ_AT_ONCE = 256 * 1024

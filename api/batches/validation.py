@@ -16,25 +16,25 @@ from pydantic import Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from planq.api.http.exchange import MAX_DEFECTS, HttpRefusal, decode_body
+from planq.api.intake.submission import JobBuilder, trace_id
 from planq.api.schemas import JobRequest, RequestBody
-from planq.api.submission import JobBuilder, trace_id
-from planq.shared.computing import off_loop
-from planq.shared.domain.batches.estimate import LineEstimate, line_estimate
-from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.estimate import wanted_for
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.shared.domain.models.names import parse_model_name
-from planq.shared.domain.models.own_prices import OwnPrice
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.defects import defects_of_fields
-from planq.shared.domain.values.encoding import measure
-from planq.shared.prices import price_of
-from planq.shared.store.batches.store import BatchStore, CheckedLine, HeldBatch
-from planq.shared.store.catalogue import Catalogue
-from planq.shared.store.requests import Submission
-from planq.shared.timers import every, woken_by
+from planq.shared.agentic.models.estimate import wanted_for
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.agentic.models.names import parse_model_name
+from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.agentic.models.prices import price_of
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Price
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanqError, Unavailable, capped
+from planq.shared.platform.timers import every, woken_by
+from planq.shared.platform.values.defects import defects_of_fields
+from planq.shared.platform.values.encoding import measure
+from planq.shared.subjects.batches.estimate import LineEstimate, line_estimate
+from planq.shared.subjects.batches.store import BatchStore, CheckedLine, HeldBatch
+from planq.shared.subjects.jobs.store import Submission
+from planq.shared.subjects.tools.catalogue import Catalogue
 
 _log = logging.getLogger("planq.api")
 

@@ -8,24 +8,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from planq.api.access.callers import Caller
-from planq.api.conversations.messages import Messages, checked_message
-from planq.api.elicitations.answering import ElicitationAnswers, is_closed
 from planq.api.http.exchange import HttpRefusal
+from planq.api.intake.messages import Messages, checked_message
+from planq.api.questions.answering import ElicitationAnswers, is_closed
 from planq.api.schemas import AnswerRequest
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.conversations.inbound import CanonicalMessage
-from planq.shared.domain.errors import NotFound, SecretInChat
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.domain.questions.answering import checked_action
-from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.domain.values.defects import body_refused, defects_of_fields
-from planq.shared.ports.tenants import Tenant
-from planq.shared.settings import Settings
-from planq.shared.store.conversations.store import InboundResult
-from planq.shared.store.database import Row
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import NotFound, SecretInChat
+from planq.shared.platform.values.defects import body_refused, defects_of_fields
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.conversations.inbound import CanonicalMessage
+from planq.shared.subjects.conversations.store import InboundResult
+from planq.shared.subjects.questions.answering import checked_action
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tenants.directory import TenantDirectory
+from planq.shared.subjects.tenants.keys import KeyScope
+from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
 
 
 @dataclass(frozen=True, slots=True)

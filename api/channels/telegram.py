@@ -21,8 +21,19 @@ from planq.api.channels.receiving import ChannelReceiver, Post, message_of
 from planq.api.deps import Services, Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import (
+from planq.shared.kernel.ids import TENANT
+from planq.shared.platform.errors import (
+    Conflict,
+    InvalidRequest,
+    NotAsked,
+    NotFound,
+    PlanqError,
+    SecretInChat,
+    Unavailable,
+)
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.channels.telegram import (
     PROOF_HEADER,
     Bot,
     ButtonPress,
@@ -33,18 +44,7 @@ from planq.shared.domain.channels.telegram import (
     pressed,
     read_update,
 )
-from planq.shared.domain.errors import (
-    Conflict,
-    InvalidRequest,
-    NotAsked,
-    NotFound,
-    PlanqError,
-    SecretInChat,
-    Unavailable,
-)
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
-from planq.shared.store.channels import ChannelStore
+from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
 
 telegram_routes = strict_router("channels")
 

@@ -15,11 +15,11 @@ from planq.api.channels.receiving import ChannelReceiver, Post, message_of
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import AnswerRequest
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.errors import InvalidRequest, NotFound, capped
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.platform.errors import InvalidRequest, NotFound, capped
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 webhook_channel_routes = strict_router("channels")
 

@@ -14,11 +14,11 @@ from uuid import UUID
 import typer
 
 from planq.api.cli import runtime
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 if TYPE_CHECKING:
     from planq.api.cli.client import CommandClient
-    from planq.shared.settings import Settings
+    from planq.shared.settings.settings import Settings
 
 DEFAULT_PORT = "8000"
 
@@ -68,7 +68,7 @@ def located_settings() -> Settings:
     """
     from pydantic import SecretStr
 
-    from planq.shared.environment import load_settings
+    from planq.shared.settings.environment import load_settings
 
     settings = load_settings()
     if settings.database_url and settings.broker_url:

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 if TYPE_CHECKING:
     from planq.shared.client.exchanges import Page

@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from planq.api.cli.console import as_line, err, shown_json
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.questions.secrecy import secret_fields
-from planq.shared.domain.values.pointers import to_pointer
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.pointers import to_pointer
+from planq.shared.subjects.tenants.secrecy import secret_fields
 
 _LONGEST_DEFAULT = 1_000
 
@@ -66,7 +66,7 @@ def _shown_default(default: Any) -> str:
 
 def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:
     """Return one answer as it is; raises `InvalidRequest` where it breaks what the question's schema says of it."""
-    from planq.shared.domain.questions.answering import content_defects
+    from planq.shared.subjects.questions.answering import content_defects
 
     place = "/content" + to_pointer((None, name))
     # References in the schema of one property may lead anywhere in the whole; that others are missing is not meant.

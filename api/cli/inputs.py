@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.values.decoding import RepeatedKey, decode
-from planq.shared.domain.values.defects import Defect
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
+from planq.shared.platform.values.decoding import RepeatedKey, decode
+from planq.shared.platform.values.defects import Defect
 
 STANDARD_INPUT = "-"
 

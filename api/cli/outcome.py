@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import typer
 
 from planq.api.cli.console import as_line, err, print_json
-from planq.shared.domain.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
+from planq.shared.platform.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
 
 OK = 0
 NOT_OK = 1
@@ -56,8 +56,8 @@ def report(error: PlanqError, *, as_json: bool) -> None:
 
 def describe_defect(defect: Any) -> str:
     """Return one line for one entry of a problem's `errors`: its place, then what is wrong."""
-    from planq.shared.domain.plan.errors import PlanError
-    from planq.shared.domain.values.defects import Defect
+    from planq.shared.agentic.plan.errors import PlanError
+    from planq.shared.platform.values.defects import Defect
 
     if isinstance(defect, Mapping):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planq.api.cli.inputs import STANDARD_INPUT, files_refused, parse_json, read_text
-from planq.shared.domain.agents.source import DocumentSource, read_source
+from planq.shared.agentic.source import DocumentSource, read_source
 
 _WHAT = "the plan"
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from planq.shared.domain.errors import storable
-from planq.shared.domain.values.charsets import decoded_page
+from planq.shared.platform.errors import storable
+from planq.shared.platform.values.charsets import decoded_page
 
 MAX_FILE_BYTES = 5 * 1024 * 1024
 """A text larger than this is a data set or a log, and no document that a person searches."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from planq.shared.data_folder import require_own
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.data_folder import require_own
+from planq.shared.platform.errors import Misconfigured
 
 FILE = "runtime.json"
 

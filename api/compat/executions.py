@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who, caller_of
-from planq.api.agents.routes.agents import NamePath
-from planq.api.conversations.jobs import TurnSubmissions
+from planq.api.agents.routes import NamePath
 from planq.api.deps import (
     KeyHeader,
     TraceHeader,
@@ -26,6 +25,9 @@ from planq.api.deps import (
 from planq.api.documents import execution_document
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
+from planq.api.intake.submission import SubmittedJob
+from planq.api.intake.turns import TurnSubmissions
+from planq.api.intake.waits import client_closed_response
 from planq.api.jobs.routes.jobs import ACCEPTED
 from planq.api.schemas import (
     INCOMPLETE,
@@ -51,13 +53,11 @@ from planq.api.schemas import (
     WarningDocument,
     object_with,
 )
-from planq.api.submission import SubmittedJob
-from planq.api.waits import client_closed_response
-from planq.shared.domain.errors import InvalidRequest, NotFound
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import JobStatus, Outcome, StopReason
-from planq.shared.domain.plan.document import WHOLE
-from planq.shared.store.views import JobView
+from planq.shared.agentic.plan.document import WHOLE
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import JobStatus, Outcome, StopReason
+from planq.shared.platform.errors import InvalidRequest, NotFound
+from planq.shared.subjects.jobs.views import JobView
 
 execution_routes = strict_router("agents")
 

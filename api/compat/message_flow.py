@@ -11,8 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.conversations.agents import AgentHeader, named_agent
-from planq.api.conversations.message_flow import (
+from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
+from planq.api.http.exchange import JsonResponse, error_responses
+from planq.api.http.ids import job_id_of
+from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
+from planq.api.intake.message_flow import (
     FlowPlan,
     FlowPlanPage,
     FlowTask,
@@ -26,20 +29,17 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.api.deps import KeyHeader, Services, TraceHeader, Use, WaitQuery, check_job_is_open_to, strict_router
-from planq.api.http.exchange import JsonResponse, error_responses
-from planq.api.http.ids import job_id_of
-from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
+from planq.api.intake.submission import CHANNEL_OF_TASKS
+from planq.api.intake.turn_agents import AgentHeader, named_agent
 from planq.api.jobs.routes.control import resume_job
 from planq.api.jobs.routes.jobs import PreferHeader, cancel_job, ended_of, seconds_to_wait
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import CHANNEL_OF_TASKS
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.overview.selection import JobFilter
-from planq.shared.store.database import Row
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.views import JobView
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.subjects.jobs.selection import JobFilter
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.jobs.views import JobView
 
 message_flow_routes = strict_router("message flow")
 

@@ -11,15 +11,6 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.access.limits import too_many
-from planq.api.conversations.agents import AgentHeader
-from planq.api.conversations.messages import (
-    InboundRequest,
-    MessageAnswer,
-    MessageReplies,
-    Messages,
-    PendingAnswer,
-    checked_message,
-)
 from planq.api.deps import (
     JobPath,
     KeyHeader,
@@ -30,8 +21,17 @@ from planq.api.deps import (
 )
 from planq.api.http.exchange import error_response, error_responses
 from planq.api.http.ids import job_id_of
-from planq.shared.domain.errors import PlanqError
-from planq.shared.store.conversations.store import Arrival
+from planq.api.intake.messages import (
+    InboundRequest,
+    MessageAnswer,
+    MessageReplies,
+    Messages,
+    PendingAnswer,
+    checked_message,
+)
+from planq.api.intake.turn_agents import AgentHeader
+from planq.shared.platform.errors import PlanqError
+from planq.shared.subjects.conversations.store import Arrival
 
 message_routes = strict_router("messages", 401, 402, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
 

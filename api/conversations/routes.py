@@ -6,35 +6,30 @@ import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import Path, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.assignments import Assignments
-from planq.api.conversations.agents import AgentHeader, named_agent
-from planq.api.deps import JobPath, Use, strict_router
+from planq.api.deps import ConversationPath, JobPath, Use, strict_router
 from planq.api.documents import shown_id
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.pages import CursorQuery, cursor_bytes, cursor_of, id_of_cursor, page_of
+from planq.api.intake.assignments import Assignments
+from planq.api.intake.turn_agents import AgentHeader, named_agent
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
-from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
-from planq.shared.domain.conversations.failure import outbound_text
-from planq.shared.domain.conversations.inbound import unknown_channel
-from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
-from planq.shared.domain.errors import Conflict, capped
-from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Row, shown_time
-from planq.shared.vocabulary import count_tokens
+from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus, Policy
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import Conflict, capped
+from planq.shared.platform.values.defects import Defect, body_refused
+from planq.shared.subjects.conversations.failure import outbound_text
+from planq.shared.subjects.conversations.inbound import unknown_channel
+from planq.shared.subjects.conversations.store import ConversationStore
 
 conversation_routes = strict_router("messages")
-
-ConversationPath = Annotated[
-    str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
-]
-
 
 _NO_NUL = r"^[^\x00]*$"
 _Policy = Literal["queue", "reject", "interrupt", "merge"] | None

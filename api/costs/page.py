@@ -14,10 +14,10 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.costs.routes import get_costs
 from planq.api.deps import Use
-from planq.api.page.frame.rendering import is_open, page, page_url
-from planq.api.page.frame.route import page_router, values_of
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.overview.costs import CostBy
+from planq.api.page.rendering import is_open, page, page_url
+from planq.api.page.route import page_router, values_of
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.costs.rules import CostBy
 
 cost_page_routes = page_router()
 

@@ -14,11 +14,11 @@ from planq.api.access.callers import Caller, Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse
 from planq.api.schemas import Answer
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.overview.costs import CostBy, CostQuery
-from planq.shared.domain.tenants.config import read_tenant_id
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.costs import SUMS
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.costs.rules import CostBy, CostQuery
+from planq.shared.subjects.costs.store import SUMS
+from planq.shared.subjects.tenants.config import read_tenant_id
+from planq.shared.subjects.tenants.keys import KeyScope
 
 cost_routes = strict_router("costs")
 

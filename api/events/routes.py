@@ -26,20 +26,19 @@ from planq.api.access.callers import Caller, Who
 from planq.api.access.guard import IS_HEAD
 from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
-from planq.api.conversations.routes.conversations import ConversationPath
-from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
+from planq.api.deps import ConversationPath, JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.http.exchange import HttpRefusal, error_responses
 from planq.api.http.ids import conversation_id_of, job_id_of
 from planq.api.http.protocol import ABORT_CONNECTION
 from planq.api.streams.followers import Stream, Streams, StreamSubject, Topic
 from planq.api.streams.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from planq.api.streams.waiting import WAITED
-from planq.shared.domain.errors import DatabaseUnavailable, capped
-from planq.shared.domain.streams.position import BEGINNING, END, Position
-from planq.shared.ports.streams import TextPiece
-from planq.shared.store.events.log import EventLog, LoggedEvent
-from planq.shared.store.streams.followers import StreamStore
-from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.platform.errors import DatabaseUnavailable, capped
+from planq.shared.subjects.events.store import EventLog, LoggedEvent
+from planq.shared.subjects.streams.contract import TextPiece
+from planq.shared.subjects.streams.followers import StreamStore
+from planq.shared.subjects.streams.position import BEGINNING, END, Position
+from planq.shared.subjects.tenants.directory import TenantDirectory
 
 event_routes = strict_router("jobs")
 

@@ -20,7 +20,7 @@ from planq.api.access.callers import CALLER, Caller
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from planq.api.schemas import Answer
-from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.subjects.tenants.keys import KeyScope
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)
 

@@ -36,11 +36,17 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planq.shared.domain import errors as domain
-from planq.shared.domain.errors import InvalidRequest, PlanqError, TooLarge, capped
-from planq.shared.domain.values.decoding import LongInteger, RepeatedKey, TooManyParts, decode_bounded, decode_stored
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.encoding import JsonText
+from planq.shared.platform import errors as domain
+from planq.shared.platform.errors import InvalidRequest, PlanqError, TooLarge, capped
+from planq.shared.platform.values.decoding import (
+    LongInteger,
+    RepeatedKey,
+    TooManyParts,
+    decode_bounded,
+    decode_stored,
+)
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.encoding import JsonText
 
 _log = logging.getLogger("planq.api")
 
@@ -310,7 +316,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     ),
 }
 STATUS_OF = {kind: status for status, kinds in _BY_STATUS.items() for kind in kinds}
-"""The HTTP status of every error of the tree in `planq.shared.domain.errors` that is raised; a test compares."""
+"""The HTTP status of every error of the tree in `planq.shared.platform.errors` that is raised; a test compares."""
 
 _CODES = {
     400: "bad_request",

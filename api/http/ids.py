@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from planq.shared.domain.errors import NotFound, capped
+from planq.shared.platform.errors import NotFound, capped
 
 
 def uuid_of(what: str, text: str, whose: str = "their") -> UUID:

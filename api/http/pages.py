@@ -11,7 +11,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from planq.api.http.exchange import JsonResponse
-from planq.shared.domain.errors import InvalidRequest
+from planq.shared.platform.errors import InvalidRequest
 
 T = TypeVar("T")
 

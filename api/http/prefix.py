@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from starlette.types import Scope
 
-from planq.shared.setting_kinds import is_prefix
+from planq.shared.settings.kinds import is_prefix
 
 _PROTO = re.compile(r'(?:^|[;,\s])proto\s*=\s*"?(\w+)', re.IGNORECASE)
 

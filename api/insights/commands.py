@@ -9,7 +9,7 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import as_line, out, print_columns, print_json, print_list
 from planq.api.cli.outcome import reported
-from planq.shared.domain.insights.rules import InsightKind
+from planq.shared.subjects.insights.rules import InsightKind
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq insights list` shows.")]
 _MEASURES = {

@@ -19,11 +19,11 @@ from planq.api.insights.routes import (
     patch_insight,
     retire_insight,
 )
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.frame.words import cost
-from planq.shared.domain.insights.report import Usefulness
-from planq.shared.domain.insights.rules import InsightKind
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.words import cost
+from planq.shared.subjects.insights.report import Usefulness
+from planq.shared.subjects.insights.rules import InsightKind
 
 insight_page_routes = page_router()
 

@@ -14,13 +14,13 @@ from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of, uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, RequestBody, Time
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import storable
-from planq.shared.domain.insights.offering import InsightGroup, InsightMode, confidence
-from planq.shared.domain.insights.report import Usefulness, compare, compare_rates
-from planq.shared.domain.insights.rules import InsightKind
-from planq.shared.store.database import Row, shown_time
-from planq.shared.store.insights.store import InsightMeasures
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import storable
+from planq.shared.subjects.insights.offering import InsightGroup, InsightMode, confidence
+from planq.shared.subjects.insights.report import Usefulness, compare, compare_rates
+from planq.shared.subjects.insights.rules import InsightKind
+from planq.shared.subjects.insights.store import InsightMeasures
 
 insight_routes = strict_router("insights")
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from planq.api.plan_checks import listed
-from planq.shared.domain.agents.naming import NamedAgent
-from planq.shared.domain.agents.source import Finding
-from planq.shared.domain.errors import capped
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.rounds.block import LoopBlock, block_refused, merged
-from planq.shared.domain.tools.names import suggestion
-from planq.shared.store.agents.documents import DocumentStore, PinnedAgent, pin_agent, with_prompt
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.api.intake.plan_checks import listed
+from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.rounds.block import LoopBlock, block_refused, merged
+from planq.shared.agentic.source import Finding
+from planq.shared.agentic.tools.names import suggestion
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.errors import capped
+from planq.shared.subjects.agents.store import DocumentStore, PinnedAgent, pin_agent, with_prompt
 
 
 class Assignment(NamedTuple):

@@ -10,12 +10,12 @@ from uuid import UUID
 from pydantic import Field, ValidationError
 
 from planq.api.http.exchange import HttpRefusal, decode_body
+from planq.api.intake.submission import check_object
 from planq.api.schemas import MAX_METADATA_BYTES, Metadata, RequestBody
-from planq.api.submission import check_object
-from planq.shared.domain.errors import InvalidRequest, capped, storable
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
-from planq.shared.domain.overview.selection import JobFilter
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.kernel.states import JobStatus, Priority, Strategy
+from planq.shared.platform.errors import InvalidRequest, capped, storable
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.jobs.selection import JobFilter
 
 _UUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _MOST_SECONDS = 1e9

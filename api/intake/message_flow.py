@@ -18,15 +18,15 @@ from pydantic import Field
 from planq.api.documents import shown_id
 from planq.api.http.prefix import below_prefix
 from planq.api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, PageDocument, RequestBody, Time
-from planq.shared.domain.conversations.failure import user_message_for_step
-from planq.shared.domain.errors import NotFound, capped
-from planq.shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
-from planq.shared.domain.plan.document import WHOLE
-from planq.shared.domain.rounds.guide import GUIDE_SOURCE
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.store.database import shown_time
-from planq.shared.store.views import JobView
+from planq.shared.agentic.plan.document import WHOLE
+from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
+from planq.shared.kernel.states import JobStatus, StepKind, StepStatus, StopReason, Strategy
+from planq.shared.platform.database import shown_time
+from planq.shared.platform.errors import NotFound, capped
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.conversations.failure import user_message_for_step
+from planq.shared.subjects.jobs.views import JobView
 
 _VERSION_BITS = 0xF << 76
 _JOB_VERSION, _PLAN_VERSION = 7 << 76, 8 << 76

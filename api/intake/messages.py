@@ -24,38 +24,38 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api import bounds
-from planq.api.assignments import Assignments
-from planq.api.conversations.agents import AGENT_HEADER, named_agent, received_for_agent
-from planq.api.conversations.message_flow import task_document
 from planq.api.documents import elicitation_document
+from planq.api.http import bounds
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from planq.api.http.ids import conversation_id_of
-from planq.api.parts import PartIntake
+from planq.api.intake.assignments import Assignments
+from planq.api.intake.message_flow import task_document
+from planq.api.intake.parts import PartIntake
+from planq.api.intake.submission import check_key, check_object, trace_id
+from planq.api.intake.turn_agents import AGENT_HEADER, named_agent, received_for_agent
+from planq.api.intake.waits import EndAnnouncer, JobWaits, client_closed_response
 from planq.api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
 from planq.api.streams.waiting import Waiters
-from planq.api.submission import check_key, check_object, trace_id
-from planq.api.waits import EndAnnouncer, JobWaits, client_closed_response
+from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
+from planq.shared.agentic.turns.wording import injection_kinds
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain import errors
-from planq.shared.domain.conversations.failure import user_message
-from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
-from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
-from planq.shared.domain.conversations.wording import injection_kinds
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.jobs.elicitations import Addressee
-from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
-from planq.shared.domain.questions.answering import ACTIONS
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.ports.tenants import Tenant
-from planq.shared.settings import Settings
-from planq.shared.store.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
-from planq.shared.store.database import Row, shown_time
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.views import JobView
-from planq.shared.timers import NearTimers
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import Addressee
+from planq.shared.kernel.states import AskedOf, ElicitationKind, JobStatus, StepStatus
+from planq.shared.platform import errors
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.platform.timers import NearTimers
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.conversations.failure import user_message
+from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.subjects.conversations.store import Arrival, ConversationStore, Inbound, InboundResult, erased
+from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.questions.answering import ACTIONS
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.tenants.contract import Tenant
 
 _LIMITED_SECONDS = 30
 """What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""

@@ -12,16 +12,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import InvalidRequest, TooLarge
-from planq.shared.domain.models.input_parts import InputPart
-from planq.shared.domain.results.artifacts import is_artifact_id
-from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.domain.values.encoding import encode
-from planq.shared.domain.values.parts import Part, checked_media_type
-from planq.shared.domain.webhooks.endpoints import checked_url
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import RequestStore
+from planq.shared.agentic.models.input_parts import InputPart
+from planq.shared.agentic.results.artifacts import is_artifact_id
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import InvalidRequest, TooLarge
+from planq.shared.platform.values.defects import Defect, body_refused
+from planq.shared.platform.values.encoding import encode
+from planq.shared.platform.values.parts import Part, checked_media_type
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.webhooks.addresses import checked_url
 
 _INLINE_CHARS = 64 * 1024
 """Longer base64 is decoded in a thread."""

@@ -14,17 +14,14 @@ from math import inf
 from typing import Any
 
 from planq.api.http.exchange import MAX_DEFECTS, left_out
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import InvalidRequest, PlanInvalid, capped
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.orchestration.agents import agent_defects, agents_of
-from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
-from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from planq.shared.domain.plan.forms import (
+from planq.shared.agentic.agents.orchestration import agent_defects, agents_of
+from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.orchestration.validation import read_plan as read_orchestration
+from planq.shared.agentic.plan.document import Plan, parse_plan
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors, invalid_plan
+from planq.shared.agentic.plan.forms import (
     PlanForm,
     ReadPlan,
     defect_place,
@@ -33,13 +30,16 @@ from planq.shared.domain.plan.forms import (
     read_any_form,
     readable_part_of,
 )
-from planq.shared.domain.plan.validation import further_errors, place_of_nested, validate_plan
-from planq.shared.domain.references.grammar import bare_references, find_references
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import resolve_name, suggestion
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText, is_larger
-from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.agentic.plan.validation import further_errors, place_of_nested, validate_plan
+from planq.shared.agentic.references.grammar import bare_references, find_references
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import resolve_name, suggestion
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import InvalidRequest, PlanInvalid, capped
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText, is_larger
+from planq.shared.subjects.agents.store import DocumentStore
 
 BARE_REFERENCE = "bare_reference"
 

@@ -6,7 +6,7 @@
     verdict_of      what a person's answer about a call that was cut off means for its step
 
 Nothing `unsafe` is done twice unless a person says so. Nothing is stored here but a large output of an answer, and a
-refusal leaves no trace. `planq.shared.domain.plan.fork` decides by content what a fork need not run again.
+refusal leaves no trace. `planq.shared.agentic.plan.fork` decides by content what a fork need not run again.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from planq.api.bounds import MAX_INPUT_BYTES
-from planq.api.plan_checks import allowed_tools, valid_plan
+from planq.api.http.bounds import MAX_INPUT_BYTES
+from planq.api.intake.plan_checks import allowed_tools, valid_plan
+from planq.api.intake.submission import check_object, checked_input
 from planq.api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
-from planq.api.submission import check_object, checked_input
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES, Limits
-from planq.shared.domain.jobs.retry import is_in_doubt
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.plan.fork import SourceStep, in_doubt, reusable
+from planq.shared.agentic.references.excerpts import excerpts_json, path_of
+from planq.shared.agentic.results.artifacts import identify
+from planq.shared.agentic.rounds.guide import GUIDE_SOURCE
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
+from planq.shared.kernel.limits import INLINE_OUTPUT_BYTES, Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.retry import is_in_doubt
+from planq.shared.kernel.states import (
     Effect,
     ElicitationKind,
     JobStatus,
@@ -34,23 +42,16 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.overview.again import doubt_of, named_steps, rule_says
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
-from planq.shared.domain.references.excerpts import excerpts_json, path_of
-from planq.shared.domain.results.artifacts import identify
-from planq.shared.domain.rounds.guide import GUIDE_SOURCE
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.encoding import encode
-from planq.shared.domain.values.preview import preview_json
-from planq.shared.ports import ArtifactRecord, PayloadRecord, Payloads
-from planq.shared.settings import Settings
-from planq.shared.store.database import Row
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission, Verdict
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.platform.values.encoding import encode
+from planq.shared.platform.values.preview import preview_json
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.again import doubt_of, named_steps, rule_says
+from planq.shared.subjects.jobs.store import Submission, Verdict
+from planq.shared.subjects.payloads.contract import Payloads
 
 _INLINE_STEPS = 100
 """Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""

@@ -2,7 +2,7 @@
 
     Submissions.submit   what a route does with a body that becomes a job
     JobBuilder.build     the checks alone: a line of a batch becomes a job later (`api/batches/validation.py`)
-    Submissions.store    the commit and the message alone: a fork has its own checks (`api/jobs/recovery.py`)
+    Submissions.store    the commit and the message alone: a fork has its own checks (`api/intake/recovery.py`)
 
 A refusal leaves no trace. An execution of an agent is a job too, and comes the same way.
 """
@@ -16,42 +16,42 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.api import bounds
 from planq.api.access.limits import RateLimits, UnfinishedJobs, job_headers, too_many, too_many_jobs
-from planq.api.assignments import Assignment, Assignments, without_rounds
+from planq.api.http import bounds
 from planq.api.http.exchange import HttpRefusal, body_digest, json_bytes
 from planq.api.http.ids import conversation_id_of
-from planq.api.parts import PartIntake
-from planq.api.plan_checks import agent_errors, known_names, refused_plan, valid_plan
+from planq.api.intake.assignments import Assignment, Assignments, without_rounds
+from planq.api.intake.parts import PartIntake
+from planq.api.intake.plan_checks import agent_errors, known_names, refused_plan, valid_plan
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest
 from planq.api.streams.waiting import Waiters
+from planq.shared.agentic.agents.input import input_defects, input_refused, unstorable_texts
+from planq.shared.agentic.agents.naming import read_named_agent
+from planq.shared.agentic.models.exchange import CONTEXT
+from planq.shared.agentic.models.input_parts import check_reads_parts, read_input
+from planq.shared.agentic.models.names import check_model_name
+from planq.shared.agentic.rounds.block import LoopBlock, block_refused, read_block
+from planq.shared.agentic.rounds.evaluate import rule_defects
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import NameIndex, suggestion
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.computing import off_loop
-from planq.shared.domain.agents.input import input_defects, input_refused, unstorable_texts
-from planq.shared.domain.agents.naming import read_named_agent
-from planq.shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Respond, Strategy
-from planq.shared.domain.models.exchange import CONTEXT
-from planq.shared.domain.models.input_parts import check_reads_parts, read_input
-from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.rounds.block import LoopBlock, block_refused, read_block
-from planq.shared.domain.rounds.evaluate import rule_defects
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import NameIndex, suggestion
-from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.encoding import JsonText, is_larger
-from planq.shared.domain.webhooks.endpoints import checked_url
-from planq.shared.ports import PlanWake
-from planq.shared.settings import Settings
-from planq.shared.store.agents.documents import PinnedAgent
-from planq.shared.store.catalogue import Catalogue
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.tenants.directory import TenantDirectory
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Respond, Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
+from planq.shared.platform.values.defects import Defect, body_refused
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.platform.values.encoding import JsonText, is_larger
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.agents.store import PinnedAgent
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.tenants.directory import TenantDirectory
+from planq.shared.subjects.tools.catalogue import Catalogue
+from planq.shared.subjects.webhooks.addresses import checked_url
 
 _INLINE_BLOCK_BYTES = 4 * 1024
 """A longer loop block may hold hundreds of expressions, and is checked in a thread."""

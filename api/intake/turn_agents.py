@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 from fastapi import Header
 
-from planq.api.assignments import Assignment, Assignments
-from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.store.conversations.store import ConversationStore, Inbound, InboundResult, OtherAgent
+from planq.api.intake.assignments import Assignment, Assignments
+from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.platform.values.defects import Defect, body_refused
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.conversations.store import ConversationStore, Inbound, InboundResult, OtherAgent
 
 AGENT_HEADER = "X-Agent-Schema-Name"
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from planq.api.conversations.messages import Messages
 from planq.api.http.ids import conversation_id_of
+from planq.api.intake.messages import Messages
+from planq.api.intake.submission import Submissions, SubmittedJob
 from planq.api.schemas import JobRequest
-from planq.api.submission import Submissions, SubmittedJob
-from planq.shared.domain.agents.naming import NamedAgent, read_named_agent
-from planq.shared.store.conversations.store import Arrival, Inbound
-from planq.shared.store.database import Row
-from planq.shared.store.requests import Submission
+from planq.shared.agentic.agents.naming import NamedAgent, read_named_agent
+from planq.shared.platform.database import Row
+from planq.shared.subjects.conversations.store import Arrival, Inbound
+from planq.shared.subjects.jobs.store import Submission
 
 
 @dataclass(frozen=True, slots=True)

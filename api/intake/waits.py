@@ -16,11 +16,11 @@ from planq.api.access.places import Kind, Places
 from planq.api.access.revocation import OngoingRequests
 from planq.api.http.exchange import HttpRefusal
 from planq.api.streams.waiting import WAITED, Waiters
-from planq.shared.settings import Settings
-from planq.shared.store.jobs.signals import Notifier
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.tenants.directory import TenantDirectory
-from planq.shared.store.views import JobView
+from planq.shared.kernel.store.signals import Notifier
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.tenants.directory import TenantDirectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router
-from planq.api.page.manual.reading import listed_pages, name_of, page_as_html
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import NotFound
-from planq.shared.manual import manual_pages, manual_pictures, search_pages
+from planq.api.manual.reading import listed_pages, name_of, page_as_html
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import NotFound
+from planq.shared.platform.manual import manual_pages, manual_pictures, search_pages
 
 manual_routes = page_router()
 

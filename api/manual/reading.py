@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from planq.shared.manual import anchor_of, manual_pages, sections_of, without_links
+from planq.shared.platform.manual import anchor_of, manual_pages, sections_of, without_links
 
 _MADE = re.compile(r"http-(?!api)\w+|cli|settings")
 """The pages that are made from the code: lists of fields, options and commands."""

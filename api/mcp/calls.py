@@ -22,20 +22,20 @@ from starlette.requests import Request
 from planq.api.access.callers import caller_of
 from planq.api.documents import job_document
 from planq.api.http.exchange import HttpRefusal, json_bytes
+from planq.api.intake.submission import Submissions
+from planq.api.intake.waits import JobWaits
 from planq.api.schemas import JobRequest
-from planq.api.submission import Submissions
-from planq.api.waits import JobWaits
-from planq.shared.domain.errors import InvalidArguments, PlanqError
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.references.grammar import escaped
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.settings import Settings
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.views import JobView
+from planq.shared.agentic.references.grammar import escaped
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import InvalidArguments, PlanqError
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.payloads.store import PayloadStore
 
 IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
 """In `_meta` of a call, as planq's own client sends it: repeats of the call are then one."""

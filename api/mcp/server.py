@@ -38,15 +38,15 @@ from starlette.types import Message, Receive, Scope, Send
 from planq.api.access.callers import caller_of
 from planq.api.http.exchange import HttpRefusal, decode_body, error_response
 from planq.api.mcp.calls import IDEMPOTENCY_KEY, ToolCalls
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import PlanqError, Unavailable
-from planq.shared.domain.jobs.states import Effect, StepKind
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import is_reserved, suggestion
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
-from planq.shared.settings import VERSION
-from planq.shared.store.catalogue import Catalogue, ToolsByName
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import is_reserved, suggestion
+from planq.shared.kernel.states import Effect, StepKind
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import PlanqError, Unavailable
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
+from planq.shared.settings.settings import VERSION
+from planq.shared.subjects.tools.catalogue import Catalogue, ToolsByName
 
 _log = logging.getLogger("planq.api")
 

@@ -20,20 +20,20 @@ from starlette.types import Scope
 from planq.api.metrics.fleet import FleetCollector
 from planq.api.streams.followers import Streams
 from planq.api.streams.waiting import Waiters
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import (
     TERMINAL_JOB,
     TERMINAL_STEP,
     JobStatus,
     StepStatus,
     lanes_of,
 )
-from planq.shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
-from planq.shared.store.events.log import EventLog
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.tallies.store import TallyStore
-from planq.shared.timers import every
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.timers import every
+from planq.shared.subjects.events.store import EventLog
+from planq.shared.subjects.metrics.store import TallyStore
+from planq.shared.subjects.webhooks.rules import UNFINISHED_DELIVERY
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 

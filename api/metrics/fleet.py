@@ -13,10 +13,10 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from planq.shared.domain.insights.offering import InsightGroup
-from planq.shared.domain.jobs.states import Outcome
-from planq.shared.domain.tools.definition import LATENCIES_SECONDS
-from planq.shared.store.database import Row
+from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
+from planq.shared.kernel.states import Outcome
+from planq.shared.platform.database import Row
+from planq.shared.subjects.insights.offering import InsightGroup
 
 Counted = Mapping[tuple[str, ...], Decimal]
 """Numbers that only grow, by name and labels."""

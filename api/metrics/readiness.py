@@ -14,12 +14,12 @@ from typing import Any
 from celery import Celery
 
 from planq.shared.broker.depth import patient_connection, reply_of, require_service
-from planq.shared.data_folder import LEAST_FREE_BYTES, lacks_space
-from planq.shared.domain.errors import DatabaseUnavailable, capped
-from planq.shared.domain.jobs.states import OWN_LANES, Priority, lanes_of
-from planq.shared.store.database import Database, Row
-from planq.shared.store.events.log import EventLog
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.states import OWN_LANES, Priority, lanes_of
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.data_folder import LEAST_FREE_BYTES, lacks_space
+from planq.shared.platform.database import Database, Row
+from planq.shared.platform.errors import DatabaseUnavailable, capped
+from planq.shared.subjects.events.store import EventLog
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Who
-from planq.api.catalogue.routes import get_tools
 from planq.api.deps import Use
-from planq.api.overview.routes.overview import get_workers
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, values_of
-from planq.api.page.frame.words import status_state
-from planq.shared.domain.jobs.states import JobStatus
+from planq.api.operations.routes import get_workers
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router, values_of
+from planq.api.page.words import status_state
+from planq.api.tools.routes import get_tools
+from planq.shared.kernel.states import JobStatus
 
 worker_page_routes = page_router()
 

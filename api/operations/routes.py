@@ -14,12 +14,12 @@ from planq.api.deps import JobPath, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus, Priority, lanes_of
-from planq.shared.domain.overview.waiting import WaitKind, wait_of
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Row, shown_time
-from planq.shared.store.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
+from planq.shared.kernel.states import JobStatus, Priority, lanes_of
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.jobs.overview import COUNTED_UP_TO, MOST_WAITING, JobOverview
+from planq.shared.subjects.jobs.waiting import WaitKind, wait_of
+from planq.shared.subjects.tenants.keys import KeyScope
 
 overview_routes = strict_router("jobs")
 

@@ -10,13 +10,13 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from planq.api.access.callers import Who
-from planq.api.conversations.message_flow import job_id_of_plan
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import JsonResponse
+from planq.api.intake.message_flow import job_id_of_plan
 from planq.api.schemas import Answer, Id
-from planq.shared.domain.errors import NotFound, storable
-from planq.shared.domain.overview.searching import FoundKind, NamedId, named_id
-from planq.shared.store.overview import JobOverview
+from planq.shared.platform.errors import NotFound, storable
+from planq.shared.subjects.jobs.overview import JobOverview
+from planq.shared.subjects.jobs.searching import FoundKind, NamedId, named_id
 
 search_routes = strict_router("jobs")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from planq.api.access.sessions import UI
 from planq.api.http.prefix import below_prefix
 
-_FOLDER = Path(__file__).parents[1] / "assets"
+_FOLDER = Path(__file__).parent / "assets"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 

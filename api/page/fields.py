@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planq.api.http.exchange import HttpRefusal, decode_body
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.questions.secrecy import secret_fields
-from planq.shared.domain.values.decoding import finite
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.decoding import finite
+from planq.shared.subjects.tenants.secrecy import secret_fields
 
 _PREFIX = "field."
 _MOST_OPTIONS = 100

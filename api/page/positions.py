@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from planq.shared.domain.values.pointers import Path, from_pointer
+from planq.shared.platform.values.pointers import Path, from_pointer
 
 _TOKEN = re.compile(r'[{}\[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+')
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
+from pathlib import Path
 from time import time
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,11 +16,11 @@ from planq.api.access.callers import CALLER, Caller
 from planq.api.access.scopes import opening_of
 from planq.api.access.sessions import LIFETIME_SECONDS, SESSION, UI, PageSession, Sessions
 from planq.api.http.prefix import below_prefix
-from planq.api.page.frame import words
-from planq.api.page.frame.assets import asset_url
-from planq.api.page.frame.trees import marks_of, tree
-from planq.shared.domain.overview.waiting import shown_seconds
-from planq.shared.settings import VERSION
+from planq.api.page import words
+from planq.api.page.assets import asset_url
+from planq.api.page.trees import marks_of, tree
+from planq.shared.settings.settings import VERSION
+from planq.shared.subjects.jobs.waiting import shown_seconds
 
 _GROUPS = (
     (("Jobs", "/jobs"), ("Inbox", "/elicitations"), ("Chat", "/chat")),
@@ -44,7 +45,7 @@ without the session."""
 @cache
 def _environment() -> Environment:
     templates = Environment(
-        loader=PackageLoader("planq.api.page"),
+        loader=FileSystemLoader(sorted(Path(__file__).resolve().parents[1].glob("*/templates"))),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

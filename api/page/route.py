@@ -28,10 +28,10 @@ from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
 from planq.api.deps import check_query, query_names
 from planq.api.http.exchange import HttpRefusal, check_fields, error_response, json_bytes
-from planq.api.page.frame.rendering import page, session_of, sessions_of
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import InvalidRequest, PlanqError, TooLarge
-from planq.shared.domain.values.decoding import decode_stored
+from planq.api.page.rendering import page, session_of, sessions_of
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import InvalidRequest, PlanqError, TooLarge
+from planq.shared.platform.values.decoding import decode_stored
 
 _FORM = "planq.form"
 _MAX_FIELDS = 200

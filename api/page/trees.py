@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from planq.api.page.frame.words import inert
-from planq.shared.domain.references.grammar import Reference, find_references
+from planq.api.page.words import inert
+from planq.shared.agentic.references.grammar import Reference, find_references
 
 SHOWN_NODES = 600
 """So many values of one document stand on a page; its address has it whole."""

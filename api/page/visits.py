@@ -14,10 +14,10 @@ from planq.api.access.guard import LOGIN
 from planq.api.access.sessions import UI
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import HttpRefusal
-from planq.api.page.frame.assets import assets
-from planq.api.page.frame.rendering import home_of, is_open, keep, page, session_of
-from planq.api.page.frame.route import fields_of, page_router, seen
-from planq.shared.domain.errors import NotFound, Unauthorized
+from planq.api.page.assets import assets
+from planq.api.page.rendering import home_of, is_open, keep, page, session_of
+from planq.api.page.route import fields_of, page_router, seen
+from planq.shared.platform.errors import NotFound, Unauthorized
 
 visit_routes = page_router()
 

@@ -10,9 +10,9 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from planq.shared.domain.batches.states import BatchStatus
-from planq.shared.domain.jobs.states import JobStatus, Outcome, StepStatus
-from planq.shared.domain.overview.waiting import shown_seconds
+from planq.shared.kernel.states import JobStatus, Outcome, StepStatus
+from planq.shared.subjects.batches.states import BatchStatus
+from planq.shared.subjects.jobs.waiting import shown_seconds
 
 SHOWN_CHARS = 20_000
 """Of a longer text a page shows the beginning, and says how much is left out."""

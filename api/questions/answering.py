@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from planq.api.access.callers import Caller, answered_by
-from planq.api.jobs.recovery import verdict_of
+from planq.api.intake.recovery import verdict_of
 from planq.api.schemas import AnswerRequest, SettleRequest
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
-from planq.shared.domain.questions.answering import checked_action, content_defects
-from planq.shared.domain.questions.secrecy import parted
-from planq.shared.domain.values.encoding import encode
-from planq.shared.settings import Settings
-from planq.shared.store.catalogue import Catalogue
-from planq.shared.store.database import Row
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import AnsweredBy, ControlResult, RequestStore, Verdict
-from planq.shared.store.tenants.secrets import sealed_answer
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from planq.shared.platform.values.encoding import encode
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.store import AnsweredBy, ControlResult, RequestStore, Verdict
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.questions.answering import checked_action, content_defects
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.tenants.secrecy import parted
+from planq.shared.subjects.tenants.secrets import sealed_answer
+from planq.shared.subjects.tools.catalogue import Catalogue
 
 MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""

@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
-from planq.api.elicitations.routes import get_elicitations
 from planq.api.http.pages import CursorQuery
-from planq.api.page.frame.fields import fields_in
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, values_of
+from planq.api.page.fields import fields_in
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router, values_of
+from planq.api.questions.routes import get_elicitations
 from planq.api.schemas import MAX_PAGE
-from planq.shared.domain.jobs.states import ElicitationStatus
+from planq.shared.kernel.states import ElicitationStatus
 
 inbox_routes = page_router()
 

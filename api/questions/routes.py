@@ -11,15 +11,15 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import JobPath, Use, check_job_is_open_to, strict_router
 from planq.api.documents import elicitation_document
-from planq.api.elicitations.answering import ElicitationAnswers, is_closed
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import job_id_of, uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.questions.answering import ElicitationAnswers, is_closed
 from planq.api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.store.database import Row
-from planq.shared.store.elicitations import ElicitationStore
+from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.questions.store import ElicitationStore
 
 elicitation_routes = strict_router("jobs")
 

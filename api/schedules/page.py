@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, seen, values_of
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router, seen, values_of
 from planq.api.schedules.routes import delete_schedule, get_schedules
 
 operation_page_routes = page_router()

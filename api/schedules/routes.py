@@ -17,8 +17,8 @@ from planq.api.http.exchange import error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import cursor_bytes, cursor_of, no_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
-from planq.shared.domain.jobs.states import Outcome
-from planq.shared.store.database import Row
+from planq.shared.kernel.states import Outcome
+from planq.shared.platform.database import Row
 
 schedule_routes = strict_router("agents")
 

@@ -22,14 +22,14 @@ from uuid import UUID
 
 from planq.api.http.exchange import RETRY_AFTER_SECONDS, HttpRefusal
 from planq.api.streams.frames import HEARTBEAT, HELD_BACK, event_frame, job_frame, text_frame
-from planq.shared.domain.errors import DatabaseUnavailable, NotFound
-from planq.shared.domain.jobs.states import TERMINAL_JOB
-from planq.shared.domain.streams.position import BEGINNING, Position
-from planq.shared.ports.streams import TextPiece
-from planq.shared.store.events.log import HELD_SECONDS, EventLog, FreshEvents, LoggedEvent, LogHorizon
-from planq.shared.store.ids import new_id
-from planq.shared.store.streams.followers import StreamStore
-from planq.shared.timers import every
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import TERMINAL_JOB
+from planq.shared.platform.errors import DatabaseUnavailable, NotFound
+from planq.shared.platform.timers import every
+from planq.shared.subjects.events.store import HELD_SECONDS, EventLog, FreshEvents, LoggedEvent, LogHorizon
+from planq.shared.subjects.streams.contract import TextPiece
+from planq.shared.subjects.streams.followers import StreamStore
+from planq.shared.subjects.streams.position import BEGINNING, Position
 
 _log = logging.getLogger("planq.api")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import orjson
 
 from planq.api.http.exchange import on_one_line
-from planq.shared.ports.streams import TextPiece
-from planq.shared.store.database import shown_time
-from planq.shared.store.events.log import LoggedEvent
+from planq.shared.platform.database import shown_time
+from planq.shared.subjects.events.store import LoggedEvent
+from planq.shared.subjects.streams.contract import TextPiece
 
 MEDIA_TYPE = "text/event-stream"
 

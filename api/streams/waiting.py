@@ -15,7 +15,7 @@ from uuid import UUID
 
 from starlette.types import Receive
 
-from planq.shared.timers import every, woken_by
+from planq.shared.platform.timers import every, woken_by
 
 WAITED = "planq.waited_seconds"
 """Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
-from planq.api.page.administration.configuration import config_change, config_groups
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.tenants.page_configuration import config_change, config_groups
 from planq.api.tenants.routes import (
     KeyRequest,
     TenantChange,
@@ -30,10 +30,10 @@ from planq.api.tenants.routes import (
     post_key,
     put_tenant,
 )
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.tenants.keys import KeyScope
+from planq.shared.kernel.ids import TENANT
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound
+from planq.shared.subjects.tenants.keys import KeyScope
 
 tenant_page_routes = page_router()
 

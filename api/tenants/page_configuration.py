@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from planq.api.page.frame.fields import FormField, content_of, fields_in, json_in
-from planq.shared.domain.tenants.config import TenantConfig
+from planq.api.page.fields import FormField, content_of, fields_in, json_in
+from planq.shared.subjects.tenants.config import TenantConfig
 
 _GROUPS = {
     "Models": ("model", "planner_model", "fallback_models", "models", "on_incomplete"),

@@ -17,20 +17,20 @@ from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor, no_cursor, page_of
 from planq.api.schemas import MAX_PAGE, Answer, Id, PageDocument, Time
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tenants.config import (
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.platform.values.merge_patch import merge_patch
+from planq.shared.subjects.tenants.api_keys import StoredKey
+from planq.shared.subjects.tenants.config import (
     TenantConfig,
     check_storable,
     checked_tenant_config,
     is_tenant_id,
     read_tenant_id,
 )
-from planq.shared.domain.tenants.keys import read_scopes
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.merge_patch import merge_patch
-from planq.shared.store.tenants.api_keys import StoredKey
-from planq.shared.store.tenants.directory import StoredTenant, no_tenant
+from planq.shared.subjects.tenants.directory import StoredTenant, no_tenant
+from planq.shared.subjects.tenants.keys import read_scopes
 
 tenant_routes = strict_router("tenants")
 

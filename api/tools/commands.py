@@ -10,11 +10,11 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import as_line, err, out, plain, print_columns, print_json
 from planq.api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.values.pointers import array_index, from_pointer
+from planq.shared.platform.errors import NotFound
+from planq.shared.platform.values.pointers import array_index, from_pointer
 
 if TYPE_CHECKING:
-    from planq.shared.domain.agents.source import DocumentSource
+    from planq.shared.agentic.source import DocumentSource
 
 
 def tools(
@@ -41,7 +41,7 @@ def tools(
 
 def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the tool that a name stands for, in any accepted spelling (docs/decisions.md, D24)."""
-    from planq.shared.domain.tools.names import resolve_name, suggestion
+    from planq.shared.agentic.tools.names import resolve_name, suggestion
 
     known = {tool["name"]: tool for tool in found}
     registered = resolve_name(name, known)
@@ -86,7 +86,7 @@ def validate(
     Prints every defect with its place (the file, the line of YAML, and a JSON pointer into it); exit code 1 when
     there is one.
     """
-    from planq.api.jobs.commands.plan_files import read_plan_file
+    from planq.api.cli.plan_files import read_plan_file
 
     with reported(as_json=as_json):
         source = read_plan_file(plan)

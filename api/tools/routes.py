@@ -9,11 +9,18 @@ from starlette.responses import Response
 from planq.api.access.callers import Who
 from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import MAX_DEFECTS, JsonResponse, error_responses, left_out, shown_defects
-from planq.api.plan_checks import agent_errors, allowed_tools, check_plan, known_names, plan_warnings, unfit_for_a_job
+from planq.api.intake.plan_checks import (
+    agent_errors,
+    allowed_tools,
+    check_plan,
+    known_names,
+    plan_warnings,
+    unfit_for_a_job,
+)
 from planq.api.schemas import ToolList, ValidationRequest, ValidationResult
-from planq.shared.computing import off_loop
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.plan.forms import PlanForm, ReadPlan, defect_place, form_of
+from planq.shared.platform.computing import off_loop
 
 catalogue_routes = strict_router("catalogue")
 

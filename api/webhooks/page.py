@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
 from planq.api.webhooks.routes import (
     EndpointChange,
     EndpointRequest,
@@ -27,8 +27,8 @@ from planq.api.webhooks.routes import (
     rotate_secret,
     test_endpoint,
 )
-from planq.shared.domain.webhooks.deliveries import DeliveryStatus
-from planq.shared.domain.webhooks.endpoints import EVENT_NAMES
+from planq.shared.subjects.webhooks.addresses import EVENT_NAMES
+from planq.shared.subjects.webhooks.rules import DeliveryStatus
 
 webhook_page_routes = page_router()
 

@@ -15,11 +15,11 @@ from planq.api.deps import Use, strict_router
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
+from planq.api.intake.submission import callback_of, require_signing
 from planq.api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, PageDocument, RequestBody, Time
-from planq.api.submission import callback_of, require_signing
-from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
-from planq.shared.domain.webhooks.endpoints import EVENT_NAMES, checked_events
-from planq.shared.store.database import Row, shown_time
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.subjects.webhooks.addresses import EVENT_NAMES, checked_events
+from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryStatus
 
 webhook_routes = strict_router("webhooks")
 

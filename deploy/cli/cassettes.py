@@ -10,8 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planq.shared.domain.errors import ExecutionFailed, Misconfigured
-from planq.shared.domain.models.names import CASSETTE_PREFIX
+from planq.shared.agentic.models.names import CASSETTE_PREFIX
+from planq.shared.platform.errors import ExecutionFailed, Misconfigured
 
 _Cassette = Annotated[
     Path, typer.Argument(metavar="FILE", help="The cassette: JSON lines, to be kept with the tests.")
@@ -28,7 +28,7 @@ def record(cassette: _Cassette, command: _Command) -> None:
     The command gets PLANQ_RECORD. Each planq that it starts adds to the file, and so does each `Cassette` of
     planq.testing. Credentials are removed. Delete the file first to drop what is not asked any more.
     """
-    from planq.worker.llm.cassette import Recorder
+    from planq.worker.models.cassette import Recorder
 
     path = cassette.absolute()
     if os.environ.get("PLANQ_MODEL", "").startswith(CASSETTE_PREFIX):
@@ -45,7 +45,7 @@ def replay(cassette: _Cassette, command: _Command) -> None:
     The command gets PLANQ_MODEL=cassette:FILE. A request that is not in the file fails, and says how it differs from
     the closest one that is.
     """
-    from planq.worker.llm.cassette import read_cassette
+    from planq.worker.models.cassette import read_cassette
 
     path = cassette.absolute()
     try:

@@ -12,12 +12,12 @@ from planq.api.cli.console import as_line, out, print_columns, print_json
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.subjects.channels.kinds import ChannelKind
 
 if TYPE_CHECKING:
-    from planq.shared.store.channels import ChannelStore
-    from planq.shared.store.database import Database
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.channels.store import ChannelStore
 
 T = TypeVar("T")
 
@@ -31,9 +31,9 @@ def connect_channel(
     as_json: AsJson = False,
 ) -> None:
     """Post what is said on a channel to an address. docs/channels.md says what is posted, and how to answer."""
-    from planq.shared.domain.webhooks.endpoints import checked_url
-    from planq.shared.store.channels import ChannelStore
-    from planq.shared.store.webhooks.signing import SigningSecrets
+    from planq.shared.subjects.channels.store import ChannelStore
+    from planq.shared.subjects.webhooks.addresses import checked_url
+    from planq.shared.subjects.webhooks.signing import SigningSecrets
 
     async def connect(database: Database) -> None:
         await check_channel(database, tenant_id, name)
@@ -86,8 +86,8 @@ def disconnect_channel(tenant_id: TenantId, name: Name, as_json: AsJson = False)
 
 async def check_channel(database: Database, tenant_id: str, name: str) -> None:
     """Raise `NotFound` for a tenant that is not there, and `InvalidRequest` for a channel that it does not have."""
-    from planq.shared.domain.tenants.config import read_tenant_config
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.subjects.tenants.config import read_tenant_config
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     known = read_tenant_config((await TenantStore(database).get(tenant_id)).config).channels
     if name not in known:
@@ -99,6 +99,6 @@ async def check_channel(database: Database, tenant_id: str, name: str) -> None:
 
 def with_channels(use: Callable[[ChannelStore], Awaitable[T]]) -> T:
     """Run `use` on the database's channels; raises as `with_database` does."""
-    from planq.shared.store.channels import ChannelStore
+    from planq.shared.subjects.channels.store import ChannelStore
 
     return with_database(lambda database: use(ChannelStore(database)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from planq.api.cli.connection import database_settings
 
 if TYPE_CHECKING:
-    from planq.shared.store.database import Database
+    from planq.shared.platform.database import Database
 
 T = TypeVar("T")
 
@@ -19,8 +19,8 @@ def with_database(use: Callable[[Database], Awaitable[T]], *, statement_seconds:
 
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours.
     """
-    from planq.shared.store.database import Database
-    from planq.shared.store.schema import require_schema
+    from planq.shared.platform.database import Database
+    from planq.shared.platform.schema_version import require_schema
 
     settings = database_settings()
     url = settings.require_database()

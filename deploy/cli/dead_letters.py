@@ -11,8 +11,8 @@ import typer
 from planq.api.cli.connection import AsJson, located_settings
 from planq.api.cli.console import as_line, out, print_json
 from planq.api.cli.outcome import reported
-from planq.shared.domain.errors import BrokerUnavailable
-from planq.shared.domain.redact import without_password
+from planq.shared.platform.errors import BrokerUnavailable
+from planq.shared.platform.redact import without_password
 
 if TYPE_CHECKING:
     from planq.shared.broker.dead_letters import DeadLetters

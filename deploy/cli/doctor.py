@@ -21,15 +21,15 @@ from planq.api.cli import runtime
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect, located_settings
 from planq.api.cli.console import as_line, out, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
-from planq.shared.data_folder import free_space, lacks_space, serves
-from planq.shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
-from planq.shared.domain.jobs.states import OWN_LANES, Lane, lanes_of, wake_queues
-from planq.shared.domain.redact import redacted, without_password
-from planq.shared.launcher import PYTHON
+from planq.shared.kernel.states import OWN_LANES, Lane, lanes_of, wake_queues
+from planq.shared.platform.data_folder import free_space, lacks_space, serves
+from planq.shared.platform.errors import BrokerUnavailable, Misconfigured, PlanqError
+from planq.shared.platform.launcher import PYTHON
+from planq.shared.platform.redact import redacted, without_password
 
 if TYPE_CHECKING:
-    from planq.shared.settings import Settings
-    from planq.shared.store.database import Database, Row
+    from planq.shared.platform.database import Database, Row
+    from planq.shared.settings.settings import Settings
 
 _PATIENCE_SECONDS = 3
 _MCP_SECONDS = 15
@@ -238,7 +238,7 @@ def _stores(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _payloads(settings: Settings) -> CheckResult:
-    from planq.shared.store.payloads.objects import open_objects
+    from planq.shared.subjects.payloads.objects import open_objects
 
     try:
         objects = open_objects(settings.payloads)
@@ -258,7 +258,7 @@ def _unseen(names: Iterable[str], lacking: str) -> Iterator[CheckResult]:
 def _database(settings: Settings) -> CheckResult:
     import psycopg
 
-    from planq.shared.store.schema import corrections, server_connection, wrong_settings
+    from planq.shared.platform.schema_version import corrections, server_connection, wrong_settings
 
     try:
         if not settings.database_url:
@@ -281,7 +281,7 @@ def _database(settings: Settings) -> CheckResult:
 
 
 def _schema(settings: Settings) -> CheckResult:
-    from planq.shared.store.schema import current, needed
+    from planq.shared.platform.schema_version import current, needed
 
     try:
         have = current(settings.require_database(), settings.pooled_schema)
@@ -295,7 +295,7 @@ def _schema(settings: Settings) -> CheckResult:
 
 def _lanes(settings: Settings) -> Sequence[str]:
     """Return the lanes of which there may be queues: those that there always are, and those of live workers."""
-    from planq.shared.store.jobs.worker_registry import WorkerRegistry
+    from planq.shared.kernel.store.worker_registry import WorkerRegistry
 
     try:
         return lanes_of(_asked(settings, lambda database: WorkerRegistry(database, settings.lease).live()))
@@ -364,7 +364,7 @@ def _messages(broker_url: str, prefix: str, lanes: Iterable[str]) -> tuple[dict[
 
 def _event_log(settings: Settings) -> CheckResult:
     """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
-    from planq.shared.store.events.log import HELD_SECONDS, EventLog, OpenTransaction
+    from planq.shared.subjects.events.store import HELD_SECONDS, EventLog, OpenTransaction
 
     async def ask(database: Database) -> tuple[int, OpenTransaction | None, float]:
         log = EventLog(database)
@@ -393,7 +393,7 @@ def _event_log(settings: Settings) -> CheckResult:
 def _master_keys(settings: Settings) -> CheckResult:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
-    from planq.shared.store.tenants.secrets import SecretStore
+    from planq.shared.subjects.tenants.secrets import SecretStore
 
     try:
         used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
@@ -409,7 +409,7 @@ def _master_keys(settings: Settings) -> CheckResult:
 
 def _objects(settings: Settings) -> CheckResult:
     """Look for large outputs in an object store that this process cannot read."""
-    from planq.shared.store.payloads.store import PayloadStore
+    from planq.shared.subjects.payloads.store import PayloadStore
 
     try:
         count = _asked(settings, lambda database: PayloadStore(database).count_objects(_MOST_OBJECTS))
@@ -425,7 +425,7 @@ def _objects(settings: Settings) -> CheckResult:
 
 def _channels(settings: Settings) -> CheckResult:
     """Say which tenants' channels cannot be sent to: that is theirs to mend, and keeps nobody else from anything."""
-    from planq.shared.store.channels import ChannelStore
+    from planq.shared.subjects.channels.store import ChannelStore
 
     try:
         troubled = _asked(settings, lambda database: ChannelStore(database).troubled(_MOST_CHANNELS))
@@ -444,8 +444,8 @@ _MOST_CHANNELS = 3
 
 
 def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
-    from planq.shared.store.catalogue import list_tools
-    from planq.shared.store.jobs.worker_registry import WorkerRegistry
+    from planq.shared.kernel.store.worker_registry import WorkerRegistry
+    from planq.shared.subjects.tools.catalogue import list_tools
 
     async def ask(database: Database) -> tuple[Sequence[Row], set[str], CheckResult, Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
@@ -468,7 +468,7 @@ def _worker_registry(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
-    from planq.shared.store.database import Database
+    from planq.shared.platform.database import Database
 
     async def run() -> T:
         database = Database(
@@ -561,7 +561,7 @@ def _jobs(unfinished: Sequence[Row]) -> CheckResult:
 
 
 def _invariants(settings: Settings) -> CheckResult:
-    from planq.shared.store.jobs.worker_registry import WorkerRegistry
+    from planq.shared.kernel.store.worker_registry import WorkerRegistry
 
     async def ask(database: Database) -> Sequence[Row]:
         return await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()

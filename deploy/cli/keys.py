@@ -15,8 +15,8 @@ from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
 
 if TYPE_CHECKING:
-    from planq.shared.store.database import Database
-    from planq.shared.store.tenants.api_keys import StoredKey
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.tenants.api_keys import StoredKey
 
 _PAGE = 100
 
@@ -38,8 +38,8 @@ def create_key(
     A tenant may have several at once: to rotate one, make another, give it to those who use the old one, and revoke
     that when its last use has gone by.
     """
-    from planq.shared.domain.tenants.keys import read_scopes
-    from planq.shared.store.tenants.api_keys import ApiKeyStore
+    from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+    from planq.shared.subjects.tenants.keys import read_scopes
 
     lifetime = None if days is None else timedelta(days=days)
     with reported(as_json=as_json):
@@ -54,8 +54,8 @@ def create_key(
 
 def list_keys(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """List the keys of a tenant, the oldest first: its beginning, scopes, last use, and whether it is good."""
-    from planq.shared.store.tenants.api_keys import ApiKeyStore
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     async def everyone(database: Database) -> list[StoredKey]:
         await TenantStore(database).get(tenant_id)  # raises where there is none
@@ -78,7 +78,7 @@ def revoke_key(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key for ever: every API process refuses it within a second."""
-    from planq.shared.store.tenants.api_keys import ApiKeyStore
+    from planq.shared.subjects.tenants.api_keys import ApiKeyStore
 
     with reported(as_json=as_json):
         revoked = with_database(lambda database: ApiKeyStore(database).revoke(tenant_id, key_id))

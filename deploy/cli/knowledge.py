@@ -17,12 +17,12 @@ from planq.api.cli.connection import AsJson
 from planq.api.cli.console import as_line, counted, err, out, print_json
 from planq.api.cli.outcome import NOT_OK, end, reported
 from planq.deploy.cli.database import with_database
-from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.kernel.ids import TENANT
 
 if TYPE_CHECKING:
     from planq.api.cli.reading import FoundFile
-    from planq.shared.ports import Passage
-    from planq.shared.store.memory.knowledge import PostgresKnowledge
+    from planq.shared.agentic.tools.contract import Passage
+    from planq.shared.subjects.moments.knowledge import PostgresKnowledge
 
 T = TypeVar("T")
 
@@ -100,9 +100,9 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
 
     Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
     """
-    from planq.shared.store.database import Database
-    from planq.shared.store.memory.knowledge import PostgresKnowledge
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.moments.knowledge import PostgresKnowledge
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     async def run(database: Database) -> T:
         if tenant is not None:

@@ -17,16 +17,16 @@ import typer
 from planq.api.actions import commands as actions
 from planq.api.agents.commands import agents
 from planq.api.batches import commands as batches
-from planq.api.catalogue import commands as catalogue
 from planq.api.cli.console import discard, err, out
 from planq.api.cli.outcome import CANNOT, NOT_OK, OK, exit_code, report
 from planq.api.conversations.commands import chat, conversations
 from planq.api.costs import commands as costs
-from planq.api.elicitations import commands as elicitations
-from planq.api.events import commands as events
 from planq.api.insights import commands as insights
 from planq.api.jobs.commands import artifacts, control, loops, status, submit
+from planq.api.jobs.commands import watch as events
+from planq.api.questions import commands as elicitations
 from planq.api.schedules import commands as schedules
+from planq.api.tools import commands as catalogue
 from planq.api.webhooks import commands as webhooks
 from planq.deploy.cli import (
     cassettes,
@@ -44,7 +44,7 @@ from planq.deploy.cli import (
     tenants,
 )
 from planq.deploy.local import sample, up
-from planq.shared.domain.errors import PlanqError
+from planq.shared.platform.errors import PlanqError
 
 Command = Callable[..., None]
 
@@ -208,7 +208,7 @@ _RUN_OTHERS = (cassettes.record, cassettes.replay)
 def show_version(wanted: bool) -> None:
     """Print `planq VERSION` and end, where that is wanted."""
     if wanted:
-        from planq.shared.settings import VERSION
+        from planq.shared.settings.settings import VERSION
 
         out.print(f"planq {VERSION}")
         raise typer.Exit

@@ -21,7 +21,7 @@ def search_manual(
 
     Prints place, title and an excerpt of each section that fits, the best one first. Exit code 1 when none does.
     """
-    from planq.shared.manual import manual_pages, search_pages
+    from planq.shared.platform.manual import manual_pages, search_pages
 
     asked = " ".join(words)
     found = search_pages(manual_pages(), asked, limit=limit)

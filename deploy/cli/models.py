@@ -14,14 +14,14 @@ from planq.api.cli.connection import AsJson, located_settings
 from planq.api.cli.console import as_line, out, print_columns, print_json
 from planq.api.cli.outcome import NOT_OK, OK, end, reported
 from planq.deploy.cli.database import with_database
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.models.adaptations import MEANING, known_adaptations
-from planq.shared.domain.models.names import ModelName, parse_model_name
+from planq.shared.agentic.models.adaptations import MEANING, known_adaptations
+from planq.shared.agentic.models.names import ModelName, parse_model_name
+from planq.shared.platform.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from planq.shared.store.adaptations.store import AdaptationStore, StoredAdaptation
-    from planq.shared.store.database import Database
-    from planq.worker.llm.probes import ProbeResult
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.adaptations.store import AdaptationStore, StoredAdaptation
+    from planq.worker.models.probes import ProbeResult
 
 _MAX_REFUSAL_CHARS = 80
 
@@ -82,8 +82,8 @@ def _quiet() -> Iterator[None]:
 
 
 async def _probed(name: ModelName, *, as_json: bool) -> list[ProbeResult]:
-    from planq.worker.llm.probes import probe_model
     from planq.worker.model_gateway import model_settings
+    from planq.worker.models.probes import probe_model
 
     found = []
     async for one in probe_model(model_settings(located_settings()), name):
@@ -111,13 +111,13 @@ def forget_models(
 
 
 def _store(database: Database) -> AdaptationStore:
-    from planq.shared.store.adaptations.store import AdaptationStore
+    from planq.shared.subjects.adaptations.store import AdaptationStore
 
     return AdaptationStore(database)
 
 
 def _document(stored: StoredAdaptation) -> dict[str, Any]:
-    from planq.shared.store.database import shown_time
+    from planq.shared.platform.database import shown_time
 
     meanings = [MEANING[known] for known in known_adaptations([stored.adaptation])]
     return {

@@ -19,8 +19,8 @@ from planq.api.cli.connection import database_settings
 from planq.api.cli.console import out
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.flower import FLOWER_USER, flower_password
-from planq.shared.domain.jobs.states import Lane, Priority
-from planq.shared.launcher import PYTHON
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.platform.launcher import PYTHON
 
 
 def api() -> None:
@@ -68,7 +68,7 @@ def worker(
 
 def migrate() -> None:
     """Bring the database to this release's schema; finds nothing to do the second time."""
-    from planq.shared.store.migrate import upgrade
+    from planq.shared.schema.migrate import upgrade
 
     before, after = upgrade(database_settings().require_server())
     if before == after:
@@ -82,7 +82,7 @@ def flower(
     port: Annotated[int, typer.Option(envvar="PLANQ_FLOWER_PORT", min=1, max=65_535, help="Port.")] = 5555,
 ) -> None:
     """Watch the broker with Flower: read only, with a password (user planq, PLANQ_FLOWER_PASSWORD)."""
-    from planq.shared.environment import load_settings
+    from planq.shared.settings.environment import load_settings
 
     settings = load_settings()
     data = Path(os.environ.get("PLANQ_DATA", ".planq"))

@@ -16,10 +16,10 @@ from planq.api.cli.connection import AsJson, located_settings
 from planq.api.cli.console import columns, out, print_json
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
-from planq.shared.domain.jobs.states import TERMINAL_JOB
+from planq.shared.kernel.states import TERMINAL_JOB
 
 if TYPE_CHECKING:
-    from planq.shared.store.retention import Retention
+    from planq.shared.subjects.retention.store import Retention
 
 T = TypeVar("T")
 Found = dict[str, Any]
@@ -52,9 +52,9 @@ def retention(
 
 def _with_retention(keep: Mapping[str, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
-    from planq.shared.store.payloads.objects import open_objects
-    from planq.shared.store.payloads.store import PayloadStore
-    from planq.shared.store.retention import Retention
+    from planq.shared.subjects.payloads.objects import open_objects
+    from planq.shared.subjects.payloads.store import PayloadStore
+    from planq.shared.subjects.retention.store import Retention
 
     objects = open_objects(located_settings().payloads)
     return with_database(lambda database: use(Retention(database, keep, PayloadStore(database, objects))))
@@ -68,7 +68,7 @@ async def _remove(store: Retention) -> Mapping[str, Found]:
 
 
 async def _due(store: Retention) -> Mapping[str, Found]:
-    from planq.shared.store.retention import MOST_COUNTED
+    from planq.shared.subjects.retention.store import MOST_COUNTED
 
     found: dict[str, Found] = {}
     for kind, due in (await store.due()).items():
@@ -80,7 +80,7 @@ async def _due(store: Retention) -> Mapping[str, Found]:
 
 def _document(keep: Mapping[str, timedelta], what: str, found: Mapping[str, Found]) -> dict[str, Any]:
     """Return what is printed of each kind: how long it is kept, in days, None for ever, and what was `found`."""
-    from planq.shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, PAYLOADS, VERSIONS
+    from planq.shared.subjects.retention.store import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, PAYLOADS, VERSIONS
 
     def kept(kind: str) -> Found:
         return {"kept_days": keep[kind] / timedelta(days=1) if kind in keep else None}

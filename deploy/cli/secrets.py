@@ -17,7 +17,7 @@ from planq.deploy.cli.tenants import TenantId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planq.shared.store.tenants.secrets import SecretStore, StoredSecret
+    from planq.shared.subjects.tenants.secrets import SecretStore, StoredSecret
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def rotate_secrets(as_json: AsJson = False) -> None:
 
 
 def _with_secrets(use: Callable[[SecretStore], Awaitable[T]]) -> T:
-    from planq.shared.store.tenants.secrets import SecretStore
+    from planq.shared.subjects.tenants.secrets import SecretStore
 
     masters = located_settings().master_keys
     return with_database(lambda database: use(SecretStore(database, masters)))

@@ -26,9 +26,7 @@ from planq.api.cli.outcome import INTERRUPTED, end, reported
 from planq.deploy.cli.channels import check_channel
 from planq.deploy.cli.database import with_database
 from planq.deploy.cli.tenants import TenantId
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import BOT_API, BOT_SECRET, PROOF_HEADER, UPDATE_KINDS
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     AuthFailed,
     Conflict,
     DatabaseUnavailable,
@@ -37,10 +35,12 @@ from planq.shared.domain.errors import (
     Transient,
     capped,
 )
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.telegram import BOT_API, BOT_SECRET, PROOF_HEADER, UPDATE_KINDS
 
 if TYPE_CHECKING:
-    from planq.shared.store.channels import ChannelStore
-    from planq.shared.store.database import Database
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.channels.store import ChannelStore
     from planq.worker.channels.telegram import BotApi
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class TenantBot:
         """
         import httpx
 
-        from planq.shared.store.ids import new_id
+        from planq.shared.kernel.new_ids import new_id
 
         identity, proof, me = await self.identity(), secrets.token_urlsafe(32), new_id()
         if await self.channels.find(self.tenant_id, _CHANNEL) is None:
@@ -273,8 +273,8 @@ async def _pause(message: str) -> None:
 
 def _answer(tenant_id: str, use: Callable[[TenantBot], Awaitable[str]], *, as_json: bool) -> None:
     async def run(database: Database) -> str:
-        from planq.shared.store.channels import ChannelStore
-        from planq.shared.store.tenants.secrets import SecretStore
+        from planq.shared.subjects.channels.store import ChannelStore
+        from planq.shared.subjects.tenants.secrets import SecretStore
         from planq.worker.channels.telegram import BotApi
         from planq.worker.egress import Egress
 

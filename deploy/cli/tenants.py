@@ -15,12 +15,12 @@ from planq.api.cli.connection import AsJson, located_settings
 from planq.api.cli.console import as_line, out, print_columns, print_json
 from planq.api.cli.outcome import reported
 from planq.deploy.cli.database import with_database
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.values.decoding import decode
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.decoding import decode
 
 if TYPE_CHECKING:
-    from planq.shared.domain.tenants.config import TenantConfig
-    from planq.shared.store.tenants.directory import StoredTenant
+    from planq.shared.subjects.tenants.config import TenantConfig
+    from planq.shared.subjects.tenants.directory import StoredTenant
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 
@@ -42,8 +42,8 @@ def create_tenant(
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant. `planq keys create` makes keys that speak for it."""
-    from planq.shared.domain.tenants.config import checked_tenant_config, read_tenant_id
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.subjects.tenants.config import checked_tenant_config, read_tenant_id
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         given = checked_tenant_config({} if config is None else _decoded(config))
@@ -57,8 +57,8 @@ def create_tenant(
 
 def list_tenants(as_json: AsJson = False) -> None:
     """List all tenants."""
-    from planq.shared.store.database import Database
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     async def everyone(database: Database) -> list[StoredTenant]:
         found: list[StoredTenant] = []
@@ -76,8 +76,8 @@ def list_tenants(as_json: AsJson = False) -> None:
 
 def show_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
     """Show a tenant: what its configuration says, and the limits of its jobs that follow."""
-    from planq.shared.domain.tenants.config import read_tenant_config
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.subjects.tenants.config import read_tenant_config
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         settings = located_settings()
@@ -106,9 +106,9 @@ def set_tenant(
 
     `FIELD=` takes a field back, so that its default counts. docs/tenants.md lists the fields.
     """
-    from planq.shared.domain.tenants.config import checked_tenant_config
-    from planq.shared.store.database import Database
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.platform.database import Database
+    from planq.shared.subjects.tenants.config import checked_tenant_config
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     async def change(database: Database) -> StoredTenant:
         store = TenantStore(database)
@@ -137,7 +137,7 @@ def enable_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
 
 
 def _switch(tenant_id: str, *, is_disabled: bool, as_json: bool) -> None:
-    from planq.shared.store.tenants.directory import TenantStore
+    from planq.shared.subjects.tenants.directory import TenantStore
 
     with reported(as_json=as_json):
         changed = with_database(lambda database: TenantStore(database).change(tenant_id, is_disabled=is_disabled))

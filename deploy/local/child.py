@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
-from planq.shared import launcher
+from planq.shared.platform import launcher
 
 _SYSTEMS_OWN = frozenset(
     {

@@ -6,8 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
-from planq.shared.data_folder import kept_text
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.data_folder import kept_text
+from planq.shared.platform.errors import Misconfigured
 
 FLOWER_USER = "planq"
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 LONGEST_SOCKET_PATH = 100
 """sun_path holds 108 bytes on Linux (unix(7)) and 104 on macOS, the closing zero included."""

@@ -28,8 +28,8 @@ import sys
 from datetime import UTC, datetime
 from time import monotonic, sleep
 
-from planq.shared import beats, launcher
-from planq.shared.beats import Report
+from planq.shared.platform import beats, launcher
+from planq.shared.platform.beats import Report
 
 _LONGEST_TICK_SECONDS = 1.0
 _TICKS_IN_LIMIT = 10

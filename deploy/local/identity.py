@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planq.deploy.local.child import RunAs, bare_environment, launched
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 _PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
 

@@ -12,15 +12,15 @@ from planq import shared
 from planq.api.cli import runtime
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.supervisor import PlanqProcess
-from planq.shared.data_folder import kept_text
-from planq.shared.domain.tenants.master_keys import KEY_BYTES
-from planq.shared.launcher import PYTHON
+from planq.shared.platform.data_folder import kept_text
+from planq.shared.platform.launcher import PYTHON
+from planq.shared.subjects.tenants.master_keys import KEY_BYTES
 
 PROJECT = Path(shared.__file__).resolve().parents[1]
 """The folder that holds the four of planq: of a clone, or the package of a wheel."""
 
 PLANQ = (*PYTHON, "-m", "planq.deploy.cli.main")
-_DEFAULT_DRAIN_SECONDS = 10.0  # planq.shared.settings.Settings.drain_seconds
+_DEFAULT_DRAIN_SECONDS = 10.0  # planq.shared.settings.settings.Settings.drain_seconds
 _STOP_MARGIN_SECONDS = 5.0
 
 

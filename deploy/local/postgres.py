@@ -22,7 +22,7 @@ from planq.deploy.local.child import RunAs, bare_environment, launched
 from planq.deploy.local.folder import socket_folder
 from planq.deploy.local.identity import choose_identity, give_to
 from planq.deploy.local.server import EmbeddedServer
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 
 MAJOR_VERSION = "18"
 ROLE = DATABASE = "planq"

@@ -11,7 +11,7 @@ import typer
 
 from planq.api.cli.connection import Url, connect
 from planq.api.cli.console import err, out
-from planq.api.sample import SAMPLE_INPUT
+from planq.api.jobs.sample import SAMPLE_INPUT
 
 _PATIENCE_SECONDS = 120.0
 

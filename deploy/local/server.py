@@ -12,8 +12,8 @@ from typing import ClassVar
 from planq.deploy.local.child import RunAs, spawn, stop
 from planq.deploy.local.folder import FolderLock, make_private, size_of
 from planq.deploy.local.supervisor import SupervisedProcess
-from planq.shared.data_folder import usable
-from planq.shared.domain.errors import Unavailable
+from planq.shared.platform.data_folder import usable
+from planq.shared.platform.errors import Unavailable
 
 
 class EmbeddedServer(SupervisedProcess):

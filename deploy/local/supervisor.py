@@ -18,9 +18,9 @@ from types import FrameType
 
 from planq.deploy.local.child import exit_status, has_exited, reap, send, spawn
 from planq.deploy.local.folder import last_lines, size_of
-from planq.shared.data_folder import usable
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.values.backoff import pause_after
+from planq.shared.platform.data_folder import usable
+from planq.shared.platform.errors import PlanqError
+from planq.shared.platform.values.backoff import pause_after
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0

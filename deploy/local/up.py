@@ -28,19 +28,19 @@ from planq.deploy.local.postgres import EmbeddedPostgres
 from planq.deploy.local.server import EmbeddedServer
 from planq.deploy.local.supervisor import PlanqProcess, StopRequests, Supervisor
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.data_folder import make_own, usable
-from planq.shared.domain.database_url import SCHEMA, in_schema
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
-from planq.shared.domain.redact import without_password
-from planq.shared.launcher import PYTHON
+from planq.shared.platform.data_folder import make_own, usable
+from planq.shared.platform.database_url import SCHEMA, in_schema
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, Unavailable
+from planq.shared.platform.launcher import PYTHON
+from planq.shared.platform.redact import without_password
 
 _HEALTH_PATIENCE_SECONDS = 120.0
 _MIGRATE_PATIENCE_SECONDS = 300.0
 _SETTINGS_PATIENCE_SECONDS = 60.0
 _CHECK_SETTINGS = """
 import sys
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.environment import load_settings
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.environment import load_settings
 try:
     load_settings()
 except Misconfigured as error:
@@ -282,7 +282,7 @@ def has_schema(env: Mapping[str, str]) -> bool:
     Raises `Misconfigured` where planq cannot work on that server, or not by that address.
     """
     # Imported late: no other command needs the driver.
-    from planq.shared.store.schema import current, needed
+    from planq.shared.platform.schema_version import current, needed
 
     server = env.get("PLANQ_LISTEN_URL") or env["DATABASE_URL"]
     return current(in_schema(server, env.get("PLANQ_SCHEMA") or SCHEMA)) == needed()

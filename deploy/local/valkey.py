@@ -20,7 +20,7 @@ from urllib.parse import quote
 from planq.deploy.local.child import bare_environment
 from planq.deploy.local.folder import make_private, socket_folder
 from planq.deploy.local.server import EmbeddedServer
-from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
+from planq.shared.platform.errors import BrokerUnavailable, Misconfigured
 
 _SOCKET_NAME = "valkey.sock"
 _SERVERS_ON_PATH = ("valkey-server", "redis-server")

@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
-from planq.shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
+from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 MAX_CHARS = 256 * 1024
 """Longest text of a document; an agent of a hundred pages of instructions has less."""

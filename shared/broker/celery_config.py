@@ -10,7 +10,7 @@ from kombu import Queue
 from planq.shared.broker import names
 from planq.shared.broker.lists import TenantLists
 from planq.shared.broker.transport import hardened
-from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
+from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
 
 OWN_EXCHANGES = {
     "control_exchange": names.PREFIX,

@@ -17,8 +17,8 @@ from kombu import Connection
 
 from planq.shared.broker import names
 from planq.shared.broker.transport import Channel
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
+from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
+from planq.shared.platform.errors import Misconfigured
 
 _log = logging.getLogger("planq.broker")
 

@@ -15,8 +15,8 @@ from time import monotonic
 from zlib import crc32
 
 from planq.shared.broker import names
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.states import OWN_QUEUES
+from planq.shared.kernel.ids import TENANT
+from planq.shared.kernel.states import OWN_QUEUES
 
 _HALF_LIFE_SECONDS = 30.0
 

@@ -18,15 +18,15 @@ from typing import Any
 from uuid import UUID
 
 from planq.shared.broker import names
-from planq.shared.domain.jobs.ids import (
+from planq.shared.kernel.ids import (
     StepRef,
     plan_attempt_id,
     respond_attempt_id,
     step_attempt_id,
     steps_attempt_id,
 )
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
-from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 
 TENANT_HEADER = "planq_tenant"
 """The header that names the tenant: a worker of another release reads past it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.kernel.states import WakeQueue
 
 PREFIX = "planq"
 """What the exchanges for remote control (`planq.pidbox`) and for events (`planqev`) begin with."""

@@ -41,8 +41,8 @@ from planq.shared.broker.depth import open_once, reply_of
 from planq.shared.broker.loop_connection import LoopConnection, pushed
 from planq.shared.broker.messages import TENANT_HEADER, WakeMessage, encode_wake
 from planq.shared.broker.transport import Channel
-from planq.shared.domain.jobs.states import OWN_QUEUES
-from planq.shared.ports import AnyWake
+from planq.shared.kernel.states import OWN_QUEUES
+from planq.shared.kernel.wakes import AnyWake
 
 _log = logging.getLogger("planq.broker")
 

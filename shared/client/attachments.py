@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from planq.shared.client.wire import Json
-from planq.shared.domain.errors import InvalidRequest, Misconfigured, TooLarge, capped
-from planq.shared.domain.values.parts import found_media_type, part_type
+from planq.shared.platform.errors import InvalidRequest, Misconfigured, TooLarge, capped
+from planq.shared.platform.values.parts import found_media_type, part_type
 
 Attachment: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 """The path of a file, an http or https URL, or a part such as `{"type": "image", "artifact_id": "charts/1"}`."""

@@ -26,7 +26,7 @@ from planq.shared.client.outcome import large_output, result_of
 from planq.shared.client.requests import MAX_RESULT_BYTES, BatchFields, JobFields, MessageFields
 from planq.shared.client.verifying import verified
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, refused, unreached
-from planq.shared.domain.errors import Unavailable
+from planq.shared.platform.errors import Unavailable
 
 T = TypeVar("T")
 

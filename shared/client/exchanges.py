@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from planq.shared.client import requests
 from planq.shared.client.outcome import has_ended
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure, Json, object_of, refused, unreached
-from planq.shared.domain.errors import Unavailable
-from planq.shared.domain.jobs.states import ElicitationStatus, JobStatus
+from planq.shared.kernel.states import ElicitationStatus, JobStatus
+from planq.shared.platform.errors import Unavailable
 
 _LONG_POLL_SECONDS = 20.0
 _LARGEST_PAGE = 100

@@ -9,8 +9,8 @@ from typing import Any
 
 from planq.shared.client.requests import at, output_path
 from planq.shared.client.wire import ApiRequest, Json
-from planq.shared.domain.errors import TooLarge, Unavailable
-from planq.shared.domain.streams.frames import FrameReader
+from planq.shared.platform.errors import TooLarge, Unavailable
+from planq.shared.platform.values.event_stream import FrameReader
 
 SILENT_SECONDS = 45.0
 """A stream of events has a heartbeat every 15 s; after three of them its connection leads nowhere."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE
 from planq.shared.client.wire import Json
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.jobs.states import JobStatus, Respond
-from planq.shared.domain.orchestration.plan import ORCHESTRATE
+from planq.shared.kernel.states import JobStatus, Respond
+from planq.shared.platform.errors import PlanqError
 
 _NO_SUCCESS = re.compile(r'\{\s*"success"\s*:\s*false\b')
 """How the text of such an output begins, also where the rest of a large one is left out."""

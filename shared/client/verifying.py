@@ -8,7 +8,7 @@ from typing import Any
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from planq.shared.domain.errors import Unauthorized
+from planq.shared.platform.errors import Unauthorized
 
 
 def verified(body: bytes | str, headers: Mapping[str, str], secret: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     Conflict,
     InvalidRequest,
     NotFound,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import BudgetExceeded, InvalidRequest
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.errors import BudgetExceeded, InvalidRequest
+from planq.shared.platform.values.describe import excerpt
 
 LIMITS = ("max_tokens", "max_cost_usd", "max_model_calls", "max_steps")
 FIELDS = (*LIMITS, "soft", "ask")

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import HistoryForm
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.states import JobStatus, JoinPolicy
+from planq.shared.agentic.turns.messages import HistoryForm
+from planq.shared.kernel.states import JobStatus, JoinPolicy
+from planq.shared.platform.errors import ErrorRecord
 
 
 @dataclass(frozen=True, slots=True)

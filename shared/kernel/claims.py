@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import ShownHistory
-from planq.shared.domain.jobs.deferral import Deferral
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.values.pointers import Path
+from planq.shared.agentic.turns.messages import ShownHistory
+from planq.shared.kernel.deferral import Deferral
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.questions import ElicitationAnswer
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority, Recovery, Respond, StepKind, Strategy
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.values.pointers import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import STAGES, Lane, Priority
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import Consequence, TransitionResult
-from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, links_after, stage_again
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import Consequence, TransitionResult
+from planq.shared.kernel.states import STAGES, Lane, Priority
+from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, links_after, stage_again
 
 
 def after_step(ref: StepRef, result: TransitionResult, end: StageClaim | StepClaim | None = None) -> list[Wake]:

@@ -9,14 +9,15 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import Turns
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
-from planq.shared.domain.jobs.deferral import DeferredCall
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.turns.messages import Turns
+from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
+from planq.shared.kernel.children import ChildOutcome, Delegated
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.deferral import DeferredCall
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import (
     AfterSteps,
     AskedOf,
     JobStatus,
@@ -26,12 +27,11 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     StopReason,
 )
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports.jobs.children import ChildOutcome, Delegated
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.platform.values.encoding import JsonText
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ class PayloadRecord:
     """What is stored beside a step whose output is a payload.
 
     `hash` is the SHA-256 of the output's JSON, `size` its length in bytes, `excerpts` what
-    `planq.shared.domain.references.excerpts.excerpts_json` returned for it.
+    `planq.shared.agentic.references.excerpts.excerpts_json` returned for it.
     """
 
     hash: bytes

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeAlias
 
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import excerpt
 
 MAX_TIMEOUT_SECONDS = 300.0
 """The hard cap of one step, and of one run of an agent (docs/decisions.md, D11)."""

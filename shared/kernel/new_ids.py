@@ -1,4 +1,4 @@
-"""Fresh ids: the clock and the entropy that `planq.shared.domain.jobs.ids` asks for."""
+"""Fresh ids: the clock and the entropy that `planq.shared.kernel.ids` asks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from uuid import UUID
 
-from planq.shared.domain.jobs.ids import unix_ms_of, uuid7
+from planq.shared.kernel.ids import unix_ms_of, uuid7
 
 
 def new_id() -> UUID:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWaitTimedOut, capped
-from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.kernel.states import AskedOf, ElicitationKind, ElicitationStatus, Settlement, StepKind
+from planq.shared.platform.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWaitTimedOut, capped
 
 MAX_ELICITATION_CHARS = 8_000
 MAX_OPEN_QUESTIONS = 10_000

@@ -20,7 +20,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
-from planq.shared.domain.errors import (
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
+from planq.shared.kernel.states import Effect, ElicitationKind, Recovery, StepStatus
+from planq.shared.platform.errors import (
     AuthFailed,
     ErrorRecord,
     HostBusy,
@@ -35,10 +38,7 @@ from planq.shared.domain.errors import (
     WorkerLost,
     capped,
 )
-from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
-from planq.shared.domain.values.backoff import pause_after
+from planq.shared.platform.values.backoff import pause_after
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, HostBusy.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.jobs.steps import StepResult
+from planq.shared.kernel.steps import StepResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
-from planq.shared.domain.values.parts import Part
-from planq.shared.domain.values.pointers import Path
+from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind, StepStatus
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.platform.values.parts import Part
+from planq.shared.platform.values.pointers import Path
 
 
 @dataclass(frozen=True, slots=True)

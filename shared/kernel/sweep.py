@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, WakeQueue
-from planq.shared.ports.jobs.store import Consequence, TransitionResult
-from planq.shared.ports.jobs.wakes import Wake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import Consequence, TransitionResult
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, WakeQueue
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.errors import ErrorRecord
 
 
 class LossKind(StrEnum):
@@ -28,7 +28,7 @@ class LossKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A worker whose lease has not been ended, and its process as text
-    (`planq.shared.domain.jobs.processes.Process`)."""
+    (`planq.shared.kernel.processes.Process`)."""
 
     id: UUID
     name: str

@@ -37,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.states import (
     LANE,
     STORED_JOB,
     AfterSteps,
@@ -54,15 +54,7 @@ from planq.shared.domain.jobs.states import (
     StepKind,
     StepStatus,
 )
-from planq.shared.store import (
-    traceback_tables,  # noqa: F401
-    worker_tables,  # noqa: F401
-)
-from planq.shared.store.actions import tables as action_tables  # noqa: F401
-from planq.shared.store.adaptations import tables as adaptation_tables  # noqa: F401
-from planq.shared.store.agents import tables as agent_tables  # noqa: F401
-from planq.shared.store.batches import tables as batch_tables  # noqa: F401
-from planq.shared.store.columns import (
+from planq.shared.platform.columns import (
     bigint_column,
     enum_column,
     flag_column,
@@ -77,14 +69,6 @@ from planq.shared.store.columns import (
     texts_column,
     time_column,
 )
-from planq.shared.store.conversations import tables as conversation_tables  # noqa: F401
-from planq.shared.store.events import tables as event_tables  # noqa: F401
-from planq.shared.store.insights import tables as insight_tables  # noqa: F401
-from planq.shared.store.memory import tables as memory_tables  # noqa: F401
-from planq.shared.store.streams import tables as stream_tables  # noqa: F401
-from planq.shared.store.tallies import tables as tally_tables  # noqa: F401
-from planq.shared.store.tenants import tables as tenant_tables  # noqa: F401
-from planq.shared.store.webhooks import tables as delivery_tables  # noqa: F401
 
 _KEYED = "idempotency_key IS NOT NULL"
 
@@ -118,7 +102,7 @@ class Job(SQLModel, table=True):
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order. One with many open steps has
     `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place. `parts`
-    are the images, files and audio of its input (`shared/domain/values/parts.py`).
+    are the images, files and audio of its input (`shared/platform/values/parts.py`).
     """
 
     __tablename__ = "jobs"

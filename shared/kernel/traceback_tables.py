@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import text_column, time_column
+from planq.shared.platform.columns import text_column, time_column
 
 
 class TracebackRow(SQLModel, table=True):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
+from planq.shared.platform.errors import ErrorRecord
 
 
 class Purpose(StrEnum):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
-from planq.shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
+from planq.shared.kernel.states import JobStatus, Lane, Priority, WakeQueue
+from planq.shared.platform.errors import ErrorRecord
 
 
 @dataclass(frozen=True, slots=True)

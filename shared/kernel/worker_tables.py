@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import (
+from planq.shared.platform.columns import (
     bigint_column,
     flag_column,
     int_column,
@@ -35,7 +35,7 @@ class Worker(SQLModel, table=True):
     its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `left_out` which
     tools of MCP servers it does not offer; `planners` are those
     that it has installed; `provides` what its own configuration gives it and others may lack
-    (`planq.shared.domain.lacking`); `process` says which one it is (`planq.shared.domain.jobs.processes`), if known.
+    (`planq.shared.platform.lacking`); `process` says which one it is (`planq.shared.kernel.processes`), if known.
     Its heart beats at least once in `lease_seconds` as long as it lives. One that `has_processes` runs each step in a
     process of its own, which it can kill. One that is `in_quarantine` carries out suspects and nothing else.
     """

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import psycopg
 
-from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.platform.errors import DatabaseUnavailable
 
 MAX_ITEMS = 64
 """Items of a batch: more would not make commits noticeably cheaper, and would hold row locks for longer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 """One segment of PostgreSQL's log: where no more is free, it cannot begin the next one, and ends."""

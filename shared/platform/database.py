@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, lru_cache
-from importlib import resources
 from operator import attrgetter
 from time import monotonic
 from types import UnionType
@@ -34,10 +33,10 @@ from psycopg.types.json import Json, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic import TypeAdapter
 
-from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, NotFound, storable
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText
+from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord, Misconfigured, NotFound, storable
+from planq.shared.platform.sql_files import is_query, sql_files
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
 
 Row = Mapping[str, Any]
 Record = TypeVar("Record")
@@ -151,13 +150,13 @@ _Write: TypeAlias = Callable[[Any], Any]
 def _writer(kind: Any) -> tuple[Sequence[str], _Write, Sequence[_Write | None]]:
     hints = get_type_hints(kind)
     options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints.values()]
-    writes = [next(filter(None, (_WRITES.get(get_origin(one) or one) for one in each)), None) for each in options]
+    writes = [next(filter(None, map(_write, each)), None) for each in options]
     return tuple(hints), attrgetter(*hints), writes
 
 
 @lru_cache(maxsize=64)
-def _limits_text(limits: Limits) -> str:
-    return json_text(limits.to_json())
+def _document_text(record: Any) -> str:
+    return json_text(record.to_json())
 
 
 _WRITES: Mapping[Any, _Write] = {
@@ -165,11 +164,15 @@ _WRITES: Mapping[Any, _Write] = {
     Mapping: stored_text,
     JsonText: stored_text,
     ErrorRecord: lambda error: json_text(error.to_json()),
-    Limits: _limits_text,
     UUID: str,
     Decimal: str,
     bytes: bytes.hex,
 }
+
+
+def _write(hint: Any) -> _Write | None:
+    kind = get_origin(hint) or hint
+    return _WRITES.get(kind) or (_document_text if hasattr(kind, "to_json") else None)
 
 
 def shown_time(value: datetime | None) -> str | None:
@@ -196,15 +199,11 @@ def named(texts: Iterable[str]) -> Mapping[str, bytes]:
     return whole
 
 
-QUERIES = named(
-    file.read_text("utf-8")
-    for file in resources.files("planq.shared.store").joinpath("sql", "queries").iterdir()
-    if file.name.endswith(".sql")
-)
+QUERIES = named(file.read_text("utf-8") for file in sql_files() if is_query(file))
 
 
 def query(name: str) -> bytes:
-    """Return the statement of this name in `sql/queries/`; raises `KeyError` where there is none."""
+    """Return the statement of this name (`sql_files`); raises `KeyError` where there is none."""
     return QUERIES[name]
 
 
@@ -213,7 +212,7 @@ def statement(name: str, params: Mapping[str, Any]) -> bytes:
     if (text := QUERIES.get(name)) is not None:
         return text
     # SQLAlchemy takes a process half a second and 26 MB: workers, which ask for no select, do without.
-    from planq.shared.store.selects import text_of
+    from planq.shared.platform.selects import text_of
 
     return text_of(name, params)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.errors import AuthFailed, Misconfigured
+from planq.shared.platform.errors import AuthFailed, Misconfigured
 
 PAYLOADS = "payloads"
 """Published by a worker that can read the object store of large outputs (`PLANQ_PAYLOADS`)."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import structlog
 
-from planq.shared.domain.redact import Redaction
+from planq.shared.platform.redact import Redaction
 
 OURS = "planq"
 """The logger above all of ours; every other one is a library's."""

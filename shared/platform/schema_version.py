@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from importlib import resources
 
 import psycopg
 from psycopg.rows import TupleRow
 
-from planq.shared.domain.database_url import RELIED_ON
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.platform.database_url import RELIED_ON
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.platform.sql_files import SHARED, is_query, sql_files
 
 HEAD = "0100"
 """The revision that this release needs; a test holds it equal to the newest migration. Revisions count up."""
@@ -32,10 +32,8 @@ LOWEST_SERVER = 15
 @cache
 def definitions() -> Sequence[str]:
     """Return the SQL that creates the types and then the functions, file by file."""
-    folder = resources.files("planq.shared.store").joinpath("sql")
-    functions = sorted(folder.joinpath("functions").iterdir(), key=lambda file: file.name)
-    files = [folder.joinpath("types.sql"), *functions]
-    return [file.read_text("utf-8") for file in files if file.name.endswith(".sql")]
+    files = sorted((file for file in sql_files() if not is_query(file)), key=lambda file: file.name != "types.sql")
+    return [file.read_text("utf-8") for file in files]
 
 
 @cache
@@ -46,7 +44,7 @@ def digest() -> str:
 @cache
 def baseline_digest() -> str:
     """Return the digest of the tables with which a database begins; the first migration keeps it as a comment."""
-    tables = resources.files("planq.shared.store").joinpath("migrations", "versions", f"{BASELINE}_tables.sql")
+    tables = SHARED / "schema" / "migrations" / "versions" / f"{BASELINE}_tables.sql"
     return sha256(tables.read_bytes()).hexdigest()[:12]
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from planq.shared.domain.errors import DatabaseUnavailable, Unavailable
+from planq.shared.platform.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger("planq.timers")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import AliasChoices, ValidationError
 
-from planq.shared.domain.errors import Misconfigured, capped
-from planq.shared.settings import Settings
+from planq.shared.platform.errors import Misconfigured, capped
+from planq.shared.settings.settings import Settings
 
 ELSEWHERE = frozenset(
     {

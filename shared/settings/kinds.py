@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, SecretStr
 from pydantic_settings import NoDecode
 
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.redact import LEAST_KEY_CHARS
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.models.names import check_model_name
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.redact import LEAST_KEY_CHARS
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.tenants.master_keys import read_master_keys
 
 _MAX_DAYS = 36_500
 _MOST_WEIGHT = 1_000

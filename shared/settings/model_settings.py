@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.insights.offering import InsightMode
-from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
-from planq.shared.domain.models.names import Provider, key_name, parse_place
-from planq.shared.domain.models.own_prices import OwnPrice
-from planq.shared.server_settings import ServerSettings
-from planq.shared.setting_kinds import FilePath, ModelKey, WebAddress, model_name
+from planq.shared.agentic.models.call_settings import CallSettings, SettingsOfModels
+from planq.shared.agentic.models.names import Provider, key_name, parse_place
+from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.platform.errors import capped
+from planq.shared.settings.kinds import FilePath, ModelKey, WebAddress, model_name
+from planq.shared.settings.server_settings import ServerSettings
+from planq.shared.subjects.insights.offering import InsightMode
 
 
 class ModelServer(BaseModel):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from planq.shared.domain.database_url import SCHEMA, in_schema
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.setting_kinds import SchemaName
+from planq.shared.platform.database_url import SCHEMA, in_schema
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.kinds import SchemaName
 
 
 class ServerSettings(BaseSettings):

@@ -15,14 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.redact import secrets_of
-from planq.shared.domain.tenants.master_keys import MasterKey, read_master_keys
-from planq.shared.domain.tools.policy import read_tool_policy
-from planq.shared.model_settings import ModelServing
-from planq.shared.setting_kinds import (
+from planq.shared.agentic.tools.policy import read_tool_policy
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.redact import secrets_of
+from planq.shared.settings.kinds import (
     Days,
     FilePath,
     Networks,
@@ -36,6 +34,8 @@ from planq.shared.setting_kinds import (
     known_log_level,
     readable_master_keys,
 )
+from planq.shared.settings.model_settings import ModelServing
+from planq.shared.subjects.tenants.master_keys import MasterKey, read_master_keys
 
 VERSION = "0.1.0"
 

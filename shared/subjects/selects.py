@@ -1,14 +1,13 @@
-"""Statements for lists and documents that people look at, in terms of the models; by name, as in `sql/queries`.
+"""Registers the statements for lists and documents that people look at, which are written in terms of the models.
 
-A model is `Any` there: mypy takes its columns for the values of one row.
+Who imports this can ask a `Database` for them by name. Workers do not: it takes SQLAlchemy.
+A model is `Any` in these files: mypy takes its columns for the values of one row.
 """
 
-from planq.shared.store.selects import (  # noqa: F401  (each names its statements)
-    batches,
-    conversations,
-    elicitations,
-    webhooks,
-)
-from planq.shared.store.selects.named import text_of
+from planq.shared.platform.selects import text_of
+from planq.shared.subjects.batches import selects as batches
+from planq.shared.subjects.conversations import selects as conversations
+from planq.shared.subjects.questions import selects as questions
+from planq.shared.subjects.webhooks import selects as webhooks
 
-__all__ = ["text_of"]
+__all__ = ["batches", "conversations", "questions", "text_of", "webhooks"]

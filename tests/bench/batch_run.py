@@ -22,7 +22,7 @@ import psycopg
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.depth import message_count
-from planq.shared.domain.jobs.states import OWN_QUEUES
+from planq.shared.kernel.states import OWN_QUEUES
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

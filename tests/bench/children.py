@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.states import Effect, JobStatus, JoinPolicy, StepKind
+from planq.shared.platform.errors import ToolFailed
 from tests.bench import plans
 from tests.bench.client import Client, run
 from tests.bench.context import Context

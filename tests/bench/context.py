@@ -18,9 +18,9 @@ import redis
 
 from planq.deploy.local.postgres import EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.settings import Settings
-from planq.shared.store.migrate import upgrade
+from planq.shared.kernel.states import Priority
+from planq.shared.schema.migrate import upgrade
+from planq.shared.settings.settings import Settings
 from tests.support.stack import Stack
 
 REPEATS, QUICK_REPEATS = 5, 3

@@ -16,10 +16,10 @@ from statistics import quantiles
 from time import time
 from urllib.parse import urlsplit
 
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

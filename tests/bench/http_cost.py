@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 import psycopg
 
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.kernel.ids import TENANT
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from planq.worker.tools import tool
 from tests.bench import bare_api
 from tests.bench.client import Answer, Client, run

@@ -8,11 +8,11 @@ from time import perf_counter
 
 import psycopg
 
-from planq.shared.domain.insights.offering import fitting
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.insights.learning import PostgresInsightOffers
-from planq.shared.vocabulary import count_tokens
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database
+from planq.shared.subjects.insights.learning import PostgresInsightOffers
+from planq.shared.subjects.insights.offering import fitting
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 

@@ -30,7 +30,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from planq.api.__main__ import server_options
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
 
 TABLES = """
 CREATE TABLE lean_jobs (

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME
+from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME
 from tests.bench.parallelqa import MODEL_SECONDS, SEARCH, Question, next_action, plan_calls, questions
 
 Json = dict[str, Any]

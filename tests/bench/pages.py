@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httpx
 from playwright.sync_api import Browser, CDPSession, Page
 
-from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.kernel.states import JobStatus
 from tests.bench.context import Context
 from tests.bench.figures import Figure
 from tests.bench.history.measuring import JOBS, QUICK_JOBS, filled

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from time import perf_counter
 from uuid import uuid4
 
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

@@ -18,11 +18,11 @@ from time import time
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports import StageClaim
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

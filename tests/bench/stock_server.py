@@ -14,8 +14,8 @@ import httpx
 import psycopg
 
 from planq.deploy.local.postgres import EmbeddedPostgres
-from planq.shared.settings import Settings
-from planq.shared.store.migrate import upgrade
+from planq.shared.schema.migrate import upgrade
+from planq.shared.settings.settings import Settings
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 from tests.bench.submitting import Planq

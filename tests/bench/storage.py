@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database
 from planq.worker.tools import tool
 from tests.bench.context import Context
 from tests.bench.figures import Figure

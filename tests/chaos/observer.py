@@ -12,8 +12,8 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import tuple_row
 
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
 from tests.chaos.recovery import Happened
 
 _RETRY_SECONDS = 0.05

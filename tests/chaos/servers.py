@@ -16,8 +16,8 @@ import redis
 from planq.deploy.local.child import wait_ended
 from planq.deploy.local.postgres import PORT, EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.jobs.states import OWN_QUEUES
-from planq.shared.store.migrate import upgrade
+from planq.shared.kernel.states import OWN_QUEUES
+from planq.shared.schema.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
 from tests.support.refusing import REFUSALS

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.compile import bind
-from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, MalformedPlan, interpret
-from planq.shared.domain.plan.validation import PlanError, Producer, reference_error, validate_plan
-from planq.shared.domain.references import grammar as references
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.results import artifacts
-from planq.shared.domain.results import texts as results
-from planq.shared.domain.tools import names
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.compile import bind
+from planq.shared.agentic.plan.document import Call, Plan
+from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, MalformedPlan, interpret
+from planq.shared.agentic.plan.validation import PlanError, Producer, reference_error, validate_plan
+from planq.shared.agentic.references import grammar as references
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.results import artifacts
+from planq.shared.agentic.results import texts as results
+from planq.shared.agentic.tools import names
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.steps import StepResult
 from tests.conformance.inbound import INBOUND
 from tests.conformance.orchestrate import ORCHESTRATE
 from tests.conformance.refine_loop import REFINE_LOOP

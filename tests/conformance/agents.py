@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from planq.shared.domain.agents.document import AgentDocument, read_agent
+from planq.shared.agentic.agents.document import AgentDocument, read_agent
 from tests.model.history import RowKind, replayed
 from tests.model.shapes import turn_rows
 

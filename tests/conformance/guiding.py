@@ -14,20 +14,20 @@ from typing import Any
 
 from pydantic_ai import exceptions as foreign
 
-from planq.shared.domain.conversations.history import history_messages
-from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.domain.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
-from planq.shared.domain.models.circuit import Circuit
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.shared.domain.models.failure import error_class
-from planq.shared.domain.plan.interpret import MalformedPlan
-from planq.shared.domain.rounds.guide import guide_text, read_guide
-from planq.shared.vocabulary import count_tokens
-from planq.worker.llm.gateway import TryLimits
-from planq.worker.llm.prompts import render_prompt
-from planq.worker.llm.provider_errors import translated
-from planq.worker.llm.request import respond_request
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.circuit import Circuit
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.agentic.models.failure import error_class
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.plan.interpret import MalformedPlan
+from planq.shared.agentic.rounds.guide import guide_text, read_guide
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.platform.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
+from planq.shared.subjects.conversations.history import history_messages
+from planq.worker.models.gateway import TryLimits
+from planq.worker.models.prompts import render_prompt
+from planq.worker.models.provider_errors import translated
+from planq.worker.models.request import respond_request
+from planq.worker.models.settings import ModelSettings
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from planq.shared.domain.orchestration.plan import OrchestrationPlan, ParallelGroup, StepType
-from planq.shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, refusal
-from planq.shared.domain.orchestration.validation import defects_text, read_plan
-from planq.shared.domain.schema.schemas import violations
+from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan, ParallelGroup, StepType
+from planq.shared.agentic.orchestration.request import OrchestrateLimits, agent_request, read_reply, refusal
+from planq.shared.agentic.orchestration.validation import defects_text, read_plan
+from planq.shared.agentic.schema.schemas import violations
 from planq.worker.agents.orchestration.results import AgentResult, Status, group_bindings, group_status
 from planq.worker.agents.orchestration.results import render_output as rendered_output
 from planq.worker.agents.orchestration.schema import PLAN_SCHEMA

@@ -9,22 +9,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, Transient
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer, FailStep, SucceedStep, after_answer
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import Phase, RunAgain, after_error
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.forms import ReadPlan, is_without_steps, read_any_form
-from planq.shared.domain.plan.interpret import Direct, MalformedPlan
-from planq.shared.domain.questions.answering import action_of
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.rounds.block import parse_block
-from planq.shared.domain.rounds.compile import CompiledRound, compile_round
-from planq.shared.domain.rounds.guard import (
+from planq.shared.agentic.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.document import Call, Plan
+from planq.shared.agentic.plan.forms import ReadPlan, is_without_steps, read_any_form
+from planq.shared.agentic.plan.interpret import Direct, MalformedPlan
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.rounds.block import parse_block
+from planq.shared.agentic.rounds.compile import CompiledRound, compile_round
+from planq.shared.agentic.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     MODEL_SOURCE,
     GuardLimits,
@@ -33,11 +25,19 @@ from planq.shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from planq.shared.domain.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
-from planq.shared.domain.rounds.transcript import transcript
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.policy import Permission, rule_of
-from planq.shared.ports import StepClaim
+from planq.shared.agentic.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
+from planq.shared.agentic.rounds.transcript import transcript
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.policy import Permission, rule_of
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.questions import ElicitationAnswer, FailStep, SucceedStep, after_answer
+from planq.shared.kernel.retry import Phase, RunAgain, after_error
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import Effect, ElicitationKind, ElicitationStatus, Lane, StepKind, StepStatus
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import ErrorRecord, Transient
+from planq.shared.subjects.questions.answering import action_of
 
 Answer = Any
 Adapter = Callable[[Any], Answer]

@@ -12,17 +12,17 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.agents.chaining import stored_chained_result
-from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import resolve_name
-from planq.shared.ports import ToolContext
-from planq.shared.settings import Settings
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.database import Database
-from planq.shared.store.memory.store import PostgresMemory
+from planq.shared.agentic.agents.chaining import stored_chained_result
+from planq.shared.agentic.agents.document import AgentDocument
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import resolve_name
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ToolFailed
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.moments.store import PostgresMemory
 from planq.worker.agents import agent_tools
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ExecutionFailed, InternalFault, InvalidArguments, PolicyDenied
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.models.exchange import Findings
-from planq.shared.domain.tools.policy import Permission, rule_of
-from planq.shared.ports import ChildOutcome
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
+from planq.shared.agentic.models.exchange import Findings
+from planq.shared.agentic.tools.policy import Permission, rule_of
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ExecutionFailed, InternalFault, InvalidArguments, PolicyDenied
 from planq.worker.agents import AgentTool, agent_tools
 from planq.worker.agents.planner import planning
-from planq.worker.llm.request import respond_request
+from planq.worker.models.request import respond_request
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.support.agent_backends import Surroundings, agent_services, context

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import Ask, ModelFailed
-from planq.shared.domain.rounds.guide import Guide, read_guide
-from planq.worker.llm.gateway import ModelGateway, TryLimits
+from planq.shared.agentic.models.exchange import Ask, ModelFailed
+from planq.shared.agentic.rounds.guide import Guide, read_guide
+from planq.worker.models.gateway import ModelGateway, TryLimits
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.llm.calls import Waits, settings_for

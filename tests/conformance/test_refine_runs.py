@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus, Strategy
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelReply, TurnForm
-from planq.shared.domain.plan.compile import ANSWER_SCHEMA
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import CutOff, ToolContext
-from planq.shared.store.database import Database
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, ModelReply, TurnForm
+from planq.shared.agentic.plan.compile import ANSWER_SCHEMA
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, StepKind, StepStatus, Strategy
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ToolFailed
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.conformance.refine_loop import output_of

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from planq import testing
-from planq.shared.domain.errors import InternalFault, ToolFailed, Transient
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.models.exchange import Findings, ToolCallRequest
-from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ToolContext
-from planq.shared.store.database import Database
+from planq.shared.agentic.models.exchange import Findings, ToolCallRequest
+from planq.shared.agentic.plan.errors import format_plan_errors
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import InternalFault, ToolFailed, Transient
 from planq.testing import run_job
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.support.harness import Harness, ScriptedModel

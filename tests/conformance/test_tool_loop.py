@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from planq import testing
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.store.database import Database
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.conformance.test_run import CaseTool

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import planq
-from planq.shared.domain.errors import Conflict, NotFound
+from planq.shared.platform.errors import Conflict, NotFound
 from tests.support.stack import Stack
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import planq
 from planq.deploy.cli.main import create_app
 from planq.shared.client.requests import MAX_RESULT_BYTES
-from planq.shared.domain.errors import TooLarge
+from planq.shared.platform.errors import TooLarge
 from tests.support.client_tools import hash_of, table_of
 from tests.support.mcp_callers import mcp_client, text_of
 from tests.support.receiver import receiving

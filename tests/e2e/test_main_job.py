@@ -16,10 +16,10 @@ import psutil
 import psycopg
 import pytest
 
-from planq.shared.settings import VERSION
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.memory.knowledge import Piece, PostgresKnowledge
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.settings.settings import VERSION
+from planq.shared.subjects.moments.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
 from tests.e2e.test_main_job import plan
 from tests.e2e.test_mcp import probe, write_config
 from tests.integration.llm.dialects import OPENAI_CHAT

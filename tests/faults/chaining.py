@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import PlanWake
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.jobs.store import Submission
 from tests.faults.scene import Scene
 
 AGENT = {

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import httpx
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.store.conversations.store import ConversationStore, InboundResult
-from planq.shared.store.jobs.signals import CANCELLED
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.store.signals import CANCELLED
+from planq.shared.subjects.conversations.store import ConversationStore, InboundResult
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.conversations import message
 from tests.support.waiting import eventually

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import Effect, JoinPolicy, StepKind
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.states import Effect, JoinPolicy, StepKind
 from tests.faults.scene import PATIENCE, Scene
 from tests.faults.tools import OUTPUT, entered
 from tests.support.waiting import eventually

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.batches.states import Discount
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.subjects.batches.states import Discount
+from planq.shared.subjects.jobs.store import Submission, submission_values
 from tests.faults.batching import batch_ends
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_RESPONSES

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from uuid import UUID
 
-from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.jobs.signals import CANCELLED
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.requests import AnsweredBy, Verdict
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
+from planq.shared.kernel.store.signals import CANCELLED
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.subjects.jobs.store import AnsweredBy, Verdict
+from planq.shared.subjects.questions.store import ElicitationStore
 from tests.faults.batching import BATCHING
 from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING

@@ -19,13 +19,13 @@ from psycopg.types.json import Json
 
 from planq.deploy.local.child import has_exited, reap, send
 from planq.deploy.local.folder import last_lines
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
 from planq.shared.failpoints import EXIT_CODE, VARIABLE
-from planq.shared.ports import PlanWake
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.jobs.store import Submission
 from tests.support.callers import Caller
 from tests.support.stack import ROOT, Stack, step_processes
 from tests.support.waiting import eventually

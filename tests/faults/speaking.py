@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from planq.shared.ports.streams import LiveText
-from planq.shared.store.ids import new_id
-from planq.shared.store.streams.followers import StreamStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.subjects.streams.contract import LiveText
+from planq.shared.subjects.streams.followers import StreamStore
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server

@@ -8,18 +8,18 @@ import hashlib
 import httpx
 from standardwebhooks import Webhook
 
-from planq.shared.domain.channels.formatted import formatted
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import BOT_SECRET, PROOF_HEADER
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import ConversationStore, InboundResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.tenants.secrets import SecretStore
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.channels.formatted import formatted
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.channels.telegram import BOT_SECRET, PROOF_HEADER
+from planq.shared.subjects.conversations.store import ConversationStore, InboundResult
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.faults.conversing import says
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.bot_api import TOKEN, BotServer, Reply, bot_server, refused

@@ -14,7 +14,7 @@ from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import DeadLetter, DeadLetters
-from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
+from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey

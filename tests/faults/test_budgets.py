@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from psycopg.types.json import Json
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import PlanWake
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.jobs.store import Submission
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import Scene
 from tests.support.tiers import rare

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured
 from planq.shared.failpoints import EXIT_CODE, Failpoints, methods, point_names
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.container import CRASH_POINTS
 from planq.worker.tools.registry import Registry
 from tests.support.stack import refused_start

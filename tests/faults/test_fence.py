@@ -21,8 +21,8 @@ import psutil
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from planq.shared.domain.jobs.states import Settlement
-from planq.shared.store.requests import Verdict
+from planq.shared.kernel.states import Settlement
+from planq.shared.subjects.jobs.store import Verdict
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.living import is_alive

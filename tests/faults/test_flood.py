@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from planq.shared.domain.jobs.states import Priority
+from planq.shared.kernel.states import Priority
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import Scene
 from tests.support.rabbitmq import RabbitMQ

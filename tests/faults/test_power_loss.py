@@ -14,8 +14,8 @@ import psutil
 import psycopg
 import pytest
 
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import MIXED, MIXED_TEXT
 from tests.faults.striking import own_postgres, standing_at

@@ -15,7 +15,7 @@ import pytest
 from kombu import Connection
 
 from planq.shared.broker import names
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.kernel.states import WakeQueue
 from tests.faults.conftest import Stage, under_way
 from tests.faults.scene import PATIENCE, SHORT_LEASE
 from tests.faults.striking import Struck, standing_at

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.kernel.limits import Limits
 from tests.faults.conftest import Stage
 from tests.faults.scene import PATIENCE, SETTINGS, Scene
 from tests.support.waiting import eventually

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import redis
 
-from planq.shared.domain.jobs.states import Strategy
+from planq.shared.kernel.states import Strategy
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.states import Priority
+from planq.shared.kernel.states import Priority
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.rabbitmq import RabbitMQ

@@ -19,7 +19,7 @@ from planq.shared.broker import names
 from planq.shared.broker.celery_config import OWN_EXCHANGES, create_celery
 from planq.shared.broker.dead_letters import DeadLetters
 from planq.shared.broker.messages import MOST_BYTES
-from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
+from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
 from tests.faults.conftest import Stage
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey

@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 
 from planq.shared.client import Client
-from planq.shared.domain.errors import Unavailable
+from planq.shared.platform.errors import Unavailable
 from tests.faults.conftest import Stage
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.ports import free_port

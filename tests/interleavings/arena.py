@@ -17,13 +17,13 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.subjects.jobs.store import RequestStore, Submission
 from tests.support.sessions import OpenTransaction, waits_for_locks
 
 LEASE = timedelta(seconds=3600)

@@ -8,15 +8,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.batches.lines import FileLine
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports import ExpiredJob, StageClaim
-from planq.shared.store.batches.control import BatchControl
-from planq.shared.store.batches.lines import LineSweep
-from planq.shared.store.batches.store import BatchStore, NewBatch
-from planq.shared.store.database import as_json
-from planq.shared.store.ids import new_id
-from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.sweep import ExpiredJob
+from planq.shared.platform.database import as_json
+from planq.shared.subjects.batches.control import BatchControl
+from planq.shared.subjects.batches.line_sweep import LineSweep
+from planq.shared.subjects.batches.lines import FileLine
+from planq.shared.subjects.batches.store import BatchStore, NewBatch
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time
 from tests.support.batches import item

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Settlement
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, ExpiredJob, FollowUp, StageClaim, StepClaim
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.requests import Verdict
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.job_store import ClaimRequest, FollowUp
+from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, Settlement
+from planq.shared.kernel.sweep import ExpiredJob
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.jobs.store import Verdict
 from tests.interleavings.arena import Operation, Session
 from tests.interleavings.jobs import CALL, claimed, out_of_time, paused
 from tests.support.conversations import message

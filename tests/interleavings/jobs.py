@@ -8,29 +8,20 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.jobs.budget import Holder, ReservationRequest
-from planq.shared.domain.jobs.elicitations import FailStep
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import (
-    ChildRequest,
-    ClaimRequest,
-    Delegated,
-    DueTimer,
-    ExpiredJob,
-    ExpiredPlan,
-    LostStage,
-    LostStep,
-    StageClaim,
-    StepClaim,
-)
-from planq.shared.ports.jobs.sweep import Attempt
-from planq.shared.store.elicitations import ExpiredQuestion, QuestionSweep
-from planq.shared.store.requests import Verdict
-from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.budget import Holder, ReservationRequest
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.questions import FailStep
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import Effect, ElicitationKind, JobStatus, Lane, Settlement, StepKind
+from planq.shared.kernel.sweep import Attempt, DueTimer, ExpiredJob, ExpiredPlan, LostStage, LostStep
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.subjects.jobs.store import Verdict
+from planq.shared.subjects.questions.store import ExpiredQuestion, QuestionSweep
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from tests.interleavings.arena import Operation, Session
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from planq.shared.store import database as database_module
+from planq.shared.platform import database as database_module
 from tests.interleavings import batches, conversations, jobs
 from tests.interleavings.arena import Arena, Series, Sessions
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.store import database as database_module
-from planq.shared.store.database import Database
+from planq.shared.platform import database as database_module
+from planq.shared.platform.database import Database
 from tests.interleavings import batches, conversations, jobs
 from tests.interleavings.arena import Session, Sessions
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from planq.shared.domain.models.exchange import ChatMessage
+from planq.shared.agentic.models.exchange import ChatMessage
 
 
 class RowKind(StrEnum):

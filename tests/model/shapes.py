@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.results.artifacts import detect_wrapper, extract_skill_id
-from planq.shared.domain.tools.names import is_reserved, to_registry
+from planq.shared.agentic.results.artifacts import detect_wrapper, extract_skill_id
+from planq.shared.agentic.tools.names import is_reserved, to_registry
+from planq.shared.kernel.steps import StepResult
 from tests.model.history import RowKind
 
 

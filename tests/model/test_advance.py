@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.document import Plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
+from planq.shared.kernel.steps import PlannedStep
 from planq.testing.model.advance import advance
 from planq.testing.model.events import (
     AnswerGiven,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STORE = "tests/integration/store"
-SQL = "shared/store/sql/functions"
-DOMAIN = "shared/domain"
+SQL = "shared/kernel/sql/functions"
+KERNEL = "shared/kernel"
+AGENTIC = "shared/agentic"
+SUBJECTS = "shared/subjects"
+PLATFORM = "shared/platform"
 UNIT = "tests/unit/domain"
 
 
@@ -25,77 +28,86 @@ class Fault:
 
 FAULTS = (
     # Domain
-    Fault(f"{DOMAIN}/values/backoff.py", "min(failures - 1, 64)", "min(failures, 64)", f"{UNIT}/test_retry.py"),
-    Fault(f"{DOMAIN}/jobs/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/test_retry.py"),
-    Fault(f"{DOMAIN}/jobs/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", UNIT),
-    Fault(f"{DOMAIN}/jobs/retry.py", "decided.delay >= time_left", "decided.delay > time_left", UNIT),
-    Fault(f"{DOMAIN}/jobs/retry.py", "losses < max_losses", "losses <= max_losses", UNIT),
-    Fault(f"{DOMAIN}/jobs/retry.py", "parts = min(groups, len(company))", "parts = groups", UNIT),
-    Fault(f"{DOMAIN}/jobs/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", UNIT),
+    Fault(f"{PLATFORM}/values/backoff.py", "min(failures - 1, 64)", "min(failures, 64)", f"{UNIT}/test_retry.py"),
+    Fault(f"{KERNEL}/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/test_retry.py"),
+    Fault(f"{KERNEL}/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", UNIT),
+    Fault(f"{KERNEL}/retry.py", "decided.delay >= time_left", "decided.delay > time_left", UNIT),
+    Fault(f"{KERNEL}/retry.py", "losses < max_losses", "losses <= max_losses", UNIT),
+    Fault(f"{KERNEL}/retry.py", "parts = min(groups, len(company))", "parts = groups", UNIT),
+    Fault(f"{KERNEL}/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", UNIT),
     Fault(
-        f"{DOMAIN}/jobs/retry.py",
+        f"{KERNEL}/retry.py",
         "step.tries > step.retries + _FIND_OUT_RETRIES",
         "step.tries >= step.retries + _FIND_OUT_RETRIES",
         UNIT,
     ),
-    Fault(f"{DOMAIN}/jobs/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/test_budget.py"),
+    Fault(f"{KERNEL}/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/test_budget.py"),
+    Fault(f"{KERNEL}/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/test_budget.py"),
+    Fault(f"{AGENTIC}/plan/graph.py", "if edges > MAX_EDGES:", "if edges >= MAX_EDGES:", f"{UNIT}/test_graph.py"),
     Fault(
-        f"{DOMAIN}/jobs/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/test_budget.py"
+        f"{AGENTIC}/plan/validation.py",
+        "elif size > MAX_ARG",
+        "elif size >= MAX_ARG",
+        f"{UNIT}/test_validation.py",
     ),
-    Fault(f"{DOMAIN}/plan/graph.py", "if edges > MAX_EDGES:", "if edges >= MAX_EDGES:", f"{UNIT}/test_graph.py"),
     Fault(
-        f"{DOMAIN}/plan/validation.py", "elif size > MAX_ARG", "elif size >= MAX_ARG", f"{UNIT}/test_validation.py"
-    ),
-    Fault(
-        f"{DOMAIN}/plan/validation.py",
+        f"{AGENTIC}/plan/validation.py",
         "if count > max_steps:",
         "if count >= max_steps:",
         f"{UNIT}/test_validation.py",
     ),
-    Fault(f"{DOMAIN}/values/preview.py", "depth == 0 or chars < _LEAST", "depth == 0 or chars <= _LEAST", UNIT),
+    Fault(f"{PLATFORM}/values/preview.py", "depth == 0 or chars < _LEAST", "depth == 0 or chars <= _LEAST", UNIT),
     Fault(
-        f"{DOMAIN}/references/excerpts.py", "index >= len(value)", "index > len(value)", f"{UNIT}/test_excerpts.py"
+        f"{AGENTIC}/references/excerpts.py",
+        "index >= len(value)",
+        "index > len(value)",
+        f"{UNIT}/test_excerpts.py",
     ),
-    Fault(f"{DOMAIN}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", UNIT),
+    Fault(f"{AGENTIC}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", UNIT),
     Fault(
-        f"{DOMAIN}/references/resolution.py",
+        f"{AGENTIC}/references/resolution.py",
         "if left < 0:  # before",
         "if left <= 0:  # before",
         f"{UNIT}/test_resolution.py",
     ),
     Fault(
-        f"{DOMAIN}/batches/lines.py",
+        f"{SUBJECTS}/batches/lines.py",
         "raw, size = raw[:-1], size - 1",
         "raw, size = raw[:-1], size",
         f"{UNIT}/test_batch_lines.py",
     ),
     Fault(
-        f"{DOMAIN}/batches/lines.py",
+        f"{SUBJECTS}/batches/lines.py",
         "if self.found > self._max",
         "if self.found >= self._max",
         f"{UNIT}/test_batch_lines.py",
     ),
-    Fault(f"{DOMAIN}/batches/lines.py", "if size > self._max", "if size >= self._max", f"{UNIT}/test_batch_lines.py"),
     Fault(
-        f"{DOMAIN}/conversations/history.py",
+        f"{SUBJECTS}/batches/lines.py",
+        "if size > self._max",
+        "if size >= self._max",
+        f"{UNIT}/test_batch_lines.py",
+    ),
+    Fault(
+        f"{SUBJECTS}/conversations/history.py",
         "        if left < 0:",
         "        if left <= 0:",
         f"{UNIT}/test_history.py",
     ),
     Fault(
-        f"{DOMAIN}/conversations/inbound.py",
+        f"{SUBJECTS}/conversations/inbound.py",
         "len(external) <= MAX",
         "len(external) < MAX",
         f"{UNIT}/test_inbound_messages.py",
     ),
     Fault(
-        f"{DOMAIN}/tenants/config.py",
+        f"{SUBJECTS}/tenants/config.py",
         '"max_tool_steps": min(',
         '"max_tool_steps": max(',
         f"{UNIT}/test_tenant_config.py",
     ),
     Fault(
-        f"{DOMAIN}/tenants/rates.py",
+        f"{SUBJECTS}/tenants/rates.py",
         "not now - WINDOW_SECONDS < times",
         "not now - WINDOW_SECONDS <= times",
         f"{UNIT}/test_rates.py",
@@ -131,9 +143,14 @@ FAULTS = (
         f"{STORE}/test_guards.py",
     ),
     Fault(f"{SQL}/finish.sql", " AND (waits_for IS NULL OR joined)))", "))", "tests/interleavings"),
-    Fault(f"{SQL}/finish.sql", "AND attempt = 0 AND lane = p_lane", "AND attempt = 0", f"{STORE}/test_units.py"),
     Fault(
-        f"{SQL}/batch.sql",
+        f"{SQL}/finish.sql",
+        "AND attempt = 0 AND lane = p_lane",
+        "AND attempt = 0",
+        f"{STORE}/test_units.py",
+    ),
+    Fault(
+        f"{SUBJECTS}/batches/sql/functions/batches.sql",
         "greatest(0, least(p_room, h.canary - h.admitted))",
         "p_room",
         f"{STORE}/test_batch_lines.py",
@@ -150,7 +167,12 @@ FAULTS = (
         "cardinality(v_ids)",
         f"{STORE}/test_child_jobs.py",
     ),
-    Fault(f"{SQL}/children.sql", "c.run_at <= planq_now() AND c.paused_at IS NULL", "c.run_at <= planq_now()", STORE),
+    Fault(
+        f"{SQL}/children.sql",
+        "c.run_at <= planq_now() AND c.paused_at IS NULL",
+        "c.run_at <= planq_now()",
+        STORE,
+    ),
     Fault(
         f"{SQL}/claim.sql",
         "stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL AND status = ANY (p_statuses)",
@@ -164,24 +186,29 @@ FAULTS = (
         STORE,
     ),
     Fault(
-        f"{SQL}/message.sql",
+        f"{SUBJECTS}/conversations/sql/functions/message.sql",
         "j.status = 'queued' AND j.stage_attempt = 0",
         "j.status = 'queued'",
         f"{STORE}/test_turns.py",
     ),
     Fault(
-        f"{SQL}/delivery.sql",
+        f"{SUBJECTS}/webhooks/sql/functions.sql",
         "WHERE id = p_id AND status = 'sending' AND attempt = p_attempt",
         "WHERE id = p_id AND status = 'sending'",
         f"{STORE}/test_deliveries.py",
     ),
     Fault(
-        f"{SQL}/intake.sql",
+        f"{SUBJECTS}/batches/sql/functions/intake.sql",
         "'validating' AND w.held_until <= planq_now()",
         "'validating'",
         f"{STORE}/test_guards.py",
     ),
-    Fault(f"{SQL}/intake.sql", "'validating' AND held_by = p_holder", "'validating'", f"{STORE}/test_guards.py"),
+    Fault(
+        f"{SUBJECTS}/batches/sql/functions/intake.sql",
+        "'validating' AND held_by = p_holder",
+        "'validating'",
+        f"{STORE}/test_guards.py",
+    ),
     Fault(
         f"{SQL}/plan.sql",
         "status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt",

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from planq.shared.ports import CutOff, JobStore, Payloads, ToolContext
-from planq.shared.store.ids import new_id
-from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
+from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.agents import AgentBackends, AgentServices
 from planq.worker.agents.planner import is_planning
 from tests.support.orchestras import document

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from planq.shared.ports import CutOff
-from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.subjects.agents.store import DocumentStore
 from tests.support.harness import Harness, ScriptedModel
 
 

@@ -10,11 +10,11 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Json
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
-from planq.shared.store.database import query
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.platform.database import query
+from planq.shared.subjects.jobs.store import Submission, submission_values
 
 Connection = psycopg.Connection[Any]
 

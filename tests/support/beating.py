@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from planq.shared.beats import Beats, boot_clock
+from planq.shared.platform.beats import Beats, boot_clock
 
 SERVER = ".server"
 """`PID.server` holds the pid of a program that a process has started in a session of its own, as the MCP SDK does."""

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import PlanWake
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.database import Database
+from planq.shared.subjects.jobs.store import Submission
 from tests.support.requests import OpenRequestStore
 
 

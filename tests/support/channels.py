@@ -6,16 +6,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.conversations.store import InboundResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.conversations.store import InboundResult
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
 from tests.support.conversations import Thread
 
 LEASE, HOLD = timedelta(seconds=15), timedelta(seconds=60)

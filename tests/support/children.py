@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
+from planq.shared.platform.errors import ToolFailed
 
 ANY_OBJECT = {"type": "object"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from planq.shared.store.database import Database
+from planq.shared.platform.database import Database
 
 
 async def move_clock(database: Database, by: timedelta) -> None:

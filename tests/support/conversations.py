@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.store.conversations.store import ConversationStore, Inbound, InboundResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database
+from planq.shared.subjects.conversations.store import ConversationStore, Inbound, InboundResult
+from planq.shared.subjects.jobs.store import Submission
 
 
 def message(text: str, *, thread: str | None = "t", **fields: Any) -> Inbound:

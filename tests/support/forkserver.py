@@ -22,7 +22,7 @@ import threading
 import warnings
 from typing import Any, NoReturn
 
-from planq.shared.launcher import die_with
+from planq.shared.platform.launcher import die_with
 
 # <linux/sched.h>; the number of clone(2) in <asm/unistd.h> of each machine.
 CLONE_PARENT = 0x00008000
@@ -37,9 +37,9 @@ MODULES = (
     *("celery.worker.consumer", "celery.worker.strategy", "celery.worker.autoscale", "celery.backends.base"),
     *("kombu.transport.redis", "kombu.transport.pyamqp", "billiard.pool", "billiard.popen_fork"),
     *("uvicorn", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.on"),
-    *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "planq.shared.telemetry.logs"),
+    *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "planq.shared.platform.logs"),
     # Read by a worker in the middle of its first call to a model; a busy disk may stop all its threads for that long.
-    *("planq.worker.llm.providers", "anyio._backends._asyncio", "genai_prices.data", "jiter"),
+    *("planq.worker.models.providers", "anyio._backends._asyncio", "genai_prices.data", "jiter"),
     *(
         "planq.worker.container",
         "planq.worker.runtime.lifecycle",

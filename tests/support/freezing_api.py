@@ -8,8 +8,8 @@ from fastapi import FastAPI
 
 from planq.api.__main__ import serve
 from planq.api.app import create_api
-from planq.shared.beats import Beats
-from planq.shared.settings import Settings
+from planq.shared.platform.beats import Beats
+from planq.shared.settings.settings import Settings
 from tests.support.beating import hold
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from planq.worker.__main__ import main
-from planq.worker.llm.gateway import ModelGateway
+from planq.worker.models.gateway import ModelGateway
 from tests.support.beating import hold
 
 

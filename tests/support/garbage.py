@@ -1,6 +1,6 @@
 """What is left for Python's garbage collector: objects that refer to each other in a circle.
 
-A planq process collects only after 100 000 new objects (`planq.shared.memory.settle_heap`), so that what leaves
+A planq process collects only after 100 000 new objects (`settle_heap`), so that what leaves
 circles behind a thousand times a minute makes it grow.
 """
 

@@ -14,12 +14,9 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.ending import Incomplete
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.contract import CutOff, Prices
+from planq.shared.agentic.models.ending import Incomplete
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -28,46 +25,40 @@ from planq.shared.domain.models.exchange import (
     ToolCallRequest,
     TurnForm,
 )
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.failpoints import Failpoints
-from planq.shared.ports import (
-    AnyWake,
-    CutOff,
-    JobStore,
-    Payloads,
-    PlanWake,
-    Prices,
-    StageClaim,
-    StepClaim,
-    StepsWake,
-    StepWake,
-    Tool,
-    Wake,
-)
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.store.catalogue import Catalogue, PublishedTools
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.insights.learning import PostgresInsightOffers
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.orchestrations import PostgresOrchestrations
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import Submission
-from planq.shared.store.tenants.directory import TenantDirectory
-from planq.shared.store.tenants.secrets import SecretStore
-from planq.shared.vocabulary import count_tokens
+from planq.shared.kernel.claims import OfferedTool, StageClaim, StepClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import OWN_LANES, Lane, Priority, Strategy, WakeQueue
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.subjects.insights.learning import PostgresInsightOffers
+from planq.shared.subjects.jobs.store import Submission
+from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
+from planq.shared.subjects.payloads.contract import Payloads
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.tenants.directory import TenantDirectory
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
+from planq.shared.subjects.tools.catalogue import Catalogue, PublishedTools
 from planq.worker.agents import AgentBackends, AgentServices, agent_tools, conclude_orchestration
-from planq.worker.attempts import Attempts, AttemptSettings
-from planq.worker.attempts.background import Backgrounds
-from planq.worker.attempts.insights import Insights, InsightSettings
 from planq.worker.container import sweep_duties
 from planq.worker.engine import Dispatcher, DispatcherSettings, Sweeper, SweepSettings, WakeOutcome
 from planq.worker.engine.in_flight import InFlightWork, attempt_of
 from planq.worker.engine.persist import persist
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.planners import InstalledPlanners
+from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers.insights import Insights, InsightSettings
+from planq.worker.handlers.stage_context import Backgrounds
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.planners import InstalledPlanners
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.registry import Registry

@@ -16,8 +16,8 @@ from typing import Any
 from planq.api.access.guard import OPEN_PATHS
 from planq.api.access.scopes import opening_of
 from planq.api.app import create_api
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.settings import Settings
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.support.markdown import table
 
 Json = Mapping[str, Any]

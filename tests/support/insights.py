@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
 
 Execute = Callable[..., Any]
 """Runs a statement with its parameters."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import Cancelled, ErrorRecord, ExecutionFailed, ToolFailed
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import CutOff
-from planq.shared.store.jobs.signals import CANCELLED, listen
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.store.signals import CANCELLED, listen
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import Cancelled, ErrorRecord, ExecutionFailed, ToolFailed
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness, ScriptedModel
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.kernel.steps import PlannedStep
 
 OUTPUT_SCHEMA = {"type": "object", "properties": {"value": {"type": "string"}}, "required": ["value"]}
 

@@ -14,8 +14,8 @@ from kombu import Connection
 
 from planq.shared.broker import names
 from planq.shared.broker.messages import encode_wake
-from planq.shared.domain.jobs.states import WakeQueue
-from planq.shared.ports import PlanWake
+from planq.shared.kernel.states import WakeQueue
+from planq.shared.kernel.wakes import PlanWake
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 _WAKE = encode_wake(PlanWake(JOB))

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from planq.shared.domain.rounds.block import LoopBlock, parse_block
-from planq.shared.domain.rounds.workflow import import_workflow
+from planq.shared.agentic.rounds.block import LoopBlock, parse_block
+from planq.shared.agentic.rounds.workflow import import_workflow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
 RECIPES = ["Another prompt", "Other tools", "A step after the last round", "Another end", "Errors"]

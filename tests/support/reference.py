@@ -1,8 +1,8 @@
 """Writes the reference pages of docs/ from the code: `make docs`. A test compares them with what this gives.
 
 A page is prose with blocks between two marks. What stands inside a block comes from one place in the code: settings
-from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/http/exchange.py`, the command line from
-typer, the HTTP API from its OpenAPI document (`http_reference.py`).
+from `shared/settings/settings.py`, errors from `shared/platform/errors.py` and `api/http/exchange.py`, the command
+line from typer, the HTTP API from its OpenAPI document (`http_reference.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typer.main import get_command
 
 from planq.api.http.exchange import STATUS_OF
 from planq.deploy.cli.main import create_app as create_cli
-from planq.shared.domain import errors
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.environment import variables_of
-from planq.shared.settings import Settings
+from planq.shared.platform import errors
+from planq.shared.platform.errors import PlanqError
+from planq.shared.settings.environment import variables_of
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.config import TenantConfig
 from tests.support import http_reference
 from tests.support.markdown import plain, table
 

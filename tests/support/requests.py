@@ -8,12 +8,12 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.ports import StageClaim
-from planq.shared.store.database import Database, Row
-from planq.shared.store.jobs.codec import CalledArguments, known_output, step_results
-from planq.shared.store.requests import RequestStore
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.store.codec import CalledArguments, known_output, step_results
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.jobs.store import RequestStore
 
 
 class OpenRequestStore(RequestStore):

@@ -15,7 +15,7 @@ from sqlalchemy import create_mock_engine
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
-from planq.shared.store import tables  # noqa: F401  (fills the metadata)
+from planq.shared.schema import tables  # noqa: F401  (fills the metadata)
 
 _CATALOGUE = {
     "columns": """

@@ -1,4 +1,4 @@
-"""Every statement that the selects of `shared/store` become: one for each combination of filters and flags."""
+"""Every statement that the selects become: one for each combination of filters and flags."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from planq.shared.store.selects import text_of
-from planq.shared.store.selects.named import NAMED
+from planq.shared.platform.selects import NAMED
+from planq.shared.subjects.selects import text_of
 
 
 def select_texts() -> Mapping[str, Mapping[str, str]]:

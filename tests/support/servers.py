@@ -93,7 +93,7 @@ class TestPostgres:
         """Create a database with planq's schema and return its URL."""
         if not self._migrated:
             # Late: most tests need no database, and the migrations import SQLAlchemy.
-            from planq.shared.store.migrate import upgrade
+            from planq.shared.schema.migrate import upgrade
 
             self._run(f"CREATE DATABASE {TEMPLATE}")
             upgrade(self.server.url_of(TEMPLATE))

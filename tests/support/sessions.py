@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import DictRow
 
-from planq.shared.store.database import Database, Rows
+from planq.shared.platform.database import Database, Rows
 
 A = TypeVar("A")
 B = TypeVar("B")

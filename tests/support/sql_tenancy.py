@@ -3,7 +3,7 @@
 A mention is *tied* where a condition compares the table's `tenant_id`, where it inserts one, or where a key (a column
 of type UUID) reaches it from what is tied: another mention, or a variable that a tied statement has filled or looked
 up, or that a function has returned for such a variable. A condition counts only where it must hold: not beside an OR
-and not in a CASE. The reader knows as much of SQL as `shared/store/sql` uses; a mention in a statement that it
+and not in a CASE. The reader knows as much of SQL as planq uses; a mention in a statement that it
 misreads is not tied, and so is reported.
 """
 

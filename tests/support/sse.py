@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from planq.shared.domain.streams.frames import FrameReader
+from planq.shared.platform.values.event_stream import FrameReader
 
 
 class Frame(NamedTuple):

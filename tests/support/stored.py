@@ -9,12 +9,17 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, TransitionResult
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AfterSteps,
     Effect,
@@ -26,28 +31,13 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import (
-    ChildRequest,
-    ClaimRequest,
-    Delegated,
-    DueTimer,
-    ExpiredJob,
-    ExpiredPlan,
-    FollowUp,
-    MissedTool,
-    StageClaim,
-    StepClaim,
-    TransitionResult,
-)
-from planq.shared.ports.jobs.store import ONE_ROUND
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import Submission, Verdict
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.sweep import DueTimer, ExpiredJob, ExpiredPlan, MissedTool
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.jobs.store import Submission, Verdict
 from planq.testing.model.events import (
     CancelRequested,
     ChildEnded,

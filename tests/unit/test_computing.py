@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from planq.shared.computing import off_loop
+from planq.shared.platform.computing import off_loop
 
 _said: contextvars.ContextVar[str] = contextvars.ContextVar("said", default="nothing")
 
@@ -76,7 +76,7 @@ def test_what_was_given_up_before_its_turn_is_never_begun() -> None:
 
 FORKING = """
 import asyncio, os
-from planq.shared.computing import off_loop
+from planq.shared.platform.computing import off_loop
 asyncio.run(off_loop(int))
 if os.fork() == 0:
     os._exit(asyncio.run(asyncio.wait_for(off_loop(int, "7"), 60)))

@@ -14,29 +14,30 @@ import yaml
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from planq.api import bounds
-from planq.api.agents.routes.executions import ExecutionRequest
 from planq.api.app import create_api
-from planq.api.conversations.messages import InboundRequest
+from planq.api.compat.executions import ExecutionRequest
+from planq.api.http import bounds
 from planq.api.http.exchange import MAX_BODY_PARTS, MAX_DEFECTS
+from planq.api.intake.messages import InboundRequest
 from planq.api.schemas import MAX_METADATA_BYTES, JobRequest, ValidationRequest
-from planq.shared.domain.agents.document import AgentDocument, parse_agent
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES, Limits
-from planq.shared.domain.models.exchange import Ask
-from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import read_plan
-from planq.shared.domain.plan.document import Plan, structural_errors
-from planq.shared.domain.rounds.guard import GuardLimits
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
-from planq.shared.environment import variables_of
-from planq.shared.settings import Settings
+from planq.shared.agentic.agents.document import AgentDocument, parse_agent
+from planq.shared.agentic.models.exchange import Ask
+from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.orchestration.validation import read_plan
+from planq.shared.agentic.plan.document import Plan, structural_errors
+from planq.shared.agentic.rounds.guard import GuardLimits
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
+from planq.shared.kernel.limits import INLINE_OUTPUT_BYTES, Limits
+from planq.shared.platform.errors import PlanqError
+from planq.shared.platform.sql_files import sql_files
+from planq.shared.settings.environment import variables_of
+from planq.shared.settings.settings import Settings
 from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT as ORCHESTRATE_SCHEMA
-from planq.worker.llm.offline import plan_offline
+from planq.worker.models.offline import plan_offline
 from planq.worker.tools.declare import options_of
 from planq.worker.tools.mcp.config import read_mcp_file
 from planq.worker.tools.registry import read_tools_file
@@ -279,7 +280,9 @@ def test_the_tree_of_folders_has_each_folder_with_code_and_none_that_is_gone() -
     levels = dict.fromkeys(("api", "deploy", "shared", "worker"), 3) | {"tests": 2}
     files = {one for room in levels for kind in ("*.py", "*.sql") for one in (ROOT / room).rglob(kind)}
     folders = {one.relative_to(ROOT).parts[:-1] for one in files}
-    with_code = {"/".join(one[: levels[one[0]]]) for one in folders if not {"routes", "commands"} & set(one)}
+    with_code = {
+        "/".join(one[: levels[one[0]]]) for one in folders if not {"routes", "commands", "page"} & set(one[2:])
+    }
 
     assert with_code - drawn == set(), "draw these in docs/architecture.md"
     assert {one for one in drawn if not (ROOT / one).is_dir()} == set()
@@ -349,7 +352,7 @@ def test_every_route_stands_on_one_page() -> None:
 
 
 def test_every_kind_of_event_is_explained() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "shared/store/sql").rglob("*.sql")))
+    sources = "\n".join(path.read_text("utf-8") for path in sql_files())
     code = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "worker").rglob("*.py")))
     appended = re.findall(r"planq_append_event\([^,]+,[^,]+,\s*'(\w+)'", sources)
     kinds = {*appended, *re.findall(r"store\.warn\(\w+, \"(\w+)\"", code), PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS}
@@ -365,7 +368,7 @@ def test_every_kind_of_event_is_explained() -> None:
 def test_every_code_of_a_refusal_is_explained() -> None:
     code = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "api").rglob("*.py")))
     refused = re.findall(r"(?:HttpRefusal|_refused)\(\s*(?:[\w.]+,\s*)?\"(\w+)\"", code)
-    sources = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "shared/store/sql").rglob("*.sql")))
+    sources = "\n".join(path.read_text("utf-8") for path in sql_files())
     lines = re.findall(r"'code', '(\w+)'", sources)
     told = {name for row in rows(page("errors")) for name in re.findall(r"`(\w+)`", row[0])}
 

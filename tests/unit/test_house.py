@@ -14,7 +14,7 @@ import pytest
 
 from planq import api, shared, worker
 from planq.shared.broker import names
-from planq.shared.domain import errors
+from planq.shared.platform import errors
 
 pytestmark = pytest.mark.whole  # `make check` runs these
 

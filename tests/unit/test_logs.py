@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.telemetry import logs
-from planq.shared.telemetry.logs import JsonLines, attempt_fields, configure_logging, is_brought
+from planq.shared.platform import logs
+from planq.shared.platform.logs import JsonLines, attempt_fields, configure_logging, is_brought
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 

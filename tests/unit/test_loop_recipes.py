@@ -7,9 +7,9 @@ import re
 import pytest
 import yaml
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.rounds.block import LoopBlock, parse_block
-from planq.shared.domain.rounds.guard import GuardLimits
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.rounds.block import LoopBlock, parse_block
+from planq.shared.agentic.rounds.guard import GuardLimits
 from tests.support.recipes import RECIPES, both_forms, documents, section_of
 
 

@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, threading
-from planq.shared.memory import bound_arenas
+from planq.shared.platform.process_memory import bound_arenas
 print(bound_arenas(), flush=True)
 barrier = threading.Barrier(12)
 def work():
@@ -45,7 +45,7 @@ def test_threads_share_two_arenas_unless_the_operator_says_otherwise() -> None:
 def test_the_collector_passes_over_what_was_loaded() -> None:
     program = """
 import gc
-from planq.shared.memory import settle_heap
+from planq.shared.platform.process_memory import settle_heap
 settle_heap()
 print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
 """

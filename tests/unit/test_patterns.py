@@ -1,7 +1,7 @@
 """No pattern of planq's explodes: on texts made of its own parts, its time grows no faster than n log n.
 
 Patterns that strangers send stand in schemas alone, and are run by an engine without back-tracking
-(`shared/domain/schema/patterns.py`); a pattern of a tool's own schema that this engine cannot read is its author's.
+(`shared/agentic/schema/patterns.py`); a pattern of a tool's own schema that this engine cannot read is its author's.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping
 
 import pytest
 
-from planq.worker.llm.offline import grammar
+from planq.worker.models.offline import grammar
 from tests.support.patterns import Place, collected, explosion
 
 MADE_LATER: Mapping[tuple[str, str], str] = {
-    ("shared/domain/schema/patterns.py", "pattern"): "",
-    ("shared/domain/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
-    ("shared/domain/tenants/offers.py", "'|'.join(['', *meant])"): "|one.*|two.",
-    ("shared/domain/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",
+    ("shared/agentic/schema/patterns.py", "pattern"): "",
+    ("shared/subjects/tenants/prompt.py", "text.replace(' ', '\\\\s+')"): r"You\s+are\s+an\s+agent",
+    ("shared/subjects/tenants/offers.py", "'|'.join(['', *meant])"): "|one.*|two.",
+    ("shared/platform/redact.py", "'|'.join(map(_found_as, longest_first))"): "secret|sec",
     (
-        "worker/llm/reading/texts.py",
+        "worker/models/reading/texts.py",
         "re.escape(mark) if mark else '\\\\Z(?!)'",
     ): r"<\|END_THINKING\|>",
-    ("worker/llm/offline/grammar.py", "pattern"): "|".join(one.pattern for one, _ in grammar._VERBS),
+    ("worker/models/offline/grammar.py", "pattern"): "|".join(one.pattern for one, _ in grammar._VERBS),
     (
-        "worker/llm/offline/responder.py",
+        "worker/models/offline/responder.py",
         "f'(?<![\\\\w-]){re.escape(name)}(?![\\\\w-])'",
     ): r"(?<![\w-])a\-name(?![\w-])",
 }
@@ -34,7 +34,7 @@ MADE_LATER: Mapping[tuple[str, str], str] = {
 PLACES = collected()
 
 OF_OPERATORS = frozenset(
-    {("worker/tools/mcp/config.py", "_VARIABLE"), ("shared/domain/redact.py", "_SECRET_PARAMETER")}
+    {("worker/tools/mcp/config.py", "_VARIABLE"), ("shared/platform/redact.py", "_SECRET_PARAMETER")}
 )
 """Patterns, by their names, over what an operator alone writes: a file of MCP servers, addresses in settings."""
 
@@ -63,7 +63,10 @@ def test_an_example_of_what_is_made_later_does_not_explode(example: str) -> None
 
 def test_the_patterns_are_all_seen() -> None:
     assert len(PLACES) > 100
-    assert {place.path for place in PLACES} >= {"shared/domain/references/grammar.py", "worker/tools/builtin/pure.py"}
+    assert {place.path for place in PLACES} >= {
+        "shared/agentic/references/grammar.py",
+        "worker/tools/builtin/pure.py",
+    }
 
 
 def test_what_is_made_later_is_listed() -> None:

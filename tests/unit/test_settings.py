@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.environment import REMOVED, load_settings, variables_of
-from planq.shared.settings import Settings
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.environment import REMOVED, load_settings, variables_of
+from planq.shared.settings.settings import Settings
 
 _OPTIONS = quote(
     "-cjit=off -cDateStyle=ISO -cIntervalStyle=postgres -cTimeZone=UTC -cclient_encoding=UTF8 -cbytea_output=hex "

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.timers import NearTimers, every, woken_by
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.timers import NearTimers, every, woken_by
 
 PATIENCE_SECONDS = 60.0
 

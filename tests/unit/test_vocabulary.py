@@ -7,8 +7,8 @@ import inspect
 
 from tiktoken_ext import openai_public
 
-from planq.shared import vocabulary as vocabulary_module
-from planq.shared.vocabulary import count_tokens, vocabulary
+from planq.shared.agentic.models import vocabulary as vocabulary_module
+from planq.shared.agentic.models.vocabulary import count_tokens, vocabulary
 
 
 def test_the_vocabulary_is_the_one_that_tiktoken_expects() -> None:

@@ -9,19 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.agents.chaining import stored_chained_result
-from planq.shared.domain.conversations.messages import HistoryForm
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import Effect, JoinPolicy, Lane, StepKind
-from planq.shared.domain.orchestration.compiling import CALL_AGENT, PARALLEL
-from planq.shared.domain.orchestration.plan import STRATEGIES, MergeStrategy
-from planq.shared.domain.orchestration.request import AgentRequest, agent_request
-from planq.shared.domain.orchestration.templates import restored
-from planq.shared.domain.orchestration.validation import MAX_CHILDREN, defects_text
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.defects import Defect
-from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from planq.shared.agentic.agents.chaining import stored_chained_result
+from planq.shared.agentic.orchestration.compiling import CALL_AGENT, PARALLEL
+from planq.shared.agentic.orchestration.plan import STRATEGIES, MergeStrategy
+from planq.shared.agentic.orchestration.request import AgentRequest, agent_request
+from planq.shared.agentic.orchestration.templates import restored
+from planq.shared.agentic.orchestration.validation import MAX_CHILDREN, defects_text
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.turns.messages import HistoryForm
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import Effect, JoinPolicy, Lane, StepKind
+from planq.shared.platform.errors import InvalidArguments
+from planq.shared.platform.values.defects import Defect
 from planq.worker.agents.orchestration.results import Status, group_status, is_failure, merge
 from planq.worker.agents.orchestration.schema import AGENT_ID, CALL_PROPERTIES, agent_call
 from planq.worker.agents.orchestration_jobs import journal_progress

@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.orchestration.agents import agent_defects, agents_of
-from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
-from planq.shared.domain.orchestration.request import (
+from planq.shared.agentic.agents.orchestration import agent_defects, agents_of
+from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration, framed
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.agentic.orchestration.request import (
     OrchestrateLimits,
     Reason,
     RequestRefusal,
@@ -25,11 +23,14 @@ from planq.shared.domain.orchestration.request import (
     refusal,
     request_defects,
 )
-from planq.shared.domain.orchestration.validation import defects_text, read_plan
-from planq.shared.domain.references.grammar import find_references
-from planq.shared.domain.values.defects import Defect
-from planq.shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
-from planq.shared.ports.orchestrations import PLAN_SOURCE
+from planq.shared.agentic.orchestration.validation import defects_text, read_plan
+from planq.shared.agentic.references.grammar import find_references
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import ErrorRecord, InvalidArguments, TimedOut, capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.subjects.orchestrations.contract import PLAN_SOURCE
 from planq.worker.agents.calls import delegating_tool
 from planq.worker.agents.orchestration.results import unbegun_output
 from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT, ORCHESTRATE_OUTPUT

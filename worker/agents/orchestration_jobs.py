@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import AGENT_TIMEOUTS, PlanTimedOut, Unavailable
-from planq.shared.domain.jobs.states import StepStatus
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, StepType
-from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.ports import ChildOutcome
-from planq.shared.ports.orchestrations import OrchestratedStep, Orchestration
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE, StepType
+from planq.shared.agentic.plan.errors import format_plan_errors
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.states import StepStatus
+from planq.shared.platform.errors import AGENT_TIMEOUTS, PlanTimedOut, Unavailable
+from planq.shared.subjects.orchestrations.contract import OrchestratedStep, Orchestration
 from planq.worker.agents.orchestration.results import (
     AgentResult,
     Status,
@@ -40,7 +40,7 @@ _UNREACHED = frozenset({StepStatus.PENDING, StepStatus.SKIPPED, StepStatus.CANCE
 async def conclude_orchestration(
     services: AgentServices, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """See `planq.shared.ports.orchestrations.Conclude`."""
+    """See `planq.shared.subjects.orchestrations.contract.Conclude`."""
     backends = services.opened()
     found = await _look(backends, job_id)
     if found is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planq.shared.domain.agents.chaining import stored_chained_result
-from planq.shared.domain.errors import (
+from planq.shared.agentic.agents.chaining import stored_chained_result
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import (
     AGENT_TIMEOUTS,
     BudgetExceeded,
     Cancelled,
@@ -29,8 +31,6 @@ from planq.shared.domain.errors import (
     WorkerLost,
     capped,
 )
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports import ChildOutcome
 from planq.worker.agents.orchestration.results import AgentResult, Status
 
 FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})

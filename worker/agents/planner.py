@@ -16,16 +16,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import Cancelled, InternalFault, capped
-from planq.shared.domain.jobs.budget import Holder, check_reserved
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.estimate import cut_to, wanted_for
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from planq.shared.ports import ToolContext
-from planq.shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
+from planq.shared.agentic.models.estimate import cut_to, wanted_for
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.budget import Holder, check_reserved
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import Cancelled, InternalFault, capped
+from planq.shared.subjects.orchestrations.contract import BINDINGS_MARK, PLAN_SCHEMA_NAME
 from planq.worker.agents.orchestration.schema import PLAN_SCHEMA_FOR_MODELS
 from planq.worker.agents.services import AgentBackends
-from planq.worker.llm.prompts import render_prompt
+from planq.worker.models.prompts import render_prompt
 
 MOST_AGENTS = 100
 """How many agents a planner gets a list of; a prompt may name any others."""

@@ -9,14 +9,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from planq.shared.computing import off_loop
-from planq.shared.domain.agents.chaining import chained_result
-from planq.shared.domain.errors import DepthExceeded, InternalFault, InvalidOutput, TimedOut
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.orchestration.plan import ORCHESTRATE
-from planq.shared.domain.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
-from planq.shared.ports import ChildOutcome, JobStore, Payloads, Prices, Responder, ToolContext
-from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.agentic.agents.chaining import chained_result
+from planq.shared.agentic.models.contract import Prices, Responder
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE
+from planq.shared.agentic.orchestration.request import DEPTH_EXCEEDED, OrchestrateLimits
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import DepthExceeded, InternalFault, InvalidOutput, TimedOut
+from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
+from planq.shared.subjects.payloads.contract import Payloads
 
 _log = logging.getLogger("planq.agents")
 

@@ -13,14 +13,14 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from planq.shared.domain.batches.provider import CallResult, ProviderBatch
-from planq.shared.domain.batches.states import ProviderBatchStatus
-from planq.shared.domain.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
-from planq.shared.domain.jobs.deferral import CallStatus
-from planq.shared.store.batches.provider import ProviderBatches
-from planq.shared.timers import every
+from planq.shared.kernel.deferral import CallStatus
+from planq.shared.platform.errors import DatabaseUnavailable, PlanqError, ProviderBatchFailed
+from planq.shared.platform.timers import every
+from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+from planq.shared.subjects.batches.provider_store import ProviderBatches
+from planq.shared.subjects.batches.states import ProviderBatchStatus
 from planq.worker.engine.persist import persist
-from planq.worker.llm.batch_api import BatchApi
+from planq.worker.models.batch_api import BatchApi
 
 _log = logging.getLogger("planq.batches")
 

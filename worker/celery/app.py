@@ -24,10 +24,10 @@ from planq.shared.broker.messages import (
     read_links,
     read_tenant,
 )
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.environment import load_settings
-from planq.shared.ports import AnyWake
-from planq.shared.setting_kinds import comma_separated
+from planq.shared.kernel.states import Priority
+from planq.shared.kernel.wakes import AnyWake
+from planq.shared.settings.environment import load_settings
+from planq.shared.settings.kinds import comma_separated
 from planq.worker.celery.pool import WorkFailed, message_headers
 from planq.worker.container import LaneRuntime
 from planq.worker.engine import Dispatcher

@@ -29,7 +29,7 @@ from planq.shared.broker.dead_letters import DeadLetterWriter
 from planq.shared.broker.depth import reply_of
 from planq.shared.broker.messages import check_message
 from planq.shared.broker.transport import LONGEST_CHARS, Channel, Reserve, refuse_hostile
-from planq.shared.domain.values.backoff import pause_after
+from planq.shared.platform.values.backoff import pause_after
 from planq.worker.celery.control import GuardedControl, GuardedPidbox
 
 _log = logging.getLogger("planq.consumer")

@@ -17,8 +17,8 @@ from celery.events.dispatcher import EventDispatcher
 from celery.utils.time import utcoffset
 
 from planq.shared.broker.messages import encode_wake
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.ports import Wake
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.errors import ErrorRecord
 
 _LIST = 500
 """Events in one message: about 200 kB."""

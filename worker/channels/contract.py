@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
-from planq.shared.ports.deliveries import Delivery
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.rules import DeliveryOutcome
 
 P = TypeVar("P")
 

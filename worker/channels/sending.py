@@ -9,13 +9,13 @@ from typing import Any
 
 import orjson
 
-from planq.shared.domain.conversations.failure import outbound_text
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
-from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryOutcome
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
+from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.conversations.failure import outbound_text
+from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryOutcome
 from planq.worker.channels.contract import MessageChannel, Outgoing
 from planq.worker.engine.persist import persist
 from planq.worker.webhooks.sender import SendsDeliveries

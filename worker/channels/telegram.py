@@ -15,9 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 from httpx2 import ConnectTimeout, HTTPError, InvalidURL, PoolTimeout, Timeout, WriteError, WriteTimeout
 
-from planq.shared.domain.channels.formatted import FormattedText, formatted, parts_of
-from planq.shared.domain.channels.telegram import BOT_SECRET, MAX_UNITS, chat_of, choices_of, press_data
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     AuthFailed,
     ErrorRecord,
     ExecutionFailed,
@@ -26,7 +24,9 @@ from planq.shared.domain.errors import (
     Transient,
     capped,
 )
-from planq.shared.domain.webhooks.deliveries import LONGEST_PAUSE, DeliveryOutcome, after_failure, handed_back
+from planq.shared.subjects.channels.formatted import FormattedText, formatted, parts_of
+from planq.shared.subjects.channels.telegram import BOT_SECRET, MAX_UNITS, chat_of, choices_of, press_data
+from planq.shared.subjects.webhooks.rules import LONGEST_PAUSE, DeliveryOutcome, after_failure, handed_back
 from planq.worker.channels.contract import Outgoing
 from planq.worker.egress import UNSENT, AnswerBounds, BodyRefused, Egress, read_cut
 

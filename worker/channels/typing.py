@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable, PlanqError
-from planq.shared.ports.jobs.sweep import Attempt
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.platform.errors import DatabaseUnavailable, PlanqError
 
 FindsChats = Callable[[Collection[UUID], int], Awaitable[Sequence[tuple[str, str]]]]
 """`(jobs, limit) -> (tenant, thread) of the turns among them`; raises `DatabaseUnavailable`."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import orjson
 
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
+from planq.shared.subjects.webhooks.rules import DeliveryOutcome
 from planq.worker.channels.contract import Outgoing
 from planq.worker.webhooks.sender import SendsDeliveries
 

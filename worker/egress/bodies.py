@@ -14,8 +14,8 @@ from math import inf
 
 import httpx2
 
-from planq.shared.domain.errors import TooSlow, capped
-from planq.shared.telemetry.logs import redaction
+from planq.shared.platform.errors import TooSlow, capped
+from planq.shared.platform.logs import redaction
 
 CODINGS = ("gzip", "x-gzip", "deflate")
 """Content codings (RFC 9110 §8.4.1) that are unpacked. Others have no decoder here that stops at a limit."""

@@ -1,4 +1,4 @@
-"""Requests to addresses that others have named: a transport that obeys the guard (`planq.shared.domain.addresses`).
+"""Requests to addresses that others have named: a transport that obeys the guard (`planq.shared.platform.addresses`).
 
 A host is resolved once, every address found is checked, and the connection goes to a checked address: the name is
 not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
@@ -26,8 +26,8 @@ from typing import Any, Protocol
 import httpx2
 import psutil
 
-from planq.shared.domain.addresses import DEFAULT_PORTS, IPAddress, endpoints_of, why_refused
-from planq.shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, Transient
+from planq.shared.platform.addresses import DEFAULT_PORTS, IPAddress, endpoints_of, why_refused
+from planq.shared.platform.errors import HostBusy, InvalidArguments, PolicyDenied, Transient
 from planq.worker.egress.bodies import BoundedBody
 from planq.worker.egress.wire import Wire, host_of
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.redact import without_password
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.redact import without_password
 
 FROM_ENVIRONMENT = "environment"
 _SETTING = "PLANQ_EGRESS_PROXY"

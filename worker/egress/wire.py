@@ -12,8 +12,8 @@ from pathlib import Path
 import certifi
 import httpx2
 
-from planq.shared.domain.addresses import DEFAULT_PORTS
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.addresses import DEFAULT_PORTS
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.egress.bodies import AnswerBounds, BoundedBody, out_of_time
 from planq.worker.egress.proxies import Proxies
 

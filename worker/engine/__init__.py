@@ -1,7 +1,7 @@
 """The worker's half of the kernel: claim, carry out, go on, sweep; over ports only.
 
 `Dispatcher.run` takes one wake-up and carries it as far as this process can. What an attempt does is in
-`planq.worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
+`planq.worker.handlers`; nothing here knows of plans, tools, models, agents or HTTP.
 """
 
 from planq.worker.engine.chain import WakeOutcome

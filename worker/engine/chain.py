@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, Lane
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.follow_ups import after_step
-from planq.shared.ports.jobs.store import ClaimRequest, TransitionResult, UnitStep
-from planq.shared.ports.jobs.sweep import Place
-from planq.shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, links_after, stage_again
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.follow_ups import after_step
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest, TransitionResult, UnitStep
+from planq.shared.kernel.states import STAGES, TERMINAL_JOB, Lane
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.sweep import Place
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.kernel.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, links_after, stage_again
+from planq.shared.platform.errors import ErrorRecord
 from planq.worker.engine.in_flight import Claim, RunningAttempt
 from planq.worker.engine.slots import ANYBODY, Party, Slots
 

@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, JobStatus, Lane
-from planq.shared.domain.values.backoff import pause_after
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.follow_ups import after_end
-from planq.shared.ports.jobs.store import JobStore
-from planq.shared.ports.jobs.wakes import (
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.follow_ups import after_end
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, JobStatus, Lane
+from planq.shared.kernel.wakes import (
     AnyWake,
     PlanWake,
     Publisher,
@@ -35,7 +33,9 @@ from planq.shared.ports.jobs.wakes import (
     links_after,
     stage_again,
 )
-from planq.shared.telemetry.logs import attempt_fields
+from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
+from planq.shared.platform.logs import attempt_fields
+from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import (
     Chain,
     WakeOutcome,

@@ -30,11 +30,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
-from planq.shared.beats import boot_clock
-from planq.shared.domain.errors import DatabaseUnavailable, OwnershipLost
-from planq.shared.domain.jobs.states import Effect, Recovery
-from planq.shared.ports.jobs.claims import StepClaim
-from planq.shared.ports.jobs.sweep import Attempt
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.states import Effect, Recovery
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.platform.beats import boot_clock
+from planq.shared.platform.errors import DatabaseUnavailable, OwnershipLost
 
 _log = logging.getLogger("planq.fence")
 
@@ -228,7 +228,7 @@ class Writes:
 
 
 class Owner:
-    """The right of one call to act (`planq.shared.ports.Ownership`).
+    """The right of one call to act (`planq.shared.agentic.tools.contract.Ownership`).
 
     `until` is when the call's time runs out, on the lease's clock; `is_over`: nobody waits for it any more.
     """

@@ -21,11 +21,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports.jobs.claims import StageClaim, StepClaim
-from planq.shared.ports.jobs.store import JobStore, Lands
-from planq.shared.ports.jobs.sweep import Attempt, Place, job_of
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.job_store import JobStore, Lands
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.sweep import Attempt, Place, job_of
+from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.fence import Lease, Writes
 
 Claim = StageClaim | StepClaim
@@ -291,7 +291,7 @@ class InFlightWork:
         """Return the store for the attempts that are carried out here.
 
         Claims and conclusions wait while the lease is not fresh, so that a worker that was frozen first learns what
-        it has lost. The contract of a method says which of them it is (`planq.shared.ports.jobs.store.lands`).
+        it has lost. The contract of a method says which of them it is (`planq.shared.kernel.job_store.lands`).
         """
         guarded: dict[str, Callable[..., Awaitable[Any]]] = {}
         for name, declared in vars(JobStore).items():

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import ParamSpec, TypeVar
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.values.backoff import pause_after
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.values.backoff import pause_after
 
 _log = logging.getLogger("planq.engine")
 

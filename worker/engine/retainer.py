@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
-from planq.shared.domain.errors import DatabaseUnavailable, Unavailable
-from planq.shared.ports.jobs.sweep import RetentionStore
+from planq.shared.kernel.sweep import RetentionStore
+from planq.shared.platform.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger("planq.retention")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import Priority
+from planq.shared.kernel.states import Priority
 
 
 @dataclass(frozen=True, slots=True)

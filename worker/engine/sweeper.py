@@ -17,18 +17,10 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import (
-    DatabaseUnavailable,
-    ErrorRecord,
-    JobTimedOut,
-    PlanTimedOut,
-    QueueTimedOut,
-    TimedOut,
-    UnknownTool,
-    WorkerLost,
-)
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import (
+from planq.shared.kernel.follow_ups import after_end, after_step
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import TransitionResult
+from planq.shared.kernel.retry import (
     AskPerson,
     GiveUp,
     Next,
@@ -37,11 +29,8 @@ from planq.shared.domain.jobs.retry import (
     after_error,
     after_loss,
 )
-from planq.shared.domain.jobs.states import STAGES, TERMINAL_JOB, JobStatus, StepStatus, WakeQueue
-from planq.shared.domain.values.backoff import pause_after
-from planq.shared.ports.jobs.follow_ups import after_end, after_step
-from planq.shared.ports.jobs.store import TransitionResult
-from planq.shared.ports.jobs.sweep import (
+from planq.shared.kernel.states import STAGES, TERMINAL_JOB, JobStatus, StepStatus, WakeQueue
+from planq.shared.kernel.sweep import (
     Due,
     ExpiredJob,
     LocalPeers,
@@ -51,7 +40,18 @@ from planq.shared.ports.jobs.sweep import (
     SweepPart,
     SweepStore,
 )
-from planq.shared.ports.jobs.wakes import AnyWake, Publisher, Queues, Wake, stage_again
+from planq.shared.kernel.wakes import AnyWake, Publisher, Queues, Wake, stage_again
+from planq.shared.platform.errors import (
+    DatabaseUnavailable,
+    ErrorRecord,
+    JobTimedOut,
+    PlanTimedOut,
+    QueueTimedOut,
+    TimedOut,
+    UnknownTool,
+    WorkerLost,
+)
+from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import in_messages
 
 _log = logging.getLogger("planq.sweep")

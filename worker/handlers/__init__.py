@@ -11,35 +11,29 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.limits import INLINE_OUTPUT_BYTES
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.tools.policy import ToolPolicy
-from planq.shared.ports import (
-    JobStore,
-    Payloads,
-    Planner,
-    Prices,
-    Responder,
-    StepClaim,
-    Toolbox,
-    ToolCatalogue,
-    TurnPlanner,
-)
-from planq.shared.ports.orchestrations import Conclude
-from planq.worker.attempts.alarms import Alarms
-from planq.worker.attempts.background import Backgrounds
-from planq.worker.attempts.budget import Budget, ModelCallRecorder
-from planq.worker.attempts.calling import SecretsOf, no_secrets
-from planq.worker.attempts.insights import Insights
-from planq.worker.attempts.plan import PlanStage
-from planq.worker.attempts.respond import Answering, RespondStage
-from planq.worker.attempts.rounds import RoundStage
-from planq.worker.attempts.step import StepRunner
-from planq.worker.attempts.values import OutputLimits, Values
+from planq.shared.agentic.models.contract import Planner, Prices, Responder, TurnPlanner
+from planq.shared.agentic.tools.contract import Toolbox, ToolCatalogue
+from planq.shared.agentic.tools.policy import ToolPolicy
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import INLINE_OUTPUT_BYTES
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
+from planq.shared.subjects.orchestrations.contract import Conclude
+from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.in_flight import Claim, InFlightWork
-from planq.worker.llm.planners import InstalledPlanners
+from planq.worker.handlers.alarms import Alarms
+from planq.worker.handlers.budget import Budget, ModelCallRecorder
+from planq.worker.handlers.insights import Insights
+from planq.worker.handlers.plan import PlanStage
+from planq.worker.handlers.respond import Answering, RespondStage
+from planq.worker.handlers.rounds import RoundStage
+from planq.worker.handlers.stage_context import Backgrounds
+from planq.worker.handlers.step import StepRunner
+from planq.worker.handlers.step_values import OutputLimits, Values
+from planq.worker.handlers.tool_call import SecretsOf, no_secrets
+from planq.worker.models.planners import InstalledPlanners
 
 __all__ = ["AttemptSettings", "Attempts"]
 

@@ -10,17 +10,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.domain.agents.document import AgentDocument, full_model_name
-from planq.shared.domain.agents.input import agent_question
-from planq.shared.domain.errors import UnknownAgent
-from planq.shared.domain.jobs.states import Priority, StepKind
-from planq.shared.domain.models.background import Background
-from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings
-from planq.shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import is_reserved
-from planq.shared.domain.values.parts import parts_of
-from planq.shared.ports import JobStore, StageClaim
+from planq.shared.agentic.agents.document import AgentDocument, full_model_name
+from planq.shared.agentic.agents.input import agent_question
+from planq.shared.agentic.models.background import Background
+from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings
+from planq.shared.agentic.models.exchange import CONTEXT, Ask, StageAttempt
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import is_reserved
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.states import Priority, StepKind
+from planq.shared.platform.errors import UnknownAgent
+from planq.shared.platform.values.parts import parts_of
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")

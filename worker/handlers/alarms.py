@@ -10,15 +10,16 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from planq.shared.domain.jobs.states import TERMINAL_JOB
-from planq.shared.ports import JobStore, StepClaim, Wake
-from planq.shared.ports.jobs.follow_ups import after_end, after_step
-from planq.shared.ports.jobs.wakes import Publisher, links_after
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.follow_ups import after_end, after_step
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.states import TERMINAL_JOB
+from planq.shared.kernel.wakes import Publisher, Wake, links_after
 from planq.worker.engine.chain import in_messages, wake_of
 from planq.worker.engine.in_flight import Claim
 
 SetTimer = Callable[[float, Callable[[], Awaitable[object]]], None]
-"""Calls something in so many seconds, or leaves that to the sweeper (`planq.shared.timers`)."""
+"""Calls something in so many seconds, or leaves that to the sweeper (`planq.shared.platform.timers`)."""
 
 
 class Alarms:

@@ -22,23 +22,25 @@ from random import SystemRandom
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import Cancelled, DatabaseUnavailable, ErrorRecord, RateLimited
-from planq.shared.domain.jobs.budget import Holder, ReservationRequest, check_reserved
-from planq.shared.domain.jobs.deferral import DeferredCall
-from planq.shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
-from planq.shared.domain.jobs.states import JobStatus, StopReason
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.circuit import CircuitOpen
-from planq.shared.domain.models.ending import Incomplete
-from planq.shared.domain.models.estimate import cut_to, wanted_for
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
-from planq.shared.domain.plan.errors import plan_refused
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.backoff import pause_after
-from planq.shared.ports import CutOff, JobEnd, JobStore, Message, Prices, StageClaim, TransitionResult
-from planq.worker.attempts.alarms import Alarms
+from planq.shared.agentic.models.circuit import CircuitOpen
+from planq.shared.agentic.models.contract import CutOff, Prices
+from planq.shared.agentic.models.ending import Incomplete
+from planq.shared.agentic.models.estimate import cut_to, wanted_for
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from planq.shared.agentic.plan.errors import plan_refused
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Holder, ReservationRequest, check_reserved
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.deferral import DeferredCall
+from planq.shared.kernel.job_store import JobEnd, JobStore, Message, TransitionResult
+from planq.shared.kernel.retry import GiveUp, StageTries, after_model_error
+from planq.shared.kernel.states import JobStatus, StopReason
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.errors import Cancelled, DatabaseUnavailable, ErrorRecord, RateLimited
+from planq.shared.platform.values.backoff import pause_after
 from planq.worker.engine.chain import WakeOutcome
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.alarms import Alarms
 
 _log = logging.getLogger("planq.engine")
 

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from planq.shared.computing import off_loop
-from planq.shared.domain.conversations.history import CountTokens
-from planq.shared.domain.insights.offering import InsightGroup, InsightMode, fitting, offered_text, side_of
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.ports import StageClaim
-from planq.shared.ports.insights import InsightOffers
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.computing import off_loop
+from planq.shared.subjects.conversations.history import CountTokens
+from planq.shared.subjects.insights.contract import InsightOffers
+from planq.shared.subjects.insights.offering import InsightGroup, InsightMode, fitting, offered_text, side_of
+from planq.shared.subjects.tenants.config import TenantConfig
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")

@@ -12,9 +12,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.agents.answers import with_answers_as_text
-from planq.shared.domain.errors import (
+from planq.shared.agentic.agents.answers import with_answers_as_text
+from planq.shared.agentic.models.background import NO_BACKGROUND, Background
+from planq.shared.agentic.models.contract import Planner
+from planq.shared.agentic.models.exchange import Findings, ModelFailed
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.plan.compile import compile_outline, outline
+from planq.shared.agentic.plan.document import Plan, parse_plan
+from planq.shared.agentic.plan.errors import cut_off_plan, plan_refused
+from planq.shared.agentic.plan.interpret import Direct, MalformedPlan, interpret
+from planq.shared.agentic.plan.validation import outline_errors
+from planq.shared.agentic.rounds.compile import compile_single
+from planq.shared.agentic.rounds.ending import abort_reason
+from planq.shared.agentic.rounds.guard import CALLER_SOURCE, MODEL_SOURCE, GuardLimits
+from planq.shared.agentic.tools.contract import ToolCatalogue
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.deferral import CallDeferred
+from planq.shared.kernel.job_store import ONE_ROUND, FollowUp, JobStore, TransitionResult
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import AfterSteps, OnFailure, Respond, Strategy
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import (
     BudgetExceeded,
     ErrorRecord,
     InvalidArguments,
@@ -23,34 +43,16 @@ from planq.shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from planq.shared.domain.jobs.deferral import CallDeferred
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import AfterSteps, OnFailure, Respond, Strategy
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.lacking import LackedHere
-from planq.shared.domain.models.background import NO_BACKGROUND, Background
-from planq.shared.domain.models.exchange import Findings, ModelFailed
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.compile import compile_outline, outline
-from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.errors import cut_off_plan, plan_refused
-from planq.shared.domain.plan.interpret import Direct, MalformedPlan, interpret
-from planq.shared.domain.plan.validation import outline_errors
-from planq.shared.domain.rounds.compile import compile_single
-from planq.shared.domain.rounds.ending import abort_reason
-from planq.shared.domain.rounds.guard import CALLER_SOURCE, MODEL_SOURCE, GuardLimits
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.encoding import is_larger
-from planq.shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
-from planq.shared.ports.jobs.store import ONE_ROUND
-from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
-from planq.worker.attempts.background import Backgrounds, config_of
-from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from planq.worker.attempts.insights import Insights
-from planq.worker.attempts.respond import AgentReply, Answering
-from planq.worker.attempts.rounds import RoundStage, ToolOffer, further_round
+from planq.shared.platform.lacking import LackedHere
+from planq.shared.platform.values.encoding import is_larger
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
+from planq.worker.handlers.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.worker.handlers.insights import Insights
+from planq.worker.handlers.respond import AgentReply, Answering
+from planq.worker.handlers.rounds import RoundStage, ToolOffer, further_round
+from planq.worker.handlers.stage_context import Backgrounds, config_of
 
 _log = logging.getLogger("planq.engine")
 

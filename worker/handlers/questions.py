@@ -10,8 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.domain.errors import AuthFailed, InvalidArguments, Misconfigured, PolicyDenied
-from planq.shared.domain.jobs.elicitations import (
+from planq.shared.agentic.schema.schemas import check_schema
+from planq.shared.agentic.tools.contract import AskingPerson, Tool, ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.questions import (
     APPROVAL_SCHEMA,
     Addressee,
     Elicitation,
@@ -19,23 +24,19 @@ from planq.shared.domain.jobs.elicitations import (
     addressee,
     declined_error,
 )
-from planq.shared.domain.jobs.states import AskedOf, Effect, ElicitationKind, StepKind
-from planq.shared.domain.questions.secrecy import NEEDS_MASTER_KEY, asks_for_secret, is_marked
-from planq.shared.domain.schema.schemas import check_schema
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
-from planq.shared.ports import JobStore, StepClaim, Tool, ToolContext
-from planq.shared.ports.tenants import Tenants
-from planq.shared.ports.tools import AskingPerson
-from planq.worker.attempts.background import config_of
+from planq.shared.kernel.states import AskedOf, Effect, ElicitationKind, StepKind
+from planq.shared.platform.errors import AuthFailed, InvalidArguments, Misconfigured, PolicyDenied
+from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.secrecy import NEEDS_MASTER_KEY, asks_for_secret, is_marked
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.stage_context import config_of
 
 OWN_KINDS = (ElicitationKind.FORM, ElicitationKind.URL)
 """Questions that plans and tools ask themselves."""
 
 
 class CallQuestions:
-    """What one call of a tool asks, in its order (`planq.shared.ports.tools.AsksPeople`)."""
+    """What one call of a tool asks, in its order (`planq.shared.agentic.tools.contract.AsksPeople`)."""
 
     def __init__(
         self, answers: Sequence[ElicitationAnswer], *, can_seal: bool = False, is_plan: bool = False
@@ -80,7 +81,7 @@ class PlanQuestion:
     definition = ToolDefinition(name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.ELICITATION)
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Ask what the plan says; see `planq.shared.ports.Tool.call`."""
+        """Ask what the plan says; see `planq.shared.agentic.tools.contract.Tool.call`."""
         schema = arguments.get("schema")
         if isinstance(schema, Mapping) and is_marked(schema):
             raise InvalidArguments(

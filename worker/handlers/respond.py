@@ -15,9 +15,21 @@ from functools import partial
 from typing import Any
 from uuid import uuid5
 
-from planq.shared.domain.agents.answers import InvalidAnswer, ValidAnswer, read_answer
-from planq.shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
-from planq.shared.domain.errors import (
+from planq.shared.agentic.agents.answers import InvalidAnswer, ValidAnswer, read_answer
+from planq.shared.agentic.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
+from planq.shared.agentic.models.background import Background
+from planq.shared.agentic.models.contract import Responder
+from planq.shared.agentic.models.ending import Incomplete
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
+from planq.shared.agentic.results.texts import failure_text
+from planq.shared.agentic.rounds.evaluate import AFTER_SOURCE
+from planq.shared.agentic.tools.contract import ToolCatalogue
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import JobStore, Message, TransitionResult
+from planq.shared.kernel.states import StopReason
+from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.platform.errors import (
     BudgetExceeded,
     ErrorRecord,
     ExecutionFailed,
@@ -28,23 +40,14 @@ from planq.shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from planq.shared.domain.jobs.states import StopReason
-from planq.shared.domain.jobs.steps import PlannedStep, StepResult
-from planq.shared.domain.lacking import LackedHere
-from planq.shared.domain.models.background import Background
-from planq.shared.domain.models.ending import Incomplete
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
-from planq.shared.domain.results.texts import failure_text
-from planq.shared.domain.rounds.evaluate import AFTER_SOURCE
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.encoding import encode
-from planq.shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
-from planq.shared.ports.orchestrations import PLAN_SOURCE, Conclude
-from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits
-from planq.worker.attempts.background import Backgrounds
-from planq.worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.shared.platform.lacking import LackedHere
+from planq.shared.platform.values.encoding import encode
+from planq.shared.subjects.orchestrations.contract import PLAN_SOURCE, Conclude
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.agent_job import AgentJob, ask_of, call_limits
+from planq.worker.handlers.budget import Budget, ModelCallRecorder, PausedByBudget
+from planq.worker.handlers.stage_context import Backgrounds
 
 
 class RespondStage:

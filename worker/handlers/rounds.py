@@ -15,25 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.computing import off_loop
-from planq.shared.domain.agents.answers import with_answers_as_text
-from planq.shared.domain.errors import (
-    Aborted,
-    BudgetExceeded,
-    ErrorRecord,
-    InvalidArguments,
-    InvalidRequest,
-    PlanInvalid,
-    StorageUnavailable,
-    capped,
-    storable,
-)
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
-from planq.shared.domain.jobs.steps import PlannedStep, StepResult
-from planq.shared.domain.models.background import Background
-from planq.shared.domain.models.ending import Incomplete
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.agents.answers import with_answers_as_text
+from planq.shared.agentic.models.background import Background
+from planq.shared.agentic.models.contract import TurnPlanner
+from planq.shared.agentic.models.ending import Incomplete
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -43,15 +29,16 @@ from planq.shared.domain.models.exchange import (
     TurnPrompt,
     reply_to_json,
 )
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.document import Call, Plan
-from planq.shared.domain.plan.errors import cut_off_plan, invalid_plan
-from planq.shared.domain.plan.interpret import Direct, MalformedPlan
-from planq.shared.domain.results.texts import format_summary
-from planq.shared.domain.rounds.block import LoopBlock, parse_block
-from planq.shared.domain.rounds.compile import CompiledRound, asking_for, compile_round
-from planq.shared.domain.rounds.ending import limit_reached, planned_rounds, rounds_left, time_for_steps
-from planq.shared.domain.rounds.evaluate import (
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.plan.document import Call, Plan
+from planq.shared.agentic.plan.errors import cut_off_plan, invalid_plan
+from planq.shared.agentic.plan.interpret import Direct, MalformedPlan
+from planq.shared.agentic.plan.planner import PlanningRequest
+from planq.shared.agentic.results.texts import format_summary
+from planq.shared.agentic.rounds.block import LoopBlock, parse_block
+from planq.shared.agentic.rounds.compile import CompiledRound, asking_for, compile_round
+from planq.shared.agentic.rounds.ending import limit_reached, planned_rounds, rounds_left, time_for_steps
+from planq.shared.agentic.rounds.evaluate import (
     AFTER_SOURCE,
     ON_ERROR_SOURCE,
     ErrorReaction,
@@ -62,9 +49,9 @@ from planq.shared.domain.rounds.evaluate import (
     prompt_text,
     until_holds,
 )
-from planq.shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
-from planq.shared.domain.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
-from planq.shared.domain.rounds.reading import (
+from planq.shared.agentic.rounds.guard import MODEL_SOURCE, GuardLimits
+from planq.shared.agentic.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
+from planq.shared.agentic.rounds.reading import (
     Abort,
     NothingLeft,
     Turn,
@@ -73,24 +60,33 @@ from planq.shared.domain.rounds.reading import (
     interpret_turn,
     number_errors,
 )
-from planq.shared.domain.rounds.transcript import transcript, with_refusal
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import (
-    FollowUp,
-    JobStore,
-    PlanningRequest,
-    StageClaim,
-    TransitionResult,
-    TurnPlanner,
+from planq.shared.agentic.rounds.transcript import transcript, with_refusal
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import FollowUp, JobStore, TransitionResult
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import AfterSteps, OnFailure, StopReason, Strategy
+from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import (
+    Aborted,
+    BudgetExceeded,
+    ErrorRecord,
+    InvalidArguments,
+    InvalidRequest,
+    PlanInvalid,
+    StorageUnavailable,
+    capped,
+    storable,
 )
-from planq.worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps
-from planq.worker.attempts.budget import Budget, ModelCallRecorder
-from planq.worker.attempts.respond import AgentReply, Answering
-from planq.worker.attempts.unit import units_of
-from planq.worker.attempts.values import Values
 from planq.worker.engine.chain import Chain, WakeOutcome
 from planq.worker.engine.persist import persist
-from planq.worker.llm.planners import InstalledPlanners
+from planq.worker.handlers.agent_job import AgentJob, ask_of, call_limits, most_steps
+from planq.worker.handlers.budget import Budget, ModelCallRecorder
+from planq.worker.handlers.respond import AgentReply, Answering
+from planq.worker.handlers.step_values import Values
+from planq.worker.handlers.unit import units_of
+from planq.worker.models.planners import InstalledPlanners
 
 _log = logging.getLogger("planq.engine")
 

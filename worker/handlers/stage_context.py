@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planq.shared.computing import off_loop
-from planq.shared.domain.conversations.history import (
+from planq.shared.agentic.models.background import Background
+from planq.shared.agentic.turns.messages import HistoryForm
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.conversations.history import (
     CountTokens,
     history_messages,
     present_speaker,
     summary_of,
     tells_people,
 )
-from planq.shared.domain.conversations.messages import HistoryForm
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.models.background import Background
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.ports import JobStore, StageClaim
-from planq.shared.ports.tenants import Tenants
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.contract import Tenants
 from planq.worker.engine.persist import persist
 
 

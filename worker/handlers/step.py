@@ -16,8 +16,35 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from planq.shared.domain.conversations.wording import suspicious_arguments
-from planq.shared.domain.errors import (
+from planq.shared.agentic.tools.contract import (
+    AskingPerson,
+    AsksPeople,
+    FindsOut,
+    Gathers,
+    KeepsSecrets,
+    NotHappened,
+    Ownership,
+    Reports,
+    RichOutput,
+    Suspended,
+    Tool,
+    Toolbox,
+    ToolContext,
+)
+from planq.shared.agentic.tools.policy import ToolPolicy
+from planq.shared.agentic.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
+from planq.shared.agentic.turns.wording import suspicious_arguments
+from planq.shared.kernel.budget import ReservationRequest, check_reserved
+from planq.shared.kernel.children import Delegated
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.follow_ups import after_end
+from planq.shared.kernel.job_store import JobStore, TransitionResult, UnitStep
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
+from planq.shared.kernel.states import TERMINAL_JOB, Effect, ElicitationKind, StepKind, StepStatus
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.platform.errors import (
     ErrorRecord,
     ExecutionFailed,
     InternalFault,
@@ -27,45 +54,19 @@ from planq.shared.domain.errors import (
     TooManyQuestions,
     UnknownTool,
 )
-from planq.shared.domain.jobs.budget import ReservationRequest, check_reserved
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from planq.shared.domain.jobs.states import TERMINAL_JOB, Effect, ElicitationKind, StepKind, StepStatus
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.lacking import LackedHere, as_failure
-from planq.shared.domain.tools.policy import ToolPolicy
-from planq.shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports import (
-    Delegated,
-    FindsOut,
-    Gathers,
-    JobStore,
-    NotHappened,
-    Ownership,
-    RichOutput,
-    StepClaim,
-    Suspended,
-    Tool,
-    Toolbox,
-    ToolContext,
-    TransitionResult,
-    UnitStep,
-)
-from planq.shared.ports.jobs.follow_ups import after_end
-from planq.shared.ports.jobs.wakes import StepWake
-from planq.shared.ports.tenants import Tenants
-from planq.shared.ports.tools import AskingPerson, AsksPeople, KeepsSecrets, Reports
-from planq.shared.telemetry.logs import attempt_fields
-from planq.worker.attempts.alarms import Alarms
-from planq.worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
-from planq.worker.attempts.calling import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
-from planq.worker.attempts.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
-from planq.worker.attempts.values import AttemptOutcome, ReadyOutput, Values
+from planq.shared.platform.lacking import LackedHere, as_failure
+from planq.shared.platform.logs import attempt_fields
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.tenants.contract import Tenants
 from planq.worker.engine.chain import LOCAL_FAN_OUT, Chain, WakeOutcome, after_release
 from planq.worker.engine.fence import Owner, is_looked_into
 from planq.worker.engine.in_flight import InFlightWork, attempt_of, reports_late_outcome
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.alarms import Alarms
+from planq.worker.handlers.questions import Approvals, CallQuestions, PlanQuestion
+from planq.worker.handlers.step_values import AttemptOutcome, ReadyOutput, Values
+from planq.worker.handlers.tool_call import Calling, CallProgress, CallSecrets, SecretsOf, no_secrets
+from planq.worker.handlers.unit import FUSED_SECONDS, MAX_FUSED_STEPS, next_claim
 
 _log = logging.getLogger("planq.engine")
 

@@ -13,32 +13,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.computing import INLINE_CHARS, off_loop
-from planq.shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.retry import Phase
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.references.excerpts import Excerpts, descend, excerpts_json
-from planq.shared.domain.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
-from planq.shared.domain.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
-from planq.shared.domain.schema.schemas import Steps, compile_schema
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.encoding import JsonText, encode, measure, most_parts, output_text
-from planq.shared.domain.values.pointers import Path
-from planq.shared.domain.values.preview import preview_json
-from planq.shared.ports import (
-    ArtifactRecord,
-    BytesArtifact,
-    Delegated,
-    PayloadRecord,
-    Payloads,
-    RichOutput,
-    StepClaim,
-    Suspended,
-    Tool,
-)
+from planq.shared.agentic.references.excerpts import Excerpts, descend, excerpts_json
+from planq.shared.agentic.references.resolution import MAX_SIZE, ResolvedArguments, resolve, uncovered
+from planq.shared.agentic.results.artifacts import MAX_CONTENT, ArtifactIdentity, identify, is_artifact_id
+from planq.shared.agentic.schema.schemas import Steps, compile_schema
+from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Suspended, Tool
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.scoping import unscoped
+from planq.shared.kernel.children import Delegated
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.retry import Phase
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.computing import INLINE_CHARS, off_loop
+from planq.shared.platform.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable, capped
+from planq.shared.platform.values.encoding import JsonText, encode, measure, most_parts, output_text
+from planq.shared.platform.values.pointers import Path
+from planq.shared.platform.values.preview import preview_json
+from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.engine.persist import persist
 
 _LOADS_AT_ONCE = 2

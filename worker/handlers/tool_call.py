@@ -11,7 +11,12 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Suspended
+from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.kernel.retry import Phase
+from planq.shared.platform.errors import (
     AuthFailed,
     DatabaseUnavailable,
     ExecutionFailed,
@@ -21,13 +26,9 @@ from planq.shared.domain.errors import (
     TimedOut,
     capped,
 )
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
-from planq.shared.domain.jobs.retry import Phase
-from planq.shared.domain.questions.secrecy import texts_in
-from planq.shared.domain.redact import without
-from planq.shared.domain.tools.definition import LATENCIES_SECONDS
-from planq.shared.domain.values.decoding import decode
-from planq.shared.ports import BytesArtifact, RichOutput, StepClaim, Suspended
+from planq.shared.platform.redact import without
+from planq.shared.platform.values.decoding import decode
+from planq.shared.subjects.tenants.secrecy import texts_in
 from planq.worker.engine.fence import Owner
 from planq.worker.engine.persist import persist
 
@@ -43,7 +44,7 @@ class Calling:
     """One attempt on its way to the tool's answer; `phase` says how far it has come.
 
     `is_abandoned`: a tool that was cancelled at its timeout. It may still run. `seconds` is what it gets. It takes
-    the reports of its tool (`planq.shared.ports.tools.Reports`), for which `begin_progress` is called once.
+    the reports of its tool (`agentic.tools.contract.Reports`), for which `begin_progress` is called once.
     """
 
     __slots__ = (
@@ -183,7 +184,7 @@ async def no_secrets(tenant_id: str, name: str) -> str | None:
 
 
 class CallSecrets:
-    """The secrets of one call's tenant (`planq.shared.ports.tools.KeepsSecrets`); make it on the event loop.
+    """The secrets of one call's tenant (`agentic.tools.contract.KeepsSecrets`); make it on the event loop.
 
     It remembers those that it has given, and hides them in what the call comes to.
     """

@@ -15,12 +15,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, StepKind
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.ports import StageClaim, StepClaim
-from planq.worker.attempts.values import ReadyOutput
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Effect, StepKind
+from planq.shared.kernel.steps import PlannedStep
 from planq.worker.engine.chain import Units
+from planq.worker.handlers.step_values import ReadyOutput
 
 MAX_FUSED_STEPS = 50
 """Steps in a unit; its commit holds the job's row for about 0.1 ms for each."""

@@ -6,9 +6,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from planq.shared.domain.errors import Unavailable
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.ports.models import Adaptations
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.contract import Adaptations
+from planq.shared.platform.errors import Unavailable
 
 _log = logging.getLogger("planq.llm")
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.batches.provider import CallResult, ProviderBatch
-from planq.shared.domain.errors import PlanqError, ProviderBatchFailed, Transient, capped
-from planq.shared.domain.redact import without_key
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.platform.errors import PlanqError, ProviderBatchFailed, Transient, capped
+from planq.shared.platform.redact import without_key
+from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
+from planq.worker.models.gateway import ModelGateway
 
 _LASTING = frozenset({400, 404, 405, 410, 413, 415, 422})
 """Answers by which a provider says that it has not taken a request, and will not take it later."""
@@ -58,7 +58,7 @@ class BatchApi:
 
     async def _of(self, held: ProviderBatch) -> tuple[Any, Any, str]:
         model, secret = await self._gateway.batch_model(held.tenant_id, held.model)
-        return model, importlib.import_module("planq.worker.llm.provider_batches"), secret
+        return model, importlib.import_module("planq.worker.models.provider_batches"), secret
 
 
 @contextmanager

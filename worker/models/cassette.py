@@ -21,11 +21,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from planq.shared.domain.errors import InvalidOutput, Misconfigured, ModelRefused, capped
-from planq.shared.domain.redact import without_credentials
-from planq.worker.llm.completion import NO_COST, Completion
-from planq.worker.llm.prompts import FENCE_ID
-from planq.worker.llm.request import ModelRequest
+from planq.shared.platform.errors import InvalidOutput, Misconfigured, ModelRefused, capped
+from planq.shared.platform.redact import without_credentials
+from planq.worker.models.completion import NO_COST, Completion
+from planq.worker.models.prompts import FENCE_ID
+from planq.worker.models.request import ModelRequest
 
 _VERSION = 1
 _COMPARED_CHARS = 4_000

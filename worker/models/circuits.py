@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import SystemRandom
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.models.circuit import Circuit, CircuitOpen
+from planq.shared.platform.errors import (
     ExecutionFailed,
     FirstTokenTimedOut,
     InvalidOutput,
@@ -19,7 +20,6 @@ from planq.shared.domain.errors import (
     Transient,
     UnreadableReply,
 )
-from planq.shared.domain.models.circuit import Circuit, CircuitOpen
 
 _RANDOM = SystemRandom()
 

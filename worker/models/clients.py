@@ -32,15 +32,15 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from pydantic_ai.usage import RequestUsage
 
-from planq.shared.domain.errors import ModelRefused
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.names import ModelName, Provider, parse_place
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.names import ModelName, Provider, parse_place
+from planq.shared.platform.errors import ModelRefused
 from planq.worker.egress import Egress
-from planq.worker.llm.http_client import CONNECT_SECONDS, MAX_REPLY_BYTES, model_client
-from planq.worker.llm.identity_cache import IdentityCache
-from planq.worker.llm.replies import tolerant
-from planq.worker.llm.sdks import lacked, missing_sdk
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.models.http_client import CONNECT_SECONDS, MAX_REPLY_BYTES, model_client
+from planq.worker.models.identity_cache import IdentityCache
+from planq.worker.models.replies import tolerant
+from planq.worker.models.sdks import lacked, missing_sdk
+from planq.worker.models.settings import ModelSettings
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient

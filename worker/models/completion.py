@@ -13,11 +13,11 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from planq.shared.domain.models.ending import Incomplete, cut_off_by
-from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.agentic.models.ending import Incomplete, cut_off_by
+from planq.shared.agentic.models.exchange import ToolCallRequest
 
 if TYPE_CHECKING:
-    from planq.worker.llm.request import ModelRequest  # which imports prompts
+    from planq.worker.models.request import ModelRequest  # which imports prompts
 
 NO_COST = Decimal(0)
 """The cost of a reply without a provider."""

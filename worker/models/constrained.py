@@ -18,10 +18,10 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings as WireSettings
 
-from planq.shared.domain.models.names import ModelName, Provider
-from planq.worker.llm.provider_errors import FOREIGN
-from planq.worker.llm.request import ModelRequest
-from planq.worker.llm.schemas import is_object, opened
+from planq.shared.agentic.models.names import ModelName, Provider
+from planq.worker.models.provider_errors import FOREIGN
+from planq.worker.models.request import ModelRequest
+from planq.worker.models.schemas import is_object, opened
 
 _log = logging.getLogger("planq.llm")
 

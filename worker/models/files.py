@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from planq.shared.domain.errors import DatabaseUnavailable, StorageFull, StorageUnavailable, Transient
-from planq.shared.domain.jobs.usage import MadeArtifact
-from planq.shared.domain.models.exchange import Ask
-from planq.shared.domain.plan.forms import QUESTION_TYPES
-from planq.shared.domain.plan.interpret import DIRECT, TOOL_CALLS, decision_in
-from planq.worker.llm.completion import Completion, MadeFile
+from planq.shared.agentic.models.exchange import Ask
+from planq.shared.agentic.plan.forms import QUESTION_TYPES
+from planq.shared.agentic.plan.interpret import DIRECT, TOOL_CALLS, decision_in
+from planq.shared.kernel.usage import MadeArtifact
+from planq.shared.platform.errors import DatabaseUnavailable, StorageFull, StorageUnavailable, Transient
+from planq.worker.models.completion import Completion, MadeFile
 
 MAX_FILES = 16
 """Maximum number of files of one reply that are stored."""

@@ -20,7 +20,20 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.models.circuit import CircuitOpen, Turn
+from planq.shared.agentic.models.contract import Adaptations, CutOff, MayName, ProviderKeys
+from planq.shared.agentic.models.ending import CutOffBy
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
+from planq.shared.agentic.models.failure import error_class
+from planq.shared.agentic.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
+from planq.shared.agentic.models.own_prices import own_price
+from planq.shared.agentic.models.prices import price_of
+from planq.shared.agentic.plan.speech import SpeechForm
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Price
+from planq.shared.kernel.retry import RetryPolicy
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import (
     Cancelled,
     ErrorRecord,
     ExecutionFailed,
@@ -32,30 +45,17 @@ from planq.shared.domain.errors import (
     ProviderBatchFailed,
     RateLimited,
 )
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.jobs.retry import RetryPolicy
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.lacking import LackedHere
-from planq.shared.domain.models.circuit import CircuitOpen, Turn
-from planq.shared.domain.models.ending import CutOffBy
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
-from planq.shared.domain.models.failure import error_class
-from planq.shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name, parse_place
-from planq.shared.domain.models.own_prices import own_price
-from planq.shared.domain.models.speech import SpeechForm
-from planq.shared.domain.redact import secrets_of
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.describe import excerpt, sentence_list
-from planq.shared.ports.models import Adaptations, CutOff, MayName, ProviderKeys
-from planq.shared.prices import price_of
-from planq.worker.llm.adapting import KnownAdaptations
-from planq.worker.llm.cassette import Recorder, replay
-from planq.worker.llm.circuits import Circuits
-from planq.worker.llm.completion import BrokenTryUsage, Completion, MadeFile, Usage
-from planq.worker.llm.files import FileStore, StoredFiles
-from planq.worker.llm.live import LiveCall, LiveTexts
-from planq.worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
-from planq.worker.llm.request import (
+from planq.shared.platform.lacking import LackedHere
+from planq.shared.platform.redact import secrets_of
+from planq.shared.platform.values.describe import excerpt, sentence_list
+from planq.worker.models.adapting import KnownAdaptations
+from planq.worker.models.cassette import Recorder, replay
+from planq.worker.models.circuits import Circuits
+from planq.worker.models.completion import BrokenTryUsage, Completion, MadeFile, Usage
+from planq.worker.models.files import FileStore, StoredFiles
+from planq.worker.models.live import LiveCall, LiveTexts
+from planq.worker.models.offline import answer_offline, guide_offline, plan_offline, turn_offline
+from planq.worker.models.request import (
     ModelRequest,
     going_on,
     guide_request,
@@ -64,14 +64,14 @@ from planq.worker.llm.request import (
     turn_request,
     without_artifacts,
 )
-from planq.worker.llm.sdks import lacked
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.models.sdks import lacked
+from planq.worker.models.settings import ModelSettings
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-    from planq.worker.llm.parts import PartLoader
-    from planq.worker.llm.providers import Providers
+    from planq.worker.models.parts import PartLoader
+    from planq.worker.models.providers import Providers
 
 _log = logging.getLogger("planq.llm")
 
@@ -446,8 +446,8 @@ class ModelGateway:
         if self._providers is not None and provider in self._has_loaded:
             return self._providers
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
-        module = await asyncio.to_thread(importlib.import_module, "planq.worker.llm.providers")
-        clients = await asyncio.to_thread(importlib.import_module, "planq.worker.llm.clients")
+        module = await asyncio.to_thread(importlib.import_module, "planq.worker.models.providers")
+        clients = await asyncio.to_thread(importlib.import_module, "planq.worker.models.clients")
         await asyncio.to_thread(clients.load_sdk, provider)
         self._providers = self._providers or module.Providers(self._settings, self._known)
         self._has_loaded.add(provider)

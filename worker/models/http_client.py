@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from httpx2 import AsyncByteStream, Response, Timeout
 from pydantic_ai.models import get_user_agent
 
-from planq.shared.domain.redact import redacted
+from planq.shared.platform.redact import redacted
 from planq.worker.egress import AnswerBounds, BodyRefused, Egress
 
 if TYPE_CHECKING:

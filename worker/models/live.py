@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.models.exchange import Ask, StageAttempt
-from planq.shared.domain.models.speech import Speech, SpeechForm
-from planq.shared.ports.streams import Epoch, TextPiece, TextSink
+from planq.shared.agentic.models.exchange import Ask, StageAttempt
+from planq.shared.agentic.plan.speech import Speech, SpeechForm
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.subjects.streams.contract import Epoch, TextPiece, TextSink
 
 _log = logging.getLogger("planq.llm")
 

@@ -30,14 +30,14 @@ from pydantic_ai.messages import (
 from pydantic_ai.messages import ModelRequest as WireRequest
 from pydantic_ai.models import Model
 
-from planq.shared.domain.errors import ModelRefused
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
-from planq.shared.domain.values.media import UNKNOWN_MEDIA_TYPE
-from planq.shared.domain.values.parts import Part
-from planq.worker.llm.prompts import fenced_data
-from planq.worker.llm.request import ModelRequest
-from planq.worker.llm.wire_names import WireNames
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.exchange import ChatMessage, ToolCallRequest
+from planq.shared.platform.errors import ModelRefused
+from planq.shared.platform.values.media import UNKNOWN_MEDIA_TYPE
+from planq.shared.platform.values.parts import Part
+from planq.worker.models.prompts import fenced_data
+from planq.worker.models.request import ModelRequest
+from planq.worker.models.wire_names import WireNames
 
 _PLAIN = {"content", "tool_name", "args", "tool_call_id", "part_kind"}
 _NO_TEXT = "(nothing)"

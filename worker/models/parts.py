@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from httpx2 import HTTPError, InvalidURL, StreamError, TimeoutException
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.models.exchange import ChatMessage
+from planq.shared.platform.errors import (
     DatabaseUnavailable,
     ExecutionFailed,
     InvalidArguments,
@@ -24,12 +25,11 @@ from planq.shared.domain.errors import (
     Transient,
     capped,
 )
-from planq.shared.domain.models.exchange import ChatMessage
-from planq.shared.domain.values.parts import MEDIA_TYPES, Part, checked_media_type
-from planq.shared.ports import Payloads
+from planq.shared.platform.values.parts import MEDIA_TYPES, Part, checked_media_type
+from planq.shared.subjects.payloads.contract import Payloads
 from planq.worker.egress import AnswerBounds, BodyDamaged, BodyRefused, Egress
-from planq.worker.llm.prompts import fenced_data
-from planq.worker.llm.request import ModelRequest
+from planq.worker.models.prompts import fenced_data
+from planq.worker.models.request import ModelRequest
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient

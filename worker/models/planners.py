@@ -17,7 +17,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import ModelFailed, ModelReply, ToolCallRequest
+from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME
+from planq.shared.agentic.plan.planner import OwnPlanner, PlanningRequest
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import (
     Cancelled,
     ErrorRecord,
     ExecutionFailed,
@@ -28,11 +33,7 @@ from planq.shared.domain.errors import (
     TimedOut,
     capped,
 )
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import ModelFailed, ModelReply, ToolCallRequest
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.ports import CutOff, OwnPlanner, PlanningRequest
+from planq.shared.platform.values.describe import excerpt
 
 PLANNERS_GROUP = "planq.planners"
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from planq.shared.domain.errors import ExecutionFailed
-from planq.shared.domain.jobs.usage import Purpose
-from planq.shared.domain.models.adaptations import MEANING
-from planq.shared.domain.models.exchange import ChatMessage
-from planq.shared.domain.models.names import ModelName
-from planq.worker.llm.adapting import KnownAdaptations
-from planq.worker.llm.clients import load_sdk
-from planq.worker.llm.completion import BrokenTryUsage, Completion
-from planq.worker.llm.providers import Providers
-from planq.worker.llm.request import ModelRequest
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.adaptations import MEANING
+from planq.shared.agentic.models.exchange import ChatMessage
+from planq.shared.agentic.models.names import ModelName
+from planq.shared.kernel.usage import Purpose
+from planq.shared.platform.errors import ExecutionFailed
+from planq.worker.models.adapting import KnownAdaptations
+from planq.worker.models.clients import load_sdk
+from planq.worker.models.completion import BrokenTryUsage, Completion
+from planq.worker.models.providers import Providers
+from planq.worker.models.request import ModelRequest
+from planq.worker.models.settings import ModelSettings
 
 _ADD = {
     "name": "add",

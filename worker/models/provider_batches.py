@@ -17,9 +17,9 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.batch import Batch, EncodedBatchRequest
 from pydantic_ai.models.openai import OpenAIResponsesModel
 
-from planq.shared.domain.batches.provider import CallResult, ProviderBatch
-from planq.shared.domain.errors import Transient
-from planq.shared.domain.jobs.deferral import CallStatus
+from planq.shared.kernel.deferral import CallStatus
+from planq.shared.platform.errors import Transient
+from planq.shared.subjects.batches.provider import CallResult, ProviderBatch
 
 _MARK = "planq_batch"
 """The key of OpenAI's metadata under which a batch has our id."""

@@ -1,4 +1,4 @@
-"""The one table from the providers' exceptions to ours (`shared/domain/errors.py`).
+"""The one table from the providers' exceptions to ours (`shared/platform/errors.py`).
 
 pydantic-ai (2.68, `exceptions.py`) already sorts every provider's errors into categories; the table names ours for
 each. The first row that fits wins, so the more specific classes stand above the general ones.
@@ -13,7 +13,7 @@ from httpx2 import HTTPError, TimeoutException
 from pydantic import ValidationError
 from pydantic_ai import exceptions as foreign
 
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     AuthFailed,
     ContextExceeded,
     ExecutionFailed,
@@ -25,10 +25,10 @@ from planq.shared.domain.errors import (
     Transient,
     UnreadableReply,
 )
-from planq.shared.domain.redact import pattern_of, redacted, without_key
+from planq.shared.platform.redact import pattern_of, redacted, without_key
 from planq.worker.egress import BodyDamaged, BodyRefused
-from planq.worker.llm.http_client import NoReply
-from planq.worker.llm.reading.faults import fault_in
+from planq.worker.models.http_client import NoReply
+from planq.worker.models.reading.faults import fault_in
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,

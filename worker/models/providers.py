@@ -17,24 +17,24 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.batch import BatchRequest, BatchResult, BatchResultStatus
 from pydantic_ai.settings import ModelSettings as WireSettings
 
-from planq.shared.domain.errors import ProviderBatchFailed, UnreadableReply
-from planq.shared.domain.jobs.deferral import CallDeferred, CallStatus, Deferral, DeferredCall
-from planq.shared.domain.models.adaptations import Adaptation, adaptation_for
-from planq.shared.domain.models.names import ModelName, Provider
-from planq.shared.domain.redact import redacted, without_key
-from planq.worker.llm.adapting import KnownAdaptations
-from planq.worker.llm.clients import Models
-from planq.worker.llm.completion import BrokenTryUsage, Completion
-from planq.worker.llm.constrained import RefusedSchemas, constrained, is_about_parameter, refuses_schema
-from planq.worker.llm.http_client import closing_replies
-from planq.worker.llm.live import LiveCall
-from planq.worker.llm.messages import readable
-from planq.worker.llm.provider_batches import can_batch
-from planq.worker.llm.provider_errors import FOREIGN, translated
-from planq.worker.llm.replies import LiveReader, answer_of_turn, check_is_whole, completion_of, partial_of
-from planq.worker.llm.request import ModelRequest
-from planq.worker.llm.settings import ModelSettings
-from planq.worker.llm.wire import Wire, wire_of
+from planq.shared.agentic.models.adaptations import Adaptation, adaptation_for
+from planq.shared.agentic.models.names import ModelName, Provider
+from planq.shared.kernel.deferral import CallDeferred, CallStatus, Deferral, DeferredCall
+from planq.shared.platform.errors import ProviderBatchFailed, UnreadableReply
+from planq.shared.platform.redact import redacted, without_key
+from planq.worker.models.adapting import KnownAdaptations
+from planq.worker.models.clients import Models
+from planq.worker.models.completion import BrokenTryUsage, Completion
+from planq.worker.models.constrained import RefusedSchemas, constrained, is_about_parameter, refuses_schema
+from planq.worker.models.http_client import closing_replies
+from planq.worker.models.live import LiveCall
+from planq.worker.models.messages import readable
+from planq.worker.models.provider_batches import can_batch
+from planq.worker.models.provider_errors import FOREIGN, translated
+from planq.worker.models.replies import LiveReader, answer_of_turn, check_is_whole, completion_of, partial_of
+from planq.worker.models.request import ModelRequest
+from planq.worker.models.settings import ModelSettings
+from planq.worker.models.wire import Wire, wire_of
 
 _log = logging.getLogger("planq.llm")
 

@@ -36,18 +36,18 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 from pydantic_ai.models.openai._errors import map_api_errors
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 
-from planq.shared.domain.errors import UnreadableReply
-from planq.shared.domain.models.ending import Incomplete, cut_off_by
-from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.forms import QUESTION_TYPES
-from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS, Direct, decision_in
-from planq.shared.domain.rounds.reading import interpret_turn
-from planq.shared.domain.values.media import media_type_of
-from planq.shared.domain.values.parts import found_media_type
-from planq.worker.llm.completion import Completion, MadeFile
-from planq.worker.llm.live import LiveCall
-from planq.worker.llm.messages import state_of
-from planq.worker.llm.reading.calls import (
+from planq.shared.agentic.models.ending import Incomplete, cut_off_by
+from planq.shared.agentic.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.forms import QUESTION_TYPES
+from planq.shared.agentic.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS, Direct, decision_in
+from planq.shared.agentic.rounds.reading import interpret_turn
+from planq.shared.platform.errors import UnreadableReply
+from planq.shared.platform.values.media import media_type_of
+from planq.shared.platform.values.parts import found_media_type
+from planq.worker.models.completion import Completion, MadeFile
+from planq.worker.models.live import LiveCall
+from planq.worker.models.messages import state_of
+from planq.worker.models.reading.calls import (
     CallOrder,
     CallPiece,
     argument_text,
@@ -56,10 +56,10 @@ from planq.worker.llm.reading.calls import (
     with_own_ids,
     written_calls,
 )
-from planq.worker.llm.reading.faults import Fault, fault_in
-from planq.worker.llm.reading.texts import Kind, ReadText, TextReader, read_text
-from planq.worker.llm.request import ModelRequest
-from planq.worker.llm.wire_names import WireNames
+from planq.worker.models.reading.faults import Fault, fault_in
+from planq.worker.models.reading.texts import Kind, ReadText, TextReader, read_text
+from planq.worker.models.request import ModelRequest
+from planq.worker.models.wire_names import WireNames
 
 _NO_TAGS = ("\x00thoughts", "\x00answer")
 """Marks that no text has: pydantic-ai finds a mark only where it is a chunk by itself, and `reading` finds all."""

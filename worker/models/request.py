@@ -14,12 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from planq.shared.domain.conversations.speakers import as_said
-from planq.shared.domain.errors import capped
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import Purpose
-from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.call_settings import CallSettings
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -28,16 +24,20 @@ from planq.shared.domain.models.exchange import (
     TurnForm,
     TurnPrompt,
 )
-from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, planning_tool
-from planq.shared.domain.results.texts import format_summary
-from planq.shared.domain.rounds.block import rendered_prompt
-from planq.shared.domain.rounds.reading import loop_tool
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.encoding import indented
-from planq.shared.domain.values.preview import fair_share
-from planq.worker.llm.identity_cache import IdentityCache
-from planq.worker.llm.prompts import REFERENCE, fenced_data, render_prompt
+from planq.shared.agentic.plan.errors import format_plan_errors
+from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME, planning_tool
+from planq.shared.agentic.results.texts import format_summary
+from planq.shared.agentic.rounds.block import rendered_prompt
+from planq.shared.agentic.rounds.reading import loop_tool
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.turns.speakers import as_said
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import Purpose
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.encoding import indented
+from planq.shared.platform.values.preview import fair_share
+from planq.worker.models.identity_cache import IdentityCache
+from planq.worker.models.prompts import REFERENCE, fenced_data, render_prompt
 
 _MAX_UNKNOWN_CHARS = 2_000
 

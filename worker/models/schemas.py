@@ -1,6 +1,6 @@
 """A tool's input schema in the form that a provider takes; planq checks arguments against the schema as it was.
 
-Preconditions: schemas are JSON objects that are not nested deeply (`shared/domain/schema` has refused the others).
+Preconditions: schemas are JSON objects that are not nested deeply (`shared/agentic/schema` has refused the others).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from planq.shared.domain.models.adaptations import Adaptation
+from planq.shared.agentic.models.adaptations import Adaptation
 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")

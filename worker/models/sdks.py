@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from planq.shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused
-from planq.shared.domain.models.names import Provider, key_name, parse_place
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider, key_name, parse_place
+from planq.shared.platform.errors import AuthFailed, ExecutionFailed, ModelRefused
+from planq.worker.models.settings import ModelSettings
 
 _SDK = {
     Provider.ANTHROPIC: ("anthropic", "anthropic"),

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.models.call_settings import SettingsOfModels
-from planq.shared.domain.models.names import OFFLINE, parse_model_name
-from planq.shared.domain.models.own_prices import OwnPrice
+from planq.shared.agentic.models.call_settings import SettingsOfModels
+from planq.shared.agentic.models.names import OFFLINE, parse_model_name
+from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
 
 if TYPE_CHECKING:
     from planq.worker.egress import Egress  # it loads an HTTP client

@@ -13,11 +13,11 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.worker.llm.identity_cache import IdentityCache
-from planq.worker.llm.messages import RESPONSES, wire_messages
-from planq.worker.llm.request import ModelRequest, OfferedForm, has_artifacts
-from planq.worker.llm.wire_names import WireNames, foreign_properties
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.worker.models.identity_cache import IdentityCache
+from planq.worker.models.messages import RESPONSES, wire_messages
+from planq.worker.models.request import ModelRequest, OfferedForm, has_artifacts
+from planq.worker.models.wire_names import WireNames, foreign_properties
 
 _SETTING = {
     Adaptation.NO_TEMPERATURE: "temperature",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.worker.llm.schemas import mapped, resolved, sent_schema
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.platform.errors import capped
+from planq.worker.models.schemas import mapped, resolved, sent_schema
 
 _MAX_NAME_CHARS = 64
 _FOREIGN_CHARS = re.compile(r"[^A-Za-z0-9_-]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planq.shared.store.insights.learning import Learning
+from planq.shared.subjects.insights.learning import Learning
 
 _STRETCHES = 20
 """Read one after the other before the duty rests: a backlog goes on with the next look."""

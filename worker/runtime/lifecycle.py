@@ -25,27 +25,27 @@ from uuid import UUID
 
 from celery import Celery
 
-from planq.shared.beats import Beat
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import Lane, Priority
 from planq.shared.failpoints import Failpoints
-from planq.shared.ports import Attempt
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.insights.learning import Learning
-from planq.shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.retention import Retention
-from planq.shared.store.tallies.store import TallyStore
-from planq.shared.timers import every
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.store.signals import CANCELLED, ENDED, Notifier, listen
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.platform.beats import Beat
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.timers import every
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.insights.learning import Learning
+from planq.shared.subjects.metrics.store import TallyStore
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.retention.store import Retention
 from planq.worker.container import Tools, WorkerIdentity, announce, sweep_duties
 from planq.worker.engine import Retainer, Sweeper, SweepSettings
 from planq.worker.engine.fence import Lease
-from planq.worker.host import Host
+from planq.worker.local_processes import Host
 from planq.worker.runtime.learning import learn_all
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import InFlight, Reconciler

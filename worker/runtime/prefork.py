@@ -19,9 +19,9 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.launcher import die_with
-from planq.shared.ports import Attempt, Place, job_of
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.sweep import Attempt, Place, job_of
+from planq.shared.platform.launcher import die_with
 
 _log = logging.getLogger("planq.prefork")
 

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import Attempt, HeldAttempt, Publisher
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.sweep import Attempt, HeldAttempt
+from planq.shared.kernel.wakes import Publisher
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.in_flight import InFlightWork

@@ -7,6 +7,6 @@
 A thread would not do: the parsers hold the interpreter's lock, so that no time-out fires, and nothing ends a thread.
 """
 
-from planq.worker.apart.processes import Apart, Failed, WorkRefused
+from planq.worker.subprocesses.processes import Apart, Failed, WorkRefused
 
 __all__ = ["Apart", "Failed", "WorkRefused"]

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planq.shared.domain.rounds.expressions import ExpressionFailed, expression_value
-from planq.shared.launcher import die_with
-from planq.worker.apart.page import read_page
+from planq.shared.agentic.rounds.expressions import ExpressionFailed, expression_value
+from planq.shared.platform.launcher import die_with
+from planq.worker.subprocesses.html_text import read_page
 
 MEMORY_BYTES = 512 * 1024 * 1024
 """Of data; what asks for more fails here, and harms nobody else."""

@@ -6,7 +6,7 @@ import re
 
 from selectolax.lexbor import LexborHTMLParser
 
-from planq.shared.domain.values.charsets import decoded_page
+from planq.shared.platform.values.charsets import decoded_page
 
 _INVISIBLE = ["script", "style", "noscript", "template", "svg", "iframe"]
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Final
 
-from planq.shared.launcher import PYTHON
+from planq.shared.platform.launcher import PYTHON
 
 _SLOTS = 3
 _LONG_SECONDS = 1.0
@@ -35,7 +35,7 @@ _PATIENCE = 12
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ")
 """What such a process is given of the environment: keys and addresses of servers are no business of a parser's."""
 
-_COMMAND = (*PYTHON, "-m", "planq.worker.apart")
+_COMMAND = (*PYTHON, "-m", "planq.worker.subprocesses")
 
 
 class WorkRefused(Exception):

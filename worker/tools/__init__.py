@@ -9,8 +9,8 @@ process offers); `Artifact` is what a tool returns that makes one, `Question` wh
 Nothing here knows the engine, the store or Celery.
 """
 
-from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
-from planq.shared.ports import NotHappened, Question, Suspended, ToolContext
+from planq.shared.agentic.tools.contract import NotHappened, Question, Suspended, ToolContext
+from planq.shared.platform.errors import AnswerDeclined, Cancelled, OwnershipLost
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.resources import resource

@@ -17,10 +17,10 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery
-from planq.shared.domain.tools.definition import MAX_PRICE_USD
+from planq.shared.agentic.tools.definition import MAX_PRICE_USD
+from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.platform.errors import Misconfigured
 
 _ATTRIBUTE = "__planq_tool__"
 """Where a decorated function carries its `ToolOptions`."""

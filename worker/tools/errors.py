@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     InternalFault,
@@ -27,8 +27,8 @@ from planq.shared.domain.errors import (
     capped,
     storable,
 )
-from planq.shared.domain.lacking import LackedHere, as_failure
-from planq.shared.telemetry.logs import redaction
+from planq.shared.platform.lacking import LackedHere, as_failure
+from planq.shared.platform.logs import redaction
 from planq.worker.egress import retry_after, words_of
 
 if TYPE_CHECKING:

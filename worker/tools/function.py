@@ -11,7 +11,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.tools.contract import (
+    AskingPerson,
+    NotHappened,
+    Ownership,
+    RichOutput,
+    Suspended,
+    ToolContext,
+)
+from planq.shared.agentic.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
+from planq.shared.agentic.tools.scoping import scoped_arguments, unscoped_schema
+from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.platform.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
@@ -19,12 +30,7 @@ from planq.shared.domain.errors import (
     Misconfigured,
     OutcomeUnknown,
 )
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery
-from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
-from planq.shared.domain.tools.scoping import scoped_arguments, unscoped_schema
-from planq.shared.domain.values.encoding import output_text
-from planq.shared.ports import NotHappened, Ownership, RichOutput, Suspended, ToolContext
-from planq.shared.ports.tools import AskingPerson
+from planq.shared.platform.values.encoding import output_text
 from planq.worker.tools.declare import ToolOptions, faults_of, source_place
 from planq.worker.tools.errors import as_execution_failed, traceback_text
 from planq.worker.tools.resources import Resources
@@ -71,7 +77,7 @@ class FunctionTool:
         return injected - INJECTED
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Run the function once; see `planq.shared.ports.Tool.call`."""
+        """Run the function once; see `planq.shared.agentic.tools.contract.Tool.call`."""
         name = self.definition.name
         injected = self._inputs.injected
         values = self._bound(arguments, context, await self._offered(injected, context) if injected else {})
@@ -81,7 +87,7 @@ class FunctionTool:
         return self._output.dump(result, name, context)
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Ask the tool's `find_out` function; see `planq.shared.ports.FindsOut.find_out`."""
+        """Ask the tool's `find_out` function; see `planq.shared.agentic.tools.contract.FindsOut.find_out`."""
         question = self._question
         if question is None:
             raise OutcomeUnknown(f"{self.definition.name} has no function that finds out whether a call took effect")

@@ -21,14 +21,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planq.shared.domain.agents.source import load_yaml
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery
-from planq.shared.domain.schema.schemas import check_schema
-from planq.shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
-from planq.shared.domain.tools.names import to_registry
-from planq.shared.ports import FindsOut, Tool
-from planq.shared.telemetry.logs import is_brought
+from planq.shared.agentic.schema.schemas import check_schema
+from planq.shared.agentic.source import load_yaml
+from planq.shared.agentic.tools.contract import FindsOut, Tool
+from planq.shared.agentic.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
+from planq.shared.agentic.tools.names import to_registry
+from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.logs import is_brought
 from planq.worker.tools.declare import ToolOptions, faults_of, options_of, source_place
 from planq.worker.tools.errors import quoted
 from planq.worker.tools.function import FunctionTool

@@ -30,7 +30,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from planq.shared.domain.errors import Misconfigured, Unreached
+from planq.shared.platform.errors import Misconfigured, Unreached
 from planq.worker.tools.declare import source_place
 from planq.worker.tools.errors import quoted
 

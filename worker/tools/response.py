@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from planq.shared.domain.results.artifacts import MAX_ID
-from planq.shared.domain.tools.definition import MAX_PRICE_USD
-from planq.shared.domain.values.media import UNKNOWN_MEDIA_TYPE, is_media_type
+from planq.shared.agentic.results.artifacts import MAX_ID
+from planq.shared.agentic.tools.definition import MAX_PRICE_USD
+from planq.shared.platform.values.media import UNKNOWN_MEDIA_TYPE, is_media_type
 
 A = TypeVar("A")
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from planq.shared.domain.channels.telegram import BOT_API
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.ports import Knowledge, Memory, Moment, MomentQuery, MomentRecord, Passage, Reminder, ToolContext
-from planq.worker.apart import Apart
+from planq.shared.agentic.tools.contract import Knowledge, Passage, ToolContext
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.subjects.channels.telegram import BOT_API
+from planq.shared.subjects.moments.contract import Memory, Moment, MomentQuery, MomentRecord, Reminder
 from planq.worker.egress import Egress, HostPlaces, LeastRate
+from planq.worker.subprocesses import Apart
 
 
 def utc_now() -> datetime:

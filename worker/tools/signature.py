@@ -25,11 +25,11 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
-from planq.shared.domain.errors import InvalidOutput, Misconfigured
-from planq.shared.domain.results.artifacts import BYTES_SCHEMA, provenance, tool_response_schema
-from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
-from planq.shared.domain.values.encoding import not_a_number
-from planq.shared.ports import BytesArtifact, NotHappened, RichOutput, Suspended, ToolContext
+from planq.shared.agentic.results.artifacts import BYTES_SCHEMA, provenance, tool_response_schema
+from planq.shared.agentic.tools.contract import BytesArtifact, NotHappened, RichOutput, Suspended, ToolContext
+from planq.shared.agentic.tools.definition import TEXT_OUTPUT_SCHEMA
+from planq.shared.platform.errors import InvalidOutput, Misconfigured
+from planq.shared.platform.values.encoding import not_a_number
 from planq.worker.tools.response import Artifact, ToolResponse
 from planq.worker.tools.services import ToolServices
 

@@ -16,8 +16,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from planq.shared.domain.errors import Transient
-from planq.shared.ports import Ownership
+from planq.shared.agentic.tools.contract import Ownership
+from planq.shared.platform.errors import Transient
 
 
 class ToolThreads:

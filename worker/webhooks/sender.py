@@ -15,11 +15,11 @@ from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Protocol
 
-from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
-from planq.shared.timers import every, woken_by
+from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
+from planq.shared.platform.timers import every, woken_by
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.rules import DeliveryOutcome, after_failure
 from planq.worker.engine.persist import persist
 
 _log = logging.getLogger("planq.webhooks")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planq.api.cli.reading import FoundFile, find_files
-from planq.shared.domain.agents.checks import parse_skill
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.defects import Defect
+from planq.shared.agentic.agents.checks import parse_skill
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.defects import Defect
 
 _MAX_BYTES = 2 * 1024 * 1024
 """Read of a file; what is valid is far shorter."""

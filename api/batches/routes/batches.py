@@ -19,15 +19,15 @@ from planq.api.deps import KeyHeader, Use, strict_router
 from planq.api.http.exchange import JsonResponse, error_responses
 from planq.api.http.ids import uuid_of
 from planq.api.http.pages import CursorQuery, id_of_cursor, page_of
-from planq.api.jobs.filters import object_in
+from planq.api.intake.filters import object_in
+from planq.api.intake.submission import callback_of, check_key
+from planq.api.intake.waits import client_closed_response
 from planq.api.schemas import MAX_PAGE, JobRequest
-from planq.api.submission import callback_of, check_key
-from planq.api.waits import client_closed_response
-from planq.shared.domain.batches.states import BatchStatus, Discount
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.store.batches.store import BatchStore, NewBatch
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.batches.states import BatchStatus, Discount
+from planq.shared.subjects.batches.store import BatchStore, NewBatch
 
 batch_routes = strict_router("batches")
 

@@ -17,12 +17,12 @@ from planq.api.batches.routes.batches import JSON_LINES, LINES, BatchPath, answe
 from planq.api.deps import Use, strict_router
 from planq.api.documents import job_document
 from planq.api.http.exchange import error_responses
-from planq.shared.domain.batches.states import LineStatus
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.store.batches.control import BatchControl, BatchControlResult
-from planq.shared.store.database import Row
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.views import JobView
+from planq.shared.platform.database import Row
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.subjects.batches.control import BatchControl, BatchControlResult
+from planq.shared.subjects.batches.states import LineStatus
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.jobs.views import JobView
 
 batch_control_routes = strict_router("batches")
 

@@ -16,8 +16,8 @@ import typer
 from planq.api.cli.connection import ApiKey, Url, connect
 from planq.api.cli.console import as_line, err, out, plain, preview_of, tail_of
 from planq.api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.streams.frames import SpokenText
+from planq.shared.platform.errors import PlanqError
+from planq.shared.platform.values.event_stream import SpokenText
 
 if TYPE_CHECKING:
     from planq.api.cli.client import CommandClient

@@ -15,30 +15,30 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.access.scopes import admitted
-from planq.api.agents.routes.agents import list_agents
-from planq.api.conversations.messages import InboundRequest
-from planq.api.conversations.routes.conversations import (
+from planq.api.agents.routes import list_agents
+from planq.api.compat.messages import post_message
+from planq.api.conversations.page.turns import turns_in
+from planq.api.conversations.routes import (
     ConversationRequest,
     get_conversation,
     get_conversations,
     get_messages,
     post_conversation,
 )
-from planq.api.conversations.routes.messages import post_message
 from planq.api.deps import Services, Use, check_job_is_open_to
-from planq.api.elicitations.routes import get_elicitation
 from planq.api.http.exchange import HttpRefusal
 from planq.api.http.ids import job_id_of
+from planq.api.intake.messages import InboundRequest
+from planq.api.jobs.page.acts import PAGE_CHANNEL
+from planq.api.jobs.page.listing import submitted
 from planq.api.jobs.routes.jobs import get_job
-from planq.api.overview.routes.overview import get_why
-from planq.api.page.frame.fields import fields_in
-from planq.api.page.frame.rendering import is_open, page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
-from planq.api.page.jobs.acts import PAGE_CHANNEL
-from planq.api.page.jobs.listing import submitted
-from planq.api.page.talks.turns import turns_in
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus, Strategy
+from planq.api.operations.routes import get_why
+from planq.api.page.fields import fields_in
+from planq.api.page.rendering import is_open, page
+from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
+from planq.api.questions.routes import get_elicitation
+from planq.shared.kernel.states import JobStatus, Strategy
+from planq.shared.platform.errors import NotFound
 
 chat_routes = page_router()
 

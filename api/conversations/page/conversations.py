@@ -10,7 +10,9 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.access.scopes import opening_of
-from planq.api.conversations.routes.conversations import (
+from planq.api.conversations.page.chat import ROWS
+from planq.api.conversations.page.turns import turns_in
+from planq.api.conversations.routes import (
     ConversationChange,
     change_conversation,
     erase_conversation,
@@ -19,10 +21,8 @@ from planq.api.conversations.routes.conversations import (
     get_messages,
 )
 from planq.api.deps import Use
-from planq.api.page.frame.rendering import is_open, page
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
-from planq.api.page.talks.chat import ROWS
-from planq.api.page.talks.turns import turns_in
+from planq.api.page.rendering import is_open, page
+from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
 
 conversation_page_routes = page_router()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.conversations.history import words_of
-from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
+from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus
+from planq.shared.subjects.conversations.history import words_of
 
 
 def turns_in(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
 from planq.api.cli.console import as_line, err, print_items, write_pieces
 from planq.api.cli.outcome import reported
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 
 def artifacts(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:

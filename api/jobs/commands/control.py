@@ -83,7 +83,7 @@ def fork(
 
     Prints the new job's id. Exit code 1 when it is refused, or with --wait when the new job fails.
     """
-    from planq.api.jobs.commands.plan_files import read_plan_file
+    from planq.api.cli.plan_files import read_plan_file
 
     with reported(as_json=as_json):
         if dry_run and wait:

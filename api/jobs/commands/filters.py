@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
+from planq.shared.kernel.states import JobStatus, Priority, Strategy
 
 OnlyStatus = Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)]
 OnlyStrategy = Annotated[Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)]

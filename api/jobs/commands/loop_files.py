@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from planq.api.cli.inputs import files_refused, pairs_of, read_text
-from planq.shared.domain.agents.source import read_source
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.rounds.block import prompt_defects, read_block
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.rounds.block import prompt_defects, read_block
+from planq.shared.agentic.source import read_source
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt
 
 
 def read_loop_file(name: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def imported(name: str, given: Sequence[str]) -> dict[str, Any]:
 
     Raises as `read_loop_file`, for each thing that cannot be said as a loop block.
     """
-    from planq.shared.domain.rounds.workflow import import_workflow
+    from planq.shared.agentic.rounds.workflow import import_workflow
 
     variables = {
         key: read_text(value[1:], f"--var {key}") if value.startswith("@") else value

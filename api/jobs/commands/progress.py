@@ -19,7 +19,7 @@ from rich.panel import Panel
 from planq.api.cli.client import CommandClient
 from planq.api.cli.console import as_line, plain, preview_of, shown_cost, shown_status
 from planq.shared.client.wire import Json
-from planq.shared.domain.jobs.states import JobStatus, StepStatus, StopReason
+from planq.shared.kernel.states import JobStatus, StepStatus, StopReason
 
 POLL_SECONDS = 0.15
 LONGEST_VALUE = 100

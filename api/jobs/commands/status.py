@@ -39,7 +39,7 @@ from planq.api.jobs.commands.filters import (
     job_filter,
 )
 from planq.api.jobs.commands.submit import LONG_POLL_SECONDS, code_of, watch_job
-from planq.shared.domain.jobs.states import JobStatus, Priority, StepStatus
+from planq.shared.kernel.states import JobStatus, Priority, StepStatus
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 

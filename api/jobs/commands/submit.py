@@ -9,7 +9,7 @@ import typer
 from planq.api.cli.connection import ApiKey, AsJson, Url, connect
 from planq.api.cli.console import err, out, print_json
 from planq.api.cli.outcome import INCOMPLETE, INTERRUPTED, NOT_OK, OK, PARTIAL, end, reported
-from planq.shared.domain.jobs.states import JobStatus, Outcome, Priority, Respond
+from planq.shared.kernel.states import JobStatus, Outcome, Priority, Respond
 
 LONG_POLL_SECONDS = 20.0
 _CODES = {Outcome.PARTIAL: PARTIAL, Outcome.INCOMPLETE: INCOMPLETE, Outcome.FAILED: NOT_OK, Outcome.CANCELLED: NOT_OK}
@@ -196,7 +196,7 @@ def code_of(job: dict[str, Any]) -> int:
 
 def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
     from planq.api.cli.inputs import STANDARD_INPUT, read_text
-    from planq.api.jobs.commands.plan_files import read_plan_file
+    from planq.api.cli.plan_files import read_plan_file
 
     if text is None and plan is None and not is_complete:
         raise typer.BadParameter("expected a text that says what to do, --plan, --attach, or --agent with --action")
@@ -237,7 +237,7 @@ def _names(tools: str | None) -> list[str]:
 
 def _model_settings(given: list[str] | None) -> dict[str, Any]:
     from planq.api.cli.inputs import pairs_of
-    from planq.shared.domain.values.decoding import decode
+    from planq.shared.platform.values.decoding import decode
 
     settings: dict[str, Any] = {}
     for name, value in pairs_of(given or (), "--model-setting"):

@@ -13,7 +13,7 @@ from planq.api.cli.connection import ApiKey, JobId, Url, connect
 from planq.api.cli.console import as_line, err, out, print_json_line, tail_of
 from planq.api.cli.outcome import INTERRUPTED, OK, end, reported
 from planq.api.jobs.commands.submit import code_of
-from planq.shared.domain.streams.frames import SpokenText
+from planq.shared.platform.values.event_stream import SpokenText
 
 if TYPE_CHECKING:
     from planq.shared.client.following import StreamEvent

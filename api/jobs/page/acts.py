@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
-from planq.api.elicitations.routes import answer_question, get_elicitation
 from planq.api.http.ids import conversation_id_of
 from planq.api.jobs.routes.control import pause_job, resume_job, run_again, settle_step
 from planq.api.jobs.routes.jobs import cancel_job
-from planq.api.page.frame.fields import content_of, json_in
-from planq.api.page.frame.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.page.fields import content_of, json_in
+from planq.api.page.route import body_of, fields_of, page_router, seen, values_of
+from planq.api.questions.routes import answer_question, get_elicitation
 from planq.api.schemas import AnswerRequest, ResumeRequest, SettleRequest
-from planq.shared.computing import off_loop
+from planq.shared.platform.computing import off_loop
 
 act_routes = page_router()
 

@@ -15,11 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, Use
 from planq.api.jobs.routes.outputs import get_artifact
-from planq.api.page.frame.rendering import page_url
-from planq.api.page.frame.route import page_router
-from planq.api.page.frame.trees import Table, table_of
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.values.media import SHOWN_MEDIA_TYPES, essence
+from planq.api.page.rendering import page_url
+from planq.api.page.route import page_router
+from planq.api.page.trees import Table, table_of
+from planq.shared.platform.errors import PlanqError
+from planq.shared.platform.values.media import SHOWN_MEDIA_TYPES, essence
 
 artifact_page_routes = page_router()
 

@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Who
 from planq.api.deps import Use
+from planq.api.jobs.page.outcomes import first_error, structured
 from planq.api.jobs.routes.jobs import get_job
-from planq.api.overview.routes.overview import get_why
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, values_of
-from planq.api.page.frame.words import job_state
-from planq.api.page.jobs.outcomes import first_error, structured
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.api.operations.routes import get_why
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router, values_of
+from planq.api.page.words import job_state
+from planq.shared.kernel.states import JobStatus, StepStatus
 
 below_routes = page_router()
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from planq.api.page.frame.rendering import page_url
-from planq.shared.domain.errors import InvalidRequest
+from planq.api.page.rendering import page_url
+from planq.shared.platform.errors import InvalidRequest
 
 _TEXTS = (
     "status",

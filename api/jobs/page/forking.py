@@ -8,20 +8,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.catalogue.routes import post_validation
 from planq.api.deps import Services, Use
 from planq.api.http.exchange import HttpRefusal, error_response
 from planq.api.jobs.routes.control import fork_job
 from planq.api.jobs.routes.jobs import get_job
-from planq.api.page.frame.differences import differences, laid_out
-from planq.api.page.frame.fields import json_in
-from planq.api.page.frame.positions import lines_at
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, seen, values_of
+from planq.api.page.differences import differences, laid_out
+from planq.api.page.fields import json_in
+from planq.api.page.positions import lines_at
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, json_request, page_router, seen, values_of
 from planq.api.schemas import ForkRequest, ValidationRequest
-from planq.shared.computing import off_loop
-from planq.shared.domain.errors import PlanqError
-from planq.shared.domain.plan.errors import PlanError
+from planq.api.tools.routes import post_validation
+from planq.shared.agentic.plan.errors import PlanError
+from planq.shared.platform.computing import off_loop
+from planq.shared.platform.errors import PlanqError
 
 fork_routes = page_router()
 

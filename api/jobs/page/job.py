@@ -11,23 +11,23 @@ from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
 from planq.api.deps import Services, StepPath, Use, step_index_of
-from planq.api.elicitations.routes import get_elicitation
 from planq.api.events.routes import get_job_events
 from planq.api.http.ids import job_id_of
+from planq.api.jobs.page.artifacts import shown_artifacts
+from planq.api.jobs.page.below import children_by_step
+from planq.api.jobs.page.outcomes import first_error, structured
+from planq.api.jobs.page.picture import picture_of
+from planq.api.jobs.page.timeline import attempts_of, moments_by_step, moments_of, timeline_of
 from planq.api.jobs.routes.jobs import get_job
 from planq.api.jobs.routes.outputs import get_artifacts, get_output
-from planq.api.overview.routes.overview import get_model_calls, get_why
-from planq.api.page.frame.fields import fields_in
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import page_router, reads, values_of
-from planq.api.page.frame.trees import SHOWN_NODES
-from planq.api.page.jobs.artifacts import shown_artifacts
-from planq.api.page.jobs.below import children_by_step
-from planq.api.page.jobs.outcomes import first_error, structured
-from planq.api.page.jobs.picture import picture_of
-from planq.api.page.jobs.timeline import attempts_of, moments_by_step, moments_of, timeline_of
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.api.operations.routes import get_model_calls, get_why
+from planq.api.page.fields import fields_in
+from planq.api.page.rendering import page
+from planq.api.page.route import page_router, reads, values_of
+from planq.api.page.trees import SHOWN_NODES
+from planq.api.questions.routes import get_elicitation
+from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.platform.errors import NotFound
 
 job_page_routes = page_router()
 

@@ -12,20 +12,20 @@ from starlette.responses import Response
 from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import Services, Use
 from planq.api.events.routes import get_events
+from planq.api.jobs.page.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
 from planq.api.jobs.routes.jobs import get_jobs, post_job
-from planq.api.overview.routes.overview import get_job_counts, whys_of
-from planq.api.overview.routes.search import get_search
-from planq.api.page.frame.rendering import page
-from planq.api.page.frame.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
-from planq.api.page.frame.words import status_state
-from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
-from planq.api.sample import SAMPLE_INPUT
+from planq.api.jobs.sample import SAMPLE_INPUT
+from planq.api.operations.routes import get_job_counts, whys_of
+from planq.api.operations.search import get_search
+from planq.api.page.rendering import page
+from planq.api.page.route import body_of, fields_of, json_request, page_router, reads, seen, values_of
+from planq.api.page.words import status_state
 from planq.api.schemas import JobRequest
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
-from planq.shared.domain.overview.searching import FoundKind, named_id
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.actions.store import LOOKED_THROUGH
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.actions.store import LOOKED_THROUGH
+from planq.shared.subjects.jobs.searching import FoundKind, named_id
+from planq.shared.subjects.tenants.keys import KeyScope
 
 list_routes = page_router()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planq.api.page.frame.trees import table_of
-from planq.shared.domain.jobs.states import StepStatus
+from planq.api.page.trees import table_of
+from planq.shared.kernel.states import StepStatus
 
 
 def structured(job: dict[str, Any]) -> dict[str, Any] | None:

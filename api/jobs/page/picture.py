@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from planq.api.page.frame.words import line, step_state
-from planq.shared.domain.jobs.states import StepStatus
-from planq.shared.domain.plan.layout import finished_before, plan_layout
+from planq.api.page.words import line, step_state
+from planq.shared.agentic.plan.layout import finished_before, plan_layout
+from planq.shared.kernel.states import StepStatus
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 168, 46, 54, 20, 24
 LEAST_FOLDED = 3

@@ -12,13 +12,14 @@ from starlette.requests import Request
 from planq.api.access.callers import Caller
 from planq.api.deps import Services
 from planq.api.events.routes import MAX_EVENTS, get_job_events
-from planq.api.overview.routes.overview import neutral_name
-from planq.api.page.frame.rendering import is_open, page_url
-from planq.api.page.frame.route import values_of
-from planq.api.page.frame.words import step_state
-from planq.shared.domain.jobs.ids import StepRef, step_attempt_id
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
-from planq.shared.domain.overview.timeline import (
+from planq.api.operations.routes import neutral_name
+from planq.api.page.rendering import is_open, page_url
+from planq.api.page.route import values_of
+from planq.api.page.words import step_state
+from planq.shared.kernel.ids import StepRef, step_attempt_id
+from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.platform.database import Row
+from planq.shared.subjects.jobs.timeline import (
     AttemptPhase,
     AttemptSpan,
     JobMoment,
@@ -30,9 +31,8 @@ from planq.shared.domain.overview.timeline import (
     step_attempts,
     step_phases,
 )
-from planq.shared.domain.overview.waiting import shown_seconds
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Row
+from planq.shared.subjects.jobs.waiting import shown_seconds
+from planq.shared.subjects.tenants.keys import KeyScope
 
 _MOST_PAGES = 4
 _MOST_ROWS = 100

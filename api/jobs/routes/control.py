@@ -6,18 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who, answered_by
-from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import JobPath, KeyHeader, Services, StepPath, TraceHeader, Use, step_index_of, strict_router
 from planq.api.documents import fork_preview
 from planq.api.http.exchange import JsonResponse, error_responses, json_bytes
 from planq.api.http.ids import job_id_of
-from planq.api.jobs.recovery import again_of, asks_nothing, fork_of, verdict_of
+from planq.api.intake.recovery import again_of, asks_nothing, fork_of, verdict_of
+from planq.api.intake.submission import SubmittedJob, trace_id
+from planq.api.intake.turns import TurnSubmissions
 from planq.api.jobs.routes.jobs import ACCEPTED, accepted, answer_with
 from planq.api.schemas import Answer, ForkRequest, JobDocument, Origin, ResumeRequest, SettleRequest
-from planq.api.submission import SubmittedJob, trace_id
-from planq.shared.domain.errors import Conflict, NotFound, capped
-from planq.shared.domain.jobs.states import Effect, JobStatus, Settlement, StepStatus
-from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
+from planq.shared.kernel.states import Effect, JobStatus, Settlement, StepStatus
+from planq.shared.platform.errors import Conflict, NotFound, capped
+from planq.shared.subjects.jobs.again import seconds_again, steps_with_unknown_outcome
 
 control_routes = strict_router("jobs")
 

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planq.api.access.callers import Caller, Who
-from planq.api.conversations.jobs import TurnSubmissions
 from planq.api.deps import (
     JobPath,
     KeyHeader,
@@ -25,7 +24,7 @@ from planq.api.documents import job_document, job_summary, new_job_document, ste
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.http.pages import CursorQuery, cursor_of, id_of_cursor
-from planq.api.jobs.filters import (
+from planq.api.intake.filters import (
     FilterAgent,
     FilterBatch,
     FilterCost,
@@ -34,15 +33,16 @@ from planq.api.jobs.filters import (
     FilterWords,
     filter_of,
 )
-from planq.api.plan_checks import submission_warnings
+from planq.api.intake.plan_checks import submission_warnings
+from planq.api.intake.submission import SubmittedJob
+from planq.api.intake.turns import TurnSubmissions
+from planq.api.intake.waits import JobWaits, client_closed_response
 from planq.api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
-from planq.api.submission import SubmittedJob
-from planq.api.waits import JobWaits, client_closed_response
-from planq.shared.domain.errors import Conflict, DatabaseUnavailable, storable
-from planq.shared.domain.jobs.states import JobStatus, Priority, Strategy
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.views import JobView
+from planq.shared.kernel.states import JobStatus, Priority, Strategy
+from planq.shared.platform.errors import Conflict, DatabaseUnavailable, storable
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.jobs.views import JobView
+from planq.shared.subjects.tenants.keys import KeyScope
 
 job_routes = strict_router("jobs")
 

@@ -23,11 +23,11 @@ from planq.api.documents import artifact_record
 from planq.api.http.exchange import HttpRefusal, JsonResponse, error_responses
 from planq.api.http.ids import job_id_of
 from planq.api.schemas import Answer, Id, Time
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.values.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
-from planq.shared.store.database import Row, shown_time
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.requests import StoredJson
+from planq.shared.platform.database import Row, shown_time
+from planq.shared.platform.errors import NotFound
+from planq.shared.platform.values.media import SHOWN_MEDIA_TYPES, essence, file_name, served_media_type
+from planq.shared.subjects.jobs.store import StoredJson
+from planq.shared.subjects.payloads.store import PayloadStore
 
 output_routes = strict_router("jobs")
 artifact_routes = strict_router("catalogue")

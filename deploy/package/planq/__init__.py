@@ -6,9 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from planq.shared.agentic.plan.planner import PlanningRequest
+    from planq.shared.agentic.tools.contract import NotHappened, Question, Suspended, ToolContext
     from planq.shared.client import AsyncClient, Client, JobCancelled, JobFailed, JobPartial
-    from planq.shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost, PlanqError
-    from planq.shared.ports import NotHappened, PlanningRequest, Question, Suspended, ToolContext
+    from planq.shared.platform.errors import AnswerDeclined, Cancelled, OwnershipLost, PlanqError
     from planq.worker.tools import Artifact, ToolError, ToolResponse, ToolServices, resource, tool
 
 __all__ = [
@@ -41,8 +42,8 @@ _ELSEWHERE = {
     "JobCancelled": _CLIENT,
     "JobFailed": _CLIENT,
     "JobPartial": _CLIENT,
-    "PlanningRequest": "planq.shared.ports",
-    "PlanqError": "planq.shared.domain.errors",
+    "PlanningRequest": "planq.shared.agentic.plan.planner",
+    "PlanqError": "planq.shared.platform.errors",
 }
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planq.shared.domain.errors import InvalidOutput, capped
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.domain.values.encoding import encode
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.platform.errors import InvalidOutput, capped
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.platform.values.encoding import encode
 
 MAX_RAW_CHARS = 20_000
 """How much of a text that is no answer is kept with the error, and shown to the model that shall repair it."""

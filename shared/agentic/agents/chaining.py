@@ -12,11 +12,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import NameIndex
+from planq.shared.agentic.agents.document import AgentDocument
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import NameIndex
+from planq.shared.platform.errors import ErrorRecord
 
 
 @dataclass(frozen=True, slots=True)

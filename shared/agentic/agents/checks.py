@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.agents.source import MAX_CHARS, DocumentPath, DocumentSource, Finding
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.names import OFFLINE, check_model_name
-from planq.shared.domain.rounds.block import read_block
-from planq.shared.domain.schema.patterns import needs_backtracking, patterns_of
-from planq.shared.domain.schema.schemas import check_schema, schema_defects
-from planq.shared.domain.tools.names import MAX_AGENT_NAME
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.models.names import OFFLINE, check_model_name
+from planq.shared.agentic.rounds.block import read_block
+from planq.shared.agentic.schema.patterns import needs_backtracking, patterns_of
+from planq.shared.agentic.schema.schemas import check_schema, schema_defects
+from planq.shared.agentic.source import MAX_CHARS, DocumentPath, DocumentSource, Finding
+from planq.shared.agentic.tools.names import MAX_AGENT_NAME
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""

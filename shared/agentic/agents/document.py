@@ -30,17 +30,17 @@ from pydantic import (
     ValidationError,
 )
 
-from planq.shared.domain.agents.checks import flat_row, savable_defects
-from planq.shared.domain.agents.prompt import system_prompt
-from planq.shared.domain.agents.source import DocumentSource, read_source
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.models.call_settings import AgentCallSettings
-from planq.shared.domain.models.ending import OnIncomplete
-from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.rounds.block import LoopBlock, parse_block
-from planq.shared.domain.tools.names import NameIndex
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, sentence_list
+from planq.shared.agentic.agents.checks import flat_row, savable_defects
+from planq.shared.agentic.agents.prompt import system_prompt
+from planq.shared.agentic.models.call_settings import AgentCallSettings
+from planq.shared.agentic.models.ending import OnIncomplete
+from planq.shared.agentic.models.names import OFFLINE
+from planq.shared.agentic.rounds.block import LoopBlock, parse_block
+from planq.shared.agentic.source import DocumentSource, read_source
+from planq.shared.agentic.tools.names import NameIndex
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt, sentence_list
 
 OutputMode = Literal["text", "object"]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.errors import InvalidArguments, capped
-from planq.shared.domain.references.grammar import walk_strings
-from planq.shared.domain.schema.schemas import compile_schema
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import sentence_list
-from planq.shared.domain.values.pointers import to_pointer
+from planq.shared.agentic.agents.document import AgentDocument
+from planq.shared.agentic.references.grammar import walk_strings
+from planq.shared.agentic.schema.schemas import compile_schema
+from planq.shared.platform.errors import InvalidArguments, capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import sentence_list
+from planq.shared.platform.values.pointers import to_pointer
 
 _MOST_NAMED = 20
 _MOST_LISTED = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from planq.shared.domain.agents.checks import AGENT_NAME
+from planq.shared.agentic.agents.checks import AGENT_NAME
 
 NAMED_AGENT = rf"{AGENT_NAME.pattern}(@[1-9][0-9]{{0,8}})?"
 """What names an agent, for descriptions."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planq.shared.domain.agents.document import AgentDocument, read_agent
-from planq.shared.domain.agents.input import input_defects, unstorable_texts
-from planq.shared.domain.errors import capped
-from planq.shared.domain.orchestration.compiling import Compiled
-from planq.shared.domain.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
-from planq.shared.domain.references.grammar import parse, unescaped
-from planq.shared.domain.schema.schemas import UNKNOWN
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.pointers import from_pointer
+from planq.shared.agentic.agents.document import AgentDocument, read_agent
+from planq.shared.agentic.agents.input import input_defects, unstorable_texts
+from planq.shared.agentic.orchestration.compiling import Compiled
+from planq.shared.agentic.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
+from planq.shared.agentic.references.grammar import parse, unescaped
+from planq.shared.agentic.schema.schemas import UNKNOWN
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.pointers import from_pointer
 
 
 def agents_of(plan: OrchestrationPlan) -> list[str]:

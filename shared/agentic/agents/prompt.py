@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
 
 _GUIDANCE = (
     "Let these fields guide what you look for and keep in mind. They are for your reasoning only.",

@@ -14,14 +14,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from planq.shared.domain.agents.checks import flat_row
-from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.agents.source import DocumentPath, pointer
-from planq.shared.domain.errors import capped
-from planq.shared.domain.rounds.evaluate import rule_defects
-from planq.shared.domain.schema.reach import schemas_in
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import NameIndex
+from planq.shared.agentic.agents.checks import flat_row
+from planq.shared.agentic.agents.document import AgentDocument
+from planq.shared.agentic.rounds.evaluate import rule_defects
+from planq.shared.agentic.schema.reach import schemas_in
+from planq.shared.agentic.source import DocumentPath, pointer
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import NameIndex
+from planq.shared.platform.errors import capped
 
 CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
 AGENT_TOOLS_MISSING: Final = "agent_tools_missing"

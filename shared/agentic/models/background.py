@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planq.shared.domain.conversations.speakers import Speaker
-from planq.shared.domain.models.ending import OnIncomplete
-from planq.shared.domain.models.exchange import ChatMessage
+from planq.shared.agentic.models.ending import OnIncomplete
+from planq.shared.agentic.models.exchange import ChatMessage
+from planq.shared.agentic.turns.speakers import Speaker
 
 
 @dataclass(frozen=True, slots=True)

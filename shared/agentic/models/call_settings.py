@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from planq.shared.domain.models.names import MODEL_PATTERN
-from planq.shared.domain.values.describe import MAX_DEPTH, is_deeper_than
+from planq.shared.agentic.models.names import MODEL_PATTERN
+from planq.shared.platform.values.describe import MAX_DEPTH, is_deeper_than
 
 _MAX_BODY_CHARS = 16_384
 _MAX_HEADERS = 20

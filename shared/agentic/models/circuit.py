@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from planq.shared.domain.errors import Transient
+from planq.shared.platform.errors import Transient
 
 LONGEST_TURN_SECONDS = 300.0
 """Maximum time that a job sleeps before its next turn at an open circuit."""

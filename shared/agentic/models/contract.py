@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Price
+from planq.shared.kernel.usage import ModelCall
 
 CutOff = Callable[[ModelCall], None]
 """Takes the record of a call that was cut off by a cancellation, before the cancellation goes on; returns at once.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from planq.shared.domain.errors import AnswerIncomplete, ErrorRecord, capped
+from planq.shared.platform.errors import AnswerIncomplete, ErrorRecord, capped
 
 
 class CutOffBy(StrEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from planq.shared.domain.jobs.budget import ReservationRequest
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.encoding import measure
-from planq.shared.domain.values.parts import part_tokens
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import ReservationRequest
+from planq.shared.platform.values.encoding import measure
+from planq.shared.platform.values.parts import part_tokens
 
 CHARS_PER_TOKEN = 4
 """A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer)."""

@@ -12,16 +12,16 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.speakers import Speaker
-from planq.shared.domain.errors import ExecutionFailed
-from planq.shared.domain.jobs.deferral import Deferral
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.circuit import Turn
-from planq.shared.domain.models.ending import Incomplete, OnIncomplete
-from planq.shared.domain.values.parts import Part
+from planq.shared.agentic.models.call_settings import CallSettings
+from planq.shared.agentic.models.circuit import Turn
+from planq.shared.agentic.models.ending import Incomplete, OnIncomplete
+from planq.shared.agentic.turns.speakers import Speaker
+from planq.shared.kernel.deferral import Deferral
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.errors import ExecutionFailed
+from planq.shared.platform.values.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TurnPrompt:
     """A template of the caller's in the place of planq's own rules for a turn, and what it may insert.
 
     `round_number` counts the rounds from 0, `rounds_left` the one that is planned now and those after it. `variables`
-    are the caller's own. Precondition: `planq.shared.domain.rounds.block.prompt_defects` finds nothing in `template`.
+    are the caller's own. Precondition: `agentic.rounds.block.prompt_defects` finds nothing in `template`.
     """
 
     template: str

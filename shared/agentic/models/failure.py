@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from planq.shared.domain import errors
+from planq.shared.platform import errors
 
 
 class ErrorClass(StrEnum):

@@ -1,6 +1,6 @@
 """The input of a job or a message as a list of parts: its form, and every defect of that.
 
-`planq.api.parts` stores what is read here. Texts are joined; `parts.py` has the other types as a job stores them.
+`api/intake/parts.py` stores what is read here. Texts are joined; `parts.py` has the other types as a job stores them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.values.defects import Defect, body_refused, defects_of_fields
-from planq.shared.domain.values.media import is_media_type
-from planq.shared.domain.values.parts import MAX_PARTS
+from planq.shared.agentic.models.names import OFFLINE
+from planq.shared.platform.values.defects import Defect, body_refused, defects_of_fields
+from planq.shared.platform.values.media import is_media_type
+from planq.shared.platform.values.parts import MAX_PARTS
 
 _PARAGRAPH = "\n\n"
 _SOURCES = ("url", "artifact_id", "data")

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.platform.errors import InvalidRequest, capped
 
 OFFLINE = "offline"
 CASSETTE_PREFIX = "cassette:"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planq.shared.domain.models.names import CASSETTE_PREFIX, OFFLINE
+from planq.shared.agentic.models.names import CASSETTE_PREFIX, OFFLINE
 
 _PER = 1_000_000
 _Usd = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.models.names import ModelName
-from planq.shared.domain.models.own_prices import OwnPrice, own_price
+from planq.shared.agentic.models.names import ModelName
+from planq.shared.agentic.models.own_prices import OwnPrice, own_price
+from planq.shared.kernel.budget import Price
 
 _REPLY_TOKENS = 1_000
 """The price of a reply is that of so many tokens, divided by them."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.orchestration.plan import (
+from planq.shared.agentic.orchestration.plan import (
     DEFAULT_PLAN_ID,
     AgentCall,
     MergeStrategy,
@@ -21,9 +20,10 @@ from planq.shared.domain.orchestration.plan import (
     OrchestrationStep,
     ParallelGroup,
 )
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.templates import GuardedTexts, Scope, Target, render_text, render_value
-from planq.shared.domain.values.defects import Defect
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.orchestration.templates import GuardedTexts, Scope, Target, render_text, render_value
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.defects import Defect
 
 CALL_AGENT = "cp__call_agent"
 PARALLEL = "cp__parallel"

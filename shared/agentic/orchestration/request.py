@@ -13,15 +13,15 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.validation import MAX_TIMEOUT_MS, read_plan
-from planq.shared.domain.tools.names import is_reserved
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.models.names import check_model_name
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan
+from planq.shared.agentic.orchestration.validation import MAX_TIMEOUT_MS, read_plan
+from planq.shared.agentic.tools.names import is_reserved
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt
 
 PROMPT_ACTION = "__prompt__"
 """The action of a call that brings a prompt and no action (case oe-071)."""

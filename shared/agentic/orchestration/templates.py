@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.references.excerpts import MAX_AVAILABLE, MissingField, descend
-from planq.shared.domain.references.grammar import (
+from planq.shared.agentic.references.excerpts import MAX_AVAILABLE, MissingField, descend
+from planq.shared.agentic.references.grammar import (
     Insertion,
     Reference,
     is_malformed,
@@ -31,9 +30,10 @@ from planq.shared.domain.references.grammar import (
     pieces,
     shielded,
 )
-from planq.shared.domain.references.resolution import MAX_SIZE
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.pointers import Tokens, from_pointer, to_pointer
+from planq.shared.agentic.references.resolution import MAX_SIZE
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.pointers import Tokens, from_pointer, to_pointer
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
 _SPACES = ("bindings", "result")

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.orchestration.plan import (
+from planq.shared.agentic.orchestration.plan import (
     STRATEGIES,
     AgentCall,
     MergeStrategy,
@@ -23,10 +21,12 @@ from planq.shared.domain.orchestration.plan import (
     ParallelGroup,
     StepType,
 )
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.names import MAX_AGENT_NAME
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.names import MAX_AGENT_NAME
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt, is_deeper_than, sentence_list
 
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
 RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")

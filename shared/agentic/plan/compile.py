@@ -10,13 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from planq.shared.domain.errors import PlanInvalid
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus
-from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
-from planq.shared.domain.plan.document import KINDS_WITHOUT_TOOL, Call, Plan
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.plan.graph import (
+from planq.shared.agentic.plan.document import KINDS_WITHOUT_TOOL, Call, Plan
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
+from planq.shared.agentic.plan.graph import (
     MAX_EDGES,
     Node,
     critical_path_length,
@@ -25,12 +21,16 @@ from planq.shared.domain.plan.graph import (
     dependents,
     paths,
 )
-from planq.shared.domain.references.grammar import Occurrence, find_references
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import name_index
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.pointers import Path
+from planq.shared.agentic.references.grammar import Occurrence, find_references
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import name_index
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import Effect, StepKind, StepStatus
+from planq.shared.kernel.steps import KnownOutcome, PlannedStep
+from planq.shared.platform.errors import PlanInvalid
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.platform.values.pointers import Path
 
 MAX_AVAILABLE_TOOLS = 100
 """How many names an `unknown_tool` error carries."""

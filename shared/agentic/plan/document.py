@@ -17,13 +17,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from planq.shared.domain.errors import PlanInvalid, capped, storable
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import StepKind
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
-from planq.shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors, invalid_plan
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import StepKind
+from planq.shared.platform.errors import PlanInvalid, capped, storable
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
+from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 MAX_RETRIES = 100
 MAX_TOOL_NAME_CHARS = 200

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from planq.shared.domain.errors import PlanInvalid, capped
-from planq.shared.domain.models.ending import Incomplete
-from planq.shared.domain.tools.names import suggestion
+from planq.shared.agentic.models.ending import Incomplete
+from planq.shared.agentic.tools.names import suggestion
+from planq.shared.platform.errors import PlanInvalid, capped
 
 MAX_RENDERED = 50
 """How many defects the text for people and models lists; the JSON form always carries all of them."""

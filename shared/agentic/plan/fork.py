@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.graph import topological_order
-from planq.shared.domain.references.grammar import Insertion, Literal, Reference, parse, pieces
+from planq.shared.agentic.plan.graph import topological_order
+from planq.shared.agentic.references.grammar import Insertion, Literal, Reference, parse, pieces
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.steps import PlannedStep
 
 _EXACT = 2**53
 """Up to here every integer is a float as well (IEEE 754, binary64), so that 1.0 and 1 are one number."""

@@ -22,19 +22,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.orchestration.compiling import compile_orchestration
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import pointer_of
-from planq.shared.domain.orchestration.validation import read_plan as read_orchestration
-from planq.shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
-from planq.shared.domain.plan.errors import PlanError, invalid_plan
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.names import to_registry
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.agentic.orchestration.compiling import compile_orchestration
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.orchestration.validation import pointer_of
+from planq.shared.agentic.orchestration.validation import read_plan as read_orchestration
+from planq.shared.agentic.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
+from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.names import to_registry
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
 
 _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
 """Around the arguments stand at most the plan, its list, a step, a group, its list, an agent and what it is given."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from planq.shared.domain.jobs.states import Effect
+from planq.shared.kernel.states import Effect
 
 MAX_EDGES = 200_000
 """Most edges of one plan's order. Only many unordered explicit writes before many derived reads come near: that

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.document import Plan, cut_short, structural_errors, without_meaningless
-from planq.shared.domain.plan.errors import PlanError, invalid_plan
-from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
-from planq.shared.domain.schema.schemas import rebase
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.document import Plan, cut_short, structural_errors, without_meaningless
+from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
+from planq.shared.agentic.schema.schemas import rebase
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import excerpt
 
 PLANNING_TOOL_NAME: Final = "__planning__"
 DIRECT: Final = "direct_response"

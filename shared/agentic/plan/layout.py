@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from planq.shared.domain.plan.graph import Graph, dependents, topological_order
+from planq.shared.agentic.plan.graph import Graph, dependents, topological_order
 
 _FOLDED_FROM = 6
 """So many steps of one layer that call the same and wait for the same are one node: a fan-out."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.definition import ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
 """What of a model's reply is meant for people, read while it comes.
 
 A planner answers inside the forced tool `__planning__`, as a text in JSON, or in words beside it. Whoever watches is
-shown the answer, as `planq.shared.domain.plan.interpret` reads it at the end, and no plan.
+shown the answer, as `planq.shared.agentic.plan.interpret` reads it at the end, and no plan.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from planq.shared.domain.errors import storable
-from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME
-from planq.shared.domain.values.partial_json import PartialObject
+from planq.shared.agentic.plan.interpret import DIRECT, PLANNING_TOOL_NAME
+from planq.shared.platform.errors import storable
+from planq.shared.platform.values.partial_json import PartialObject
 
 _JSON_BEGINS = ("{", "[", "```")
 _BETWEEN_TEXTS = "\n\n"

@@ -12,17 +12,16 @@ import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.errors import Misconfigured, capped
-from planq.shared.domain.orchestration.compiling import compile_orchestration
-from planq.shared.domain.orchestration.plan import ORCHESTRATE, OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits, refusal, request_defects
-from planq.shared.domain.orchestration.validation import pointer_of, read_plan
-from planq.shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
-from planq.shared.domain.plan.document import Plan, ReadablePart
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.references.grammar import Occurrence, Reference, find_references, odd_segments
-from planq.shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
-from planq.shared.domain.schema.schemas import (
+from planq.shared.agentic.orchestration.compiling import compile_orchestration
+from planq.shared.agentic.orchestration.plan import ORCHESTRATE, OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits, refusal, request_defects
+from planq.shared.agentic.orchestration.validation import pointer_of, read_plan
+from planq.shared.agentic.plan.compile import Bound, Outline, Producer, order_errors, outline
+from planq.shared.agentic.plan.document import Plan, ReadablePart
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
+from planq.shared.agentic.references.grammar import Occurrence, Reference, find_references, odd_segments
+from planq.shared.agentic.references.schema_paths import NotInSchema, declared_names, declared_type, follow
+from planq.shared.agentic.schema.schemas import (
     MAX_DEPTH,
     MAX_STEPS,
     UNKNOWN,
@@ -31,10 +30,11 @@ from planq.shared.domain.schema.schemas import (
     check_schema,
     compile_schema,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.pointers import from_pointer
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.scoping import unscoped
+from planq.shared.platform.errors import Misconfigured, capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.pointers import from_pointer
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import encode, is_larger
-from planq.shared.domain.values.pointers import Path, array_index
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import encode, is_larger
+from planq.shared.platform.values.pointers import Path, array_index
 
 MAX_AVAILABLE = 50
 """How many names of present fields a `MissingField` carries; more would not help anybody who reads it."""

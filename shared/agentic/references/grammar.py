@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from planq.shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 MAX_STEP = 2**64 - 1
 """Cases tr-010: an index beyond 64 bits is a syntax error."""

@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.errors import InvalidArguments, capped
-from planq.shared.domain.references.excerpts import Excerpts, MissingField, descend
-from planq.shared.domain.references.grammar import (
+from planq.shared.agentic.references.excerpts import Excerpts, MissingField, descend
+from planq.shared.agentic.references.grammar import (
     Insertion,
     Reference,
     parse,
     pieces,
     walk_strings,
 )
-from planq.shared.domain.values.pointers import Path, Tokens, to_pointer
+from planq.shared.platform.errors import InvalidArguments, capped
+from planq.shared.platform.values.pointers import Path, Tokens, to_pointer
 
 MAX_SIZE = 16 * 1024 * 1024
 """Most characters and values that a resolution puts together: a short plan can name a large output many times."""

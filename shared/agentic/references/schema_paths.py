@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.schema.patterns import is_found
-from planq.shared.domain.values.pointers import array_index, from_pointer
+from planq.shared.agentic.schema.patterns import is_found
+from planq.shared.platform.values.pointers import array_index, from_pointer
 
 _CONDITIONAL = ("then", "else", "dependentSchemas", "$dynamicRef", "dependencies")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from planq.shared.domain.errors import storable
-from planq.shared.domain.schema.schemas import rebase
+from planq.shared.agentic.schema.schemas import rebase
+from planq.shared.platform.errors import storable
 
 ENVELOPE_TYPES = frozenset({"cli"})
 """Type tags that name a container and never what it contains (cases art-074, art-075), in whatever case."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.values.encoding import indented
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.values.encoding import indented
 
 UNKNOWN_ERROR = "Unknown error"
 """What is said of a tool that reports an error without a word about it (case per-033)."""

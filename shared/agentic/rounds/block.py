@@ -28,17 +28,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from planq.shared.domain.agents.source import DocumentPath, Finding, pointer
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import AskedOf, Strategy
-from planq.shared.domain.plan.document import WHOLE
-from planq.shared.domain.rounds.ending import BY_TURNS
-from planq.shared.domain.rounds.expressions import expression_defect, template_defects
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.names import MAX_AGENT_NAME, to_registry
-from planq.shared.domain.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
-from planq.shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
+from planq.shared.agentic.plan.document import WHOLE
+from planq.shared.agentic.rounds.ending import BY_TURNS
+from planq.shared.agentic.rounds.expressions import expression_defect, template_defects
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.source import DocumentPath, Finding, pointer
+from planq.shared.agentic.tools.names import MAX_AGENT_NAME, to_registry
+from planq.shared.agentic.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import AskedOf, Strategy
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.describe import excerpt, is_deeper_than, sentence_list
 
 MAX_BLOCK_BYTES = 64 * 1024
 MAX_RULES = 20

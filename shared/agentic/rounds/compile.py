@@ -12,13 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import Effect, StepStatus
-from planq.shared.domain.jobs.steps import KnownOutcome, PlannedStep
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.compile import (
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.plan.compile import (
     Bound,
     Outline,
     Producer,
@@ -28,12 +23,12 @@ from planq.shared.domain.plan.compile import (
     outline,
     reordered,
 )
-from planq.shared.domain.plan.document import Call, Plan, cut_short
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.plan.validation import outline_errors
-from planq.shared.domain.references.grammar import find_references, redirected
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.rounds.guard import (
+from planq.shared.agentic.plan.document import Call, Plan, cut_short
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
+from planq.shared.agentic.plan.validation import outline_errors
+from planq.shared.agentic.references.grammar import find_references, redirected
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     DUPLICATE_OF,
     SKIPPED,
@@ -44,7 +39,12 @@ from planq.shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import Effect, StepStatus
+from planq.shared.kernel.steps import KnownOutcome, PlannedStep
+from planq.shared.platform.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
 
 _MAX_COMPARED = 1_000_000
 """Characters of a call's arguments up to which the guard compares them with their references resolved."""

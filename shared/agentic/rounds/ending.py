@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import StopReason, Strategy
-from planq.shared.domain.rounds.guard import MODEL_SOURCE, is_stalled
+from planq.shared.agentic.rounds.guard import MODEL_SOURCE, is_stalled
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import StopReason, Strategy
 
 BY_TURNS = frozenset({Strategy.REACT, Strategy.GUIDED})
 """The strategies whose rounds are turns of the model's own tool calls."""

@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.agents.source import Finding
-from planq.shared.domain.errors import InvalidArguments, capped
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.rounds.block import LoopBlock
-from planq.shared.domain.rounds.compile import with_defaults
-from planq.shared.domain.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
-from planq.shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
-from planq.shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.names import NameIndex
-from planq.shared.domain.tools.scoping import unscoped
-from planq.shared.domain.values.pointers import from_pointer
+from planq.shared.agentic.rounds.block import LoopBlock
+from planq.shared.agentic.rounds.compile import with_defaults
+from planq.shared.agentic.rounds.expressions import ExpressionFailed, StepsLeft, holds, rendered, without_expressions
+from planq.shared.agentic.rounds.guard import DUPLICATE_OF, SKIPPED
+from planq.shared.agentic.schema.schemas import UNKNOWN, Steps, compile_schema
+from planq.shared.agentic.source import Finding
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.names import NameIndex
+from planq.shared.agentic.tools.scoping import unscoped
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.platform.errors import InvalidArguments, capped
+from planq.shared.platform.values.pointers import from_pointer
 
 ON_ERROR_SOURCE = "on_error"
 AFTER_SOURCE = "after"

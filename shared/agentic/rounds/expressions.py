@@ -21,9 +21,9 @@ from jmespath.functions import Functions
 from jmespath.lexer import Lexer
 from jmespath.visitor import TreeInterpreter
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.references.grammar import parse
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.references.grammar import parse
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.describe import excerpt
 
 MAX_EXPRESSION_BYTES = 1024
 """Longest expression that can be stored."""

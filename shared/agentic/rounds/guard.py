@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.describe import excerpt
 
 DUPLICATE_CALL_BLOCKED: Final = "duplicate_call_blocked"
 """Code of a step that the guard blocked."""

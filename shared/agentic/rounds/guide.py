@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from planq.shared.domain.errors import capped, storable
-from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.plan.interpret import MalformedPlan, decoded, json_candidates
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.names import name_index
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
-from planq.shared.domain.values.encoding import measure
+from planq.shared.agentic.plan.errors import invalid_plan
+from planq.shared.agentic.plan.interpret import MalformedPlan, decoded, json_candidates
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.names import name_index
+from planq.shared.platform.errors import capped, storable
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
+from planq.shared.platform.values.encoding import measure
 
 GUIDE_SOURCE: Final = "guide"
 """What the source of a guide's row among the plans says."""

@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
-from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole, without_meaningless
-from planq.shared.domain.plan.errors import PlanError, invalid_plan
-from planq.shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
-from planq.shared.domain.plan.interpret import (
+from planq.shared.agentic.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.document import (
+    MAX_TOOL_NAME_CHARS,
+    Plan,
+    structural_errors,
+    whole,
+    without_meaningless,
+)
+from planq.shared.agentic.plan.errors import PlanError, invalid_plan
+from planq.shared.agentic.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
+from planq.shared.agentic.plan.interpret import (
     DIRECT,
     PLANNING_TOOL_NAME,
     TOOL_CALLS,
@@ -27,9 +33,9 @@ from planq.shared.domain.plan.interpret import (
     malformed,
     planning_tool,
 )
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
 
 ANSWER: Final = "answer"
 ELICITATION: Final = "elicitation"

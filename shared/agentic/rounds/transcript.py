@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, repeat
 from typing import Any, NamedTuple
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, message_chars, message_tokens, tokens_of
-from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
-from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.domain.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
-from planq.shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.domain.values.parts import Part, is_for_models
-from planq.shared.domain.values.preview import fair_share, preview
+from planq.shared.agentic.models.estimate import CHARS_PER_TOKEN, message_chars, message_tokens, tokens_of
+from planq.shared.agentic.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
+from planq.shared.agentic.plan.errors import format_plan_errors
+from planq.shared.agentic.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
+from planq.shared.agentic.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.platform.values.parts import Part, is_for_models
+from planq.shared.platform.values.preview import fair_share, preview
 
 MAX_SHOWN_ARTIFACTS = 8
 """Maximum number of artifacts of tools that a model is shown in one request, the newest ones."""

@@ -15,10 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planq.shared.domain.agents.source import DocumentPath, DocumentSource, read_source
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
-from planq.shared.domain.rounds.workflow_expressions import (
+from planq.shared.agentic.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
+from planq.shared.agentic.rounds.workflow_expressions import (
     NotExpressible,
     WorkflowNames,
     as_jmespath,
@@ -28,9 +26,11 @@ from planq.shared.domain.rounds.workflow_expressions import (
     incremented,
     translated_text,
 )
-from planq.shared.domain.tools.names import to_registry
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import excerpt, sentence_list
+from planq.shared.agentic.source import DocumentPath, DocumentSource, read_source
+from planq.shared.agentic.tools.names import to_registry
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import excerpt, sentence_list
 
 _PLAN, _EXEC = "llm_core_plan", "llm_exec_run_plan"
 _PASSED_ON = frozenset(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.platform.values.describe import excerpt
 
 _TOKEN = re.compile(
     r"(?<!\s)\s*+(?:(?P<number>[0-9]+(?:\.[0-9]+)?)|(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"

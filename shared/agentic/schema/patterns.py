@@ -16,7 +16,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from planq.shared.domain.schema.reach import schemas_in
+from planq.shared.agentic.schema.reach import schemas_in
 
 _READ_KEPT = 1_024
 

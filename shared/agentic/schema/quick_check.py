@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
-from planq.shared.domain.schema.formats import STRICT, is_unchecked
-from planq.shared.domain.schema.validators import UNKNOWN
+from planq.shared.agentic.schema.formats import STRICT, is_unchecked
+from planq.shared.agentic.schema.validators import UNKNOWN
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

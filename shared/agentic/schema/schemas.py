@@ -19,11 +19,10 @@ import jsonschema_rs
 from jsonschema import validators as dialects
 from referencing.exceptions import Unresolvable
 
-from planq.shared.domain.errors import Misconfigured, capped
-from planq.shared.domain.schema.patterns import are_too_large, is_readable, needs_backtracking
-from planq.shared.domain.schema.quick_check import quick_check
-from planq.shared.domain.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
-from planq.shared.domain.schema.validators import (
+from planq.shared.agentic.schema.patterns import are_too_large, is_readable, needs_backtracking
+from planq.shared.agentic.schema.quick_check import quick_check
+from planq.shared.agentic.schema.reach import MAX_WRITTEN_OUT, ReachableSchema, reachable, too_branched
+from planq.shared.agentic.schema.validators import (
     MAX_STEPS,
     MAX_VIOLATIONS,
     UNKNOWN,
@@ -32,9 +31,10 @@ from planq.shared.domain.schema.validators import (
     Steps,
     TooCostly,
 )
-from planq.shared.domain.values.defects import Defect
-from planq.shared.domain.values.describe import MAX_DEPTH, excerpt, is_deeper_than
-from planq.shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.platform.errors import Misconfigured, capped
+from planq.shared.platform.values.defects import Defect
+from planq.shared.platform.values.describe import MAX_DEPTH, excerpt, is_deeper_than
+from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 __all__ = [
     "MAX_DEPTH",

@@ -23,9 +23,9 @@ from jsonschema import validators as dialects
 from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import DRAFT202012, lookup_recursive_ref, specification_with
 
-from planq.shared.domain.schema.formats import has_format
-from planq.shared.domain.schema.patterns import find_match
-from planq.shared.domain.schema.reach import REGISTRY
+from planq.shared.agentic.schema.formats import has_format
+from planq.shared.agentic.schema.patterns import find_match
+from planq.shared.agentic.schema.reach import REGISTRY
 
 MAX_VIOLATIONS = 20
 """How many violations of one value are reported; an author who repairs twenty finds the rest on the next try."""

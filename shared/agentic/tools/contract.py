@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from planq.shared.domain.errors import AuthFailed, InternalFault
-from planq.shared.domain.jobs.elicitations import Addressee, Elicitation, ElicitationAnswer, declined_error
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import AskedOf, ElicitationKind
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports.jobs.children import ChildOutcome
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.questions import Addressee, Elicitation, ElicitationAnswer, declined_error
+from planq.shared.kernel.states import AskedOf, ElicitationKind
+from planq.shared.platform.errors import AuthFailed, InternalFault
 
 
 class Ownership(Protocol):

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
+from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import Effect, Lane, Recovery, StepKind
 
 MCP_SOURCE = "mcp:"
 """How the `source` of a tool begins that an MCP server offers; the server's name follows."""

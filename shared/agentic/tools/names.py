@@ -11,8 +11,8 @@ import difflib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.tools.definition import RESERVED_NAME
+from planq.shared.agentic.tools.definition import RESERVED_NAME
+from planq.shared.platform.errors import InvalidRequest
 
 MAX_AGENT_NAME = 128
 """Characters of the name of an agent; a longer name means no agent."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from planq.shared.domain.jobs.states import AskedOf
-from planq.shared.domain.tools.names import to_registry
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import excerpt
-from planq.shared.domain.values.encoding import encode
+from planq.shared.agentic.tools.names import to_registry
+from planq.shared.kernel.states import AskedOf
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.platform.values.encoding import encode
 
 
 class Permission(StrEnum):

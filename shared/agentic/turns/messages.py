@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from planq.shared.domain.conversations.speakers import Speaker
+from planq.shared.agentic.turns.speakers import Speaker
 
 
 class HistoryForm(StrEnum):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planq.shared.domain.conversations.wording import injection_kinds
+from planq.shared.agentic.turns.wording import injection_kinds
 
 _MAX_ID_CHARS, _MAX_NAME_CHARS = 64, 40
 _UNUSUAL = re.compile(r"[^\w .,@+'-]")

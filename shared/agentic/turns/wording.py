@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planq.shared.domain.errors import storable
+from planq.shared.platform.errors import storable
 
 MAX_TEXT_CHARS = 10_000
 """Longest text of a message; what is longer is cut."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
-from planq.shared.ports.jobs.claims import StepClaim
-from planq.shared.store.database import Database, Row, json_text, storable_fields
-from planq.shared.store.ids import new_ids
+from planq.shared.kernel.children import ChildOutcome, ChildRequest, Delegated
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_ids
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database, Row, json_text, storable_fields
+from planq.shared.platform.errors import ErrorRecord
 
 
 def children_text(claim: StepClaim, delegated: Delegated) -> str:

@@ -9,9 +9,15 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import ShownHistory
-from planq.shared.domain.errors import InvalidArguments, capped, storable
-from planq.shared.domain.jobs.elicitations import (
+from planq.shared.agentic.references.excerpts import Excerpts, path_of, path_text
+from planq.shared.agentic.references.resolution import MAX_SIZE, resolve, uncovered
+from planq.shared.agentic.turns.messages import ShownHistory
+from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import (
     MAX_ELICITATION_CHARS,
     AfterAnswer,
     ContinueStep,
@@ -19,27 +25,21 @@ from planq.shared.domain.jobs.elicitations import (
     FailStep,
     SucceedStep,
 )
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import apart
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.retry import apart
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import (
     STAGES,
     JobStatus,
     Lane,
     Priority,
     StepStatus,
 )
-from planq.shared.domain.jobs.steps import PlannedStep, StepResult
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.references.excerpts import Excerpts, path_of, path_text
-from planq.shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
-from planq.shared.domain.values.parts import part_of_artifact
-from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.ports.jobs.store import ArtifactRecord, ClaimRequest, JobEnd, PayloadRecord, TransitionResult
-from planq.shared.ports.jobs.wakes import StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.database import Row, json_text, record, sql_fields, storable_fields, stored_text
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.kernel.wakes import StepWake, TaskLinks, Wake, stage_again
+from planq.shared.platform.database import Row, json_text, record, sql_fields, storable_fields, stored_text
+from planq.shared.platform.errors import InvalidArguments, capped, storable
+from planq.shared.platform.values.parts import part_of_artifact
 
 NOTHING = ClaimRequest(Lane.IO, 0, False)
 SqlValue = Mapping[str, Any]

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority
-from planq.shared.ports.jobs.follow_ups import after_end
-from planq.shared.ports.jobs.store import Consequence, ParentTransition
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.codec import transition_result
+from planq.shared.kernel.follow_ups import after_end
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import Consequence, ParentTransition
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority
+from planq.shared.kernel.store.codec import transition_result
+from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import DatabaseUnavailable
 
 _log = logging.getLogger("planq.sweep")
 

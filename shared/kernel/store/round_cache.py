@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from uuid import UUID
 
-from planq.shared.store.jobs.codec import NO_ROUNDS, CachedRounds
+from planq.shared.kernel.store.codec import NO_ROUNDS, CachedRounds
 
 MAX_BYTES = 32 * 1024 * 1024
 """Maximum size of the cached rounds of a process, as JSON. In memory they take several times as much."""

@@ -16,8 +16,8 @@ from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.database import KEEPALIVE, Database
+from planq.shared.platform.database import KEEPALIVE, Database
+from planq.shared.platform.errors import DatabaseUnavailable
 
 ENDED = "planq_ended"
 """Channel: ids of jobs that have ended, or that a person has been asked something for, separated by commas."""

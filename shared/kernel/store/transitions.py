@@ -18,19 +18,13 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.messages import Turns
-from planq.shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
-from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
-from planq.shared.domain.jobs.deferral import DeferredCall
-from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, Lane, StopReason
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.ports.jobs.children import ChildOutcome, Delegated
-from planq.shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
-from planq.shared.ports.jobs.store import (
+from planq.shared.agentic.turns.messages import Turns
+from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
+from planq.shared.kernel.children import ChildOutcome, Delegated
+from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.deferral import DeferredCall
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import (
     ONE_ROUND,
     Approved,
     ArtifactRecord,
@@ -43,12 +37,13 @@ from planq.shared.ports.jobs.store import (
     TransitionResult,
     UnitStep,
 )
-from planq.shared.store.batching import Batcher
-from planq.shared.store.conversations.turns import history
-from planq.shared.store.database import Database, Row, as_json, json_text, query, stored_text
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.children import children_text, outcomes
-from planq.shared.store.jobs.codec import (
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS, Elicitation
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import AskedOf, ElicitationKind, JobStatus, Lane, StopReason
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.store.children import children_text, outcomes
+from planq.shared.kernel.store.codec import (
     NO_ROUNDS,
     NOTHING,
     BatchItem,
@@ -66,9 +61,14 @@ from planq.shared.store.jobs.codec import (
     step_to_json,
     transition_result,
 )
-from planq.shared.store.jobs.ends import serve_ends
-from planq.shared.store.jobs.round_cache import RoundCache
-from planq.shared.store.jobs.signals import ENDED, Notifier
+from planq.shared.kernel.store.ends import serve_ends
+from planq.shared.kernel.store.round_cache import RoundCache
+from planq.shared.kernel.store.signals import ENDED, Notifier
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database, Row, as_json, json_text, query, stored_text
+from planq.shared.platform.errors import ErrorRecord, InternalFault, TooManyQuestions, storable
+from planq.shared.subjects.conversations.turns import history
 
 _MOST_WOKEN = 1_000
 

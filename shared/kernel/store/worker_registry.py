@@ -9,10 +9,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import Consequence, TransitionResult
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import (
     STAGES,
     Effect,
     JobStatus,
@@ -20,9 +22,14 @@ from planq.shared.domain.jobs.states import (
     Priority,
     WakeQueue,
 )
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.ports.jobs.store import Consequence, TransitionResult
-from planq.shared.ports.jobs.sweep import (
+from planq.shared.kernel.store.codec import (
+    elicitation_text,
+    suspects_of,
+    transition_result,
+)
+from planq.shared.kernel.store.ends import serve_ends
+from planq.shared.kernel.store.silence import Silence
+from planq.shared.kernel.sweep import (
     Attempt,
     Due,
     DueTimer,
@@ -34,17 +41,10 @@ from planq.shared.ports.jobs.sweep import (
     MissedTool,
     Peer,
 )
-from planq.shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
-from planq.shared.store.database import QUERIES, Database, Row, as_json, json_text, record
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.codec import (
-    elicitation_text,
-    suspects_of,
-    transition_result,
-)
-from planq.shared.store.jobs.ends import serve_ends
-from planq.shared.store.jobs.silence import Silence
-from planq.shared.store.schema import digest
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
+from planq.shared.platform.database import QUERIES, Database, Row, as_json, json_text, record
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.platform.schema_version import digest
 
 
 class WorkerRegistry:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from planq.shared.manual.pages import manual_pages, manual_pictures
-from planq.shared.manual.ranking import ManualHit, ManualSection, anchor_of, search_pages, sections_of, without_links
+from planq.shared.platform.manual.pages import manual_pages, manual_pictures
+from planq.shared.platform.manual.ranking import (
+    ManualHit,
+    ManualSection,
+    anchor_of,
+    search_pages,
+    sections_of,
+    without_links,
+)
 
 __all__ = [
     "ManualHit",

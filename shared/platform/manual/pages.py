@@ -18,12 +18,12 @@ def manual_pages() -> Mapping[str, str]:
             (path.name if path.name == "README.md" else f"docs/{path.name}"): path for path in INSTALLED.glob("*.md")
         }
     else:
-        root = INSTALLED.parents[2]
+        root = INSTALLED.parents[3]
         found = {str(path.relative_to(root)): path for path in (root / "README.md", *(root / "docs").glob("*.md"))}
     return {name: found[name].read_text("utf-8") for name in sorted(found) if found[name].is_file()}
 
 
 @cache
 def manual_pictures() -> Mapping[str, bytes]:
-    folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[2] / "docs" / "pictures"
+    folder = INSTALLED if INSTALLED.is_dir() else INSTALLED.parents[3] / "docs" / "pictures"
     return {path.name: path.read_bytes() for path in folder.glob("*.[sp][vn]g")}

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from planq.shared.domain.values.pointers import Tokens, to_pointer
+from planq.shared.platform.values.pointers import Tokens, to_pointer
 
 
 class RepeatedKey(ValueError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planq.shared.domain.errors import InvalidRequest
+from planq.shared.platform.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from planq.shared.domain.errors import capped
+from planq.shared.platform.errors import capped
 
 MAX_DEPTH = 100
 """Deepest nesting of a value or a schema. The check of a schema recurses, and Python allows it about 1000 frames."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import orjson
 
-from planq.shared.domain.errors import InvalidOutput
-from planq.shared.domain.values.describe import MAX_DEPTH
+from planq.shared.platform.errors import InvalidOutput
+from planq.shared.platform.values.describe import MAX_DEPTH
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.values.media import essence
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.media import essence
 
 PartType: TypeAlias = Literal["image", "file", "audio"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from planq.shared.domain.values.encoding import encode, is_larger, measure
+from planq.shared.platform.values.encoding import encode, is_larger, measure
 
 PREVIEW_CHARS = 131_072
 """Characters of a preview's JSON, about: more than half of what a model is shown of all results together."""

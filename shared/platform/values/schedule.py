@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.platform.errors import InvalidRequest, capped
 
 MAX_CRON_CHARS = 200
 MAX_REMINDERS = 10_000

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import Conflict
-from planq.shared.domain.jobs.states import JobStatus, Strategy
-from planq.shared.domain.overview.selection import JobAct, JobFilter, statuses_for
-from planq.shared.store.database import Database, Row, as_json
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Strategy
+from planq.shared.platform.database import Database, Row, as_json
+from planq.shared.platform.errors import Conflict
+from planq.shared.subjects.jobs.selection import JobAct, JobFilter, statuses_for
 
 COUNTED_AMONG = 5_000
 """So many jobs a count looks at: it says what an action would concern before somebody asks for it."""

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
-from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
-from planq.shared.domain.overview.selection import JobAct, JobFilter
-from planq.shared.ports.jobs.sweep import SweepResult
-from planq.shared.store.actions.store import is_meant, selected_jobs
-from planq.shared.store.database import Database, Row, as_json
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.codec import requested_wakes
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus
+from planq.shared.kernel.store.codec import requested_wakes
+from planq.shared.kernel.sweep import SweepResult
+from planq.shared.platform.database import Database, Row, as_json
+from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, PlanqError, storable
+from planq.shared.subjects.actions.store import is_meant, selected_jobs
+from planq.shared.subjects.jobs.again import seconds_again, steps_with_unknown_outcome
+from planq.shared.subjects.jobs.selection import JobAct, JobFilter
 
 _log = logging.getLogger("planq.actions")
 

@@ -9,8 +9,7 @@ from uuid import UUID
 from sqlalchemy import Column, ForeignKey, Index, Text, text
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.overview.selection import ActionStatus, JobAct
-from planq.shared.store.columns import (
+from planq.shared.platform.columns import (
     enum_column,
     flag_column,
     int_column,
@@ -18,6 +17,7 @@ from planq.shared.store.columns import (
     text_column,
     time_column,
 )
+from planq.shared.subjects.jobs.selection import ActionStatus, JobAct
 
 _KEYED = "idempotency_key IS NOT NULL"
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.models.adaptations import Adaptation, known_adaptations
-from planq.shared.store.database import Database
-from planq.shared.store.refreshing_cache import RefreshingCache
+from planq.shared.agentic.models.adaptations import Adaptation, known_adaptations
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import capped
+from planq.shared.platform.refreshing_cache import RefreshingCache
 
 _FRESH_SECONDS = 60.0
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Column, Text
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import text_column, time_column
+from planq.shared.platform.columns import text_column, time_column
 
 
 class ModelAdaptationRow(SQLModel, table=True):

@@ -12,13 +12,13 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from planq.shared.domain.agents.document import AgentDocument, read_agent
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, capped, storable
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.names import check_model_name
-from planq.shared.domain.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
-from planq.shared.domain.values.decoding import decode
-from planq.shared.store.database import Database, Row, as_json
+from planq.shared.agentic.agents.document import AgentDocument, read_agent
+from planq.shared.agentic.models.names import check_model_name
+from planq.shared.agentic.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database, Row, as_json
+from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, capped, storable
+from planq.shared.platform.values.decoding import decode
 
 _LOOKS = 10
 """How often a version is tried that others keep taking; each time at least one of them has got on."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import json_column, text_column, texts_column, time_column
+from planq.shared.platform.columns import json_column, text_column, texts_column, time_column
 
 
 class AgentRow(SQLModel, table=True):

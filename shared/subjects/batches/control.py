@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.batches.states import BatchStatus, LineStatus
-from planq.shared.domain.errors import NotFound
-from planq.shared.store.batches.lines import cancel_lines
-from planq.shared.store.database import Database, Row
+from planq.shared.platform.database import Database, Row
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.batches.line_sweep import cancel_lines
+from planq.shared.subjects.batches.states import BatchStatus, LineStatus
 
 _PAGE = 100
 """Lines of one read, each of which is shown with its job: some hundred kilobytes."""

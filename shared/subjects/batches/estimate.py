@@ -1,6 +1,6 @@
 """What the lines of a batch are taken to use, told before any of them is run.
 
-Tokens are counted as those of a budget are (`shared/domain/models/estimate.py`): by length, which needs no
+Tokens are counted as those of a budget are (`shared/agentic/models/estimate.py`): by length, which needs no
 vocabulary. The cost lies between that of the questions alone and that with the longest replies. What the answer is
 told of results, and the rounds of `loop` and `react`, cannot be known before: they are not in it.
 """
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.models.estimate import CHARS_PER_TOKEN, OUTPUT_TOKENS
+from planq.shared.agentic.models.estimate import CHARS_PER_TOKEN, OUTPUT_TOKENS
+from planq.shared.kernel.budget import Price
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.ports.jobs.sweep import SweepResult
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_ids
+from planq.shared.kernel.new_ids import new_ids
+from planq.shared.kernel.states import Priority
+from planq.shared.kernel.sweep import SweepResult
+from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.platform.database import Database
 
 _NIL = UUID(int=0)
 

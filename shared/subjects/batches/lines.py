@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planq.shared.domain.errors import ErrorRecord, InvalidRequest, TooLarge
+from planq.shared.platform.errors import ErrorRecord, InvalidRequest, TooLarge
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from planq.shared.domain.batches.states import ProviderBatchStatus
-from planq.shared.domain.jobs.deferral import CallStatus
+from planq.shared.kernel.deferral import CallStatus
+from planq.shared.subjects.batches.states import ProviderBatchStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from uuid import UUID
 from sqlalchemy import Select, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from planq.shared.store.batches.tables import BatchLineRow, BatchRow, DeferredCallRow, ProviderBatchRow
-from planq.shared.store.selects.named import named, newest_first, where_given
+from planq.shared.platform.selects import named, newest_first, where_given
+from planq.shared.subjects.batches.tables import BatchLineRow, BatchRow, DeferredCallRow, ProviderBatchRow
 
 b: Any = BatchRow
 line: Any = BatchLineRow

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.batches.estimate import Estimate
-from planq.shared.domain.batches.lines import FileLine
-from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus
-from planq.shared.domain.errors import Conflict, ErrorRecord
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.store.database import Database, Row, json_text, stored_text
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.kernel.states import Priority
+from planq.shared.platform.database import Database, Row, json_text, stored_text
+from planq.shared.platform.errors import Conflict, ErrorRecord
+from planq.shared.subjects.batches.estimate import Estimate
+from planq.shared.subjects.batches.lines import FileLine
+from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus
+from planq.shared.subjects.jobs.store import Submission, submission_values
 
 HOLD_SECONDS = 15.0
 """How long a process that has died keeps others from its batch; it says so anew with every transaction."""

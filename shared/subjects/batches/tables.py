@@ -11,10 +11,9 @@ from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, N
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
-from planq.shared.domain.jobs.deferral import CallStatus
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.store.columns import (
+from planq.shared.kernel.deferral import CallStatus
+from planq.shared.kernel.states import Priority
+from planq.shared.platform.columns import (
     bigint_column,
     enum_column,
     flag_column,
@@ -25,6 +24,7 @@ from planq.shared.store.columns import (
     text_column,
     time_column,
 )
+from planq.shared.subjects.batches.states import BatchStatus, Discount, LineStatus, PauseReason, ProviderBatchStatus
 
 
 def _dollars(*, nullable: bool = False) -> Any:

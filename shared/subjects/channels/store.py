@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.channels.kinds import KNOWS_REPEATS, ChannelKind
-from planq.shared.domain.errors import NotFound, storable
-from planq.shared.store.database import Database, Row, as_json, shown_time
-from planq.shared.store.tenants.directory import no_tenant
+from planq.shared.platform.database import Database, Row, as_json, shown_time
+from planq.shared.platform.errors import NotFound, storable
+from planq.shared.subjects.channels.kinds import KNOWS_REPEATS, ChannelKind
+from planq.shared.subjects.tenants.directory import no_tenant
 
 
 @dataclass(frozen=True, slots=True)

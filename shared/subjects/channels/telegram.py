@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import capped, storable
+from planq.shared.platform.errors import capped, storable
 
 PROOF_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 BOT_SECRET = "telegram_token"  # noqa: S105

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planq.shared.domain import errors
+from planq.shared.platform import errors
 
 NO_DATA = "Unable to retrieve data"
 UNAVAILABLE = "The assistant is not available at the moment. Please try again later."

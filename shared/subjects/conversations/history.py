@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.domain.conversations.speakers import Speaker, are_told, as_said
-from planq.shared.domain.errors import OutcomeUnknown, capped
-from planq.shared.domain.models.exchange import ChatMessage, ToolCallRequest
+from planq.shared.agentic.models.exchange import ChatMessage, ToolCallRequest
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.agentic.turns.speakers import Speaker, are_told, as_said
+from planq.shared.platform.errors import OutcomeUnknown, capped
 
 CountTokens = Callable[[str], int]
 

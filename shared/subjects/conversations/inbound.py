@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from planq.shared.domain.conversations.wording import sanitized
-from planq.shared.domain.errors import ForeignTenant, TenantRequired, capped
-from planq.shared.domain.models.input_parts import PARTS_SCHEMA, ReadInput, read_input
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.values.defects import Defect, body_refused
-from planq.shared.domain.values.describe import excerpt
+from planq.shared.agentic.models.input_parts import PARTS_SCHEMA, ReadInput, read_input
+from planq.shared.agentic.turns.wording import sanitized
+from planq.shared.platform.errors import ForeignTenant, TenantRequired, capped
+from planq.shared.platform.values.defects import Defect, body_refused
+from planq.shared.platform.values.describe import excerpt
+from planq.shared.subjects.tenants.config import TenantConfig
 
 MAX_NAME_CHARS = 128
 """Longest name of a person, a thread or a message; it is the channel's own."""

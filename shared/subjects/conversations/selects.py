@@ -8,8 +8,8 @@ from uuid import UUID
 from sqlalchemy import Select, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from planq.shared.store.conversations.tables import ConversationAgentRow, ConversationMessageRow, ConversationRow
-from planq.shared.store.selects.named import named, newest_first, where_given
+from planq.shared.platform.selects import named, newest_first, where_given
+from planq.shared.subjects.conversations.tables import ConversationAgentRow, ConversationMessageRow, ConversationRow
 
 c: Any = ConversationRow
 k: Any = ConversationAgentRow

@@ -12,25 +12,25 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.agents.naming import NamedAgent
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.errors import Conflict, Erased, NotFound, SecretInChat, storable
-from planq.shared.domain.jobs.elicitations import ContinueStep, ElicitationAnswer, after_answer
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from planq.shared.domain.models.input_parts import check_reads_parts
-from planq.shared.domain.questions.answering import answer_of_message
-from planq.shared.domain.questions.secrecy import NOT_IN_A_CHAT
-from planq.shared.domain.values.parts import parts_of
-from planq.shared.ports.jobs.follow_ups import after_end
-from planq.shared.ports.jobs.wakes import Wake
-from planq.shared.store.batching import Batcher
-from planq.shared.store.conversations.turns import plan_wake
-from planq.shared.store.database import Database, Row, json_text, stored_text
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.codec import after_answer_fields
-from planq.shared.store.jobs.ends import serve_ends
-from planq.shared.store.requests import AnsweredBy, Submission, control_result, submission_values
+from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.models.input_parts import check_reads_parts
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.follow_ups import after_end
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import ContinueStep, ElicitationAnswer, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.store.codec import after_answer_fields
+from planq.shared.kernel.store.ends import serve_ends
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database, Row, json_text, stored_text
+from planq.shared.platform.errors import Conflict, Erased, NotFound, SecretInChat, storable
+from planq.shared.platform.values.parts import parts_of
+from planq.shared.subjects.conversations.turns import plan_wake
+from planq.shared.subjects.jobs.store import AnsweredBy, Submission, control_result, submission_values
+from planq.shared.subjects.questions.answering import answer_of_message
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.shared.subjects.tenants.secrecy import NOT_IN_A_CHAT
 
 
 @dataclass(frozen=True, slots=True)

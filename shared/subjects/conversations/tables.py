@@ -11,8 +11,8 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Index, Numeric, Text, tex
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
-from planq.shared.store.columns import (
+from planq.shared.agentic.turns.messages import Direction, MessageKind, MessageStatus, Policy
+from planq.shared.platform.columns import (
     bigint_column,
     enum_column,
     flag_column,

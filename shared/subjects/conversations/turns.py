@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.conversations.failure import outbound_text
-from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.domain.conversations.speakers import Speaker
-from planq.shared.ports.jobs.wakes import PlanWake
-from planq.shared.store.database import Database, Row
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.agentic.turns.speakers import Speaker
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.conversations.failure import outbound_text
 
 _log = logging.getLogger("planq.sweep")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planq.shared.domain.overview.costs import CostQuery
-from planq.shared.store.database import Database, Row
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.costs.rules import CostQuery
 
 SUMS = (
     "calls",

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from planq.shared.domain.streams.position import END, Position
-from planq.shared.ports.streams import Epoch, TextPiece
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database, Row
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.streams.contract import Epoch, TextPiece
+from planq.shared.subjects.streams.position import END, Position
 
 
 @dataclass(frozen=True, slots=True)

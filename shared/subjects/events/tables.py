@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Column, Identity, Index
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import json_column, text_column, time_column, xid_column
+from planq.shared.platform.columns import json_column, text_column, time_column, xid_column
 
 
 class Event(SQLModel, table=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from planq.shared.domain.insights.offering import Candidate, InsightGroup
+from planq.shared.subjects.insights.offering import Candidate, InsightGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import storable
-from planq.shared.domain.insights.offering import Candidate, InsightGroup, InsightMode
-from planq.shared.domain.insights.reflection import reflected, reflection_of, reflection_question
-from planq.shared.domain.insights.rules import MAX_CALLS, EndedCall, EndedJob, JobLessons, learn
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
-from planq.shared.domain.redact import redacted
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.values.decoding import decode
-from planq.shared.ports.insights import FoundInsights
-from planq.shared.store.database import Database, Row, json_text
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.platform.database import Database, Row, json_text
+from planq.shared.platform.errors import storable
+from planq.shared.platform.redact import redacted
+from planq.shared.platform.values.decoding import decode
+from planq.shared.subjects.insights.contract import FoundInsights
+from planq.shared.subjects.insights.offering import Candidate, InsightGroup, InsightMode
+from planq.shared.subjects.insights.reflection import reflected, reflection_of, reflection_question
+from planq.shared.subjects.insights.rules import MAX_CALLS, EndedCall, EndedJob, JobLessons, learn
+from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.tenants.config import TenantConfig
 
 _log = logging.getLogger("planq.engine")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.insights.report import wilson
+from planq.shared.platform.errors import capped
+from planq.shared.subjects.insights.report import wilson
 
 MAX_OFFERED = 3
 MAX_TOKENS = 300

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.insights.rules import InsightKind, Lesson
-from planq.shared.domain.redact import redacted
+from planq.shared.platform.errors import capped
+from planq.shared.platform.redact import redacted
+from planq.shared.subjects.insights.rules import InsightKind, Lesson
 
 MAX_REFLECTION_CHARS = 300
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.insights.shapes import (
+from planq.shared.subjects.insights.shapes import (
     Shape,
     call_digest,
     digest_of,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planq.shared.domain.redact import HIDDEN
+from planq.shared.platform.redact import HIDDEN
 
 Shape = Mapping[str, str]
 """The kind of each argument, by its name."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from planq.shared.domain.insights.offering import InsightGroup
-from planq.shared.domain.insights.report import Block
-from planq.shared.domain.insights.rules import InsightKind
-from planq.shared.store.database import Database, Row
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.insights.offering import InsightGroup
+from planq.shared.subjects.insights.report import Block
+from planq.shared.subjects.insights.rules import InsightKind
 
 _MOST_JOBS = 100_000
 """Of the newest jobs a report is made: more would say the same, and take seconds."""

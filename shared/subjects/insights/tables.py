@@ -13,7 +13,7 @@ from sqlalchemy import ARRAY, BigInteger, Column, Float, ForeignKey, Index, Inte
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import (
+from planq.shared.platform.columns import (
     bigint_column,
     flag_column,
     int_column,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.errors import Conflict, OutcomeUnknown
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.retry import may_have_taken_effect
-from planq.shared.domain.jobs.states import Effect, JobStatus, OnFailure, Recovery, StepStatus, Strategy
-from planq.shared.domain.rounds.ending import time_for_steps
+from planq.shared.agentic.rounds.ending import time_for_steps
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.retry import may_have_taken_effect
+from planq.shared.kernel.states import Effect, JobStatus, OnFailure, Recovery, StepStatus, Strategy
+from planq.shared.platform.errors import Conflict, OutcomeUnknown
 
 
 def steps_with_unknown_outcome(

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import STORED_JOB, JobStatus
-from planq.shared.domain.overview.selection import JobFilter
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.store.actions.store import FoundJobs, found_jobs
-from planq.shared.store.database import Database, Row
-from planq.shared.store.jobs.codec import array_text
+from planq.shared.kernel.states import STORED_JOB, JobStatus
+from planq.shared.kernel.store.codec import array_text
+from planq.shared.platform.database import Database, Row
+from planq.shared.platform.errors import NotFound
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.subjects.actions.store import FoundJobs, found_jobs
+from planq.shared.subjects.jobs.selection import JobFilter
 
 COUNTED_UP_TO = 1_000
 """A status is counted up to here, so that a count costs the same however many jobs there are."""

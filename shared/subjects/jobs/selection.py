@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Self
 from uuid import UUID
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Priority, Strategy
+from planq.shared.platform.errors import InvalidRequest
 
 
 class JobAct(StrEnum):

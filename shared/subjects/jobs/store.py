@@ -14,9 +14,9 @@ from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
 
-from planq.shared.domain.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import (
     TERMINAL_JOB,
     AskedOf,
     ElicitationStatus,
@@ -27,13 +27,14 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports import ArtifactRecord, PayloadRecord, Wake
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database, Row, json_text, sql_fields
-from planq.shared.store.jobs.codec import outcome_fields, requested_wakes
-from planq.shared.store.jobs.ends import wakes_of_end
-from planq.shared.store.views import JobView, ViewLook, summaries, view_batcher
+from planq.shared.kernel.store.codec import outcome_fields, requested_wakes
+from planq.shared.kernel.store.ends import wakes_of_end
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database, Row, json_text, sql_fields
+from planq.shared.platform.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.jobs.views import JobView, ViewLook, summaries, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
 """A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
@@ -45,7 +46,7 @@ class Submission:
 
     In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
     is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
-    `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop
+    `budget` is that of the whole tree of jobs (`shared/kernel/budget.py`), `loop` the job's own loop
     block. One that `is_task` comes by `POST /tasks`. One with `history_of` is shown that conversation, and
     is no turn of it. `model_settings` is an `AgentCallSettings` as JSON. `parts` are the images, files and audio
     beside `input`, each as `Part.to_json` returns it.

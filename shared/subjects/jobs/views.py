@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from planq.shared.domain.agents.warnings import JOB_WARNINGS
-from planq.shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.codec import CalledArguments, array_text, known_output
+from planq.shared.agentic.agents.warnings import JOB_WARNINGS
+from planq.shared.kernel.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
+from planq.shared.kernel.store.codec import CalledArguments, array_text, known_output
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
 
 _TOGETHER = 32
 """Jobs of one query: by then its own cost no longer counts."""

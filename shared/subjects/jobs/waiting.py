@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
+from planq.shared.kernel.states import JobStatus, StepStatus
 
 _NEVER_YEAR = 9999
 """A job or step whose time lies there is held back until something else has ended."""

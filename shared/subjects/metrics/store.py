@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from uuid import UUID
 
-from planq.shared.store.database import Database
+from planq.shared.platform.database import Database
 
 _AT_ONCE = 5_000
 """Events of one transaction: a tenth of a second."""

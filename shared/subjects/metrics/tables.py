@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ARRAY, Column, Date, Integer, Numeric, Text, text
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import bigint_column, text_column, time_column, xid_column
+from planq.shared.platform.columns import bigint_column, text_column, time_column, xid_column
 
 
 class Tally(SQLModel, table=True):

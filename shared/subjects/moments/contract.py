@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.ports.tools import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
 
 
 @dataclass(frozen=True, slots=True)

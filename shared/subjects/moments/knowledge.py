@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planq.shared.ports import Passage
-from planq.shared.store.database import Database, as_json, query
-from planq.shared.store.ids import new_id
+from planq.shared.agentic.tools.contract import Passage
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database, as_json, query
 
 
 @dataclass(frozen=True, slots=True)

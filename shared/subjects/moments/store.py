@@ -7,15 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
-from planq.shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
-from planq.shared.ports import Moment, MomentQuery, MomentRecord, Reminder, ToolContext
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.database import Database, Row, as_json, json_text, query
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.database import Database, Row, as_json, json_text, query
+from planq.shared.platform.errors import BudgetExceeded, Conflict, InvalidRequest
+from planq.shared.platform.values.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.moments.contract import Moment, MomentQuery, MomentRecord, Reminder
 
 
 class PostgresMemory:
-    """Moments, what is kept of users, reminders, events: see `planq.shared.ports.Memory`."""
+    """Moments, what is kept of users, reminders, events: see `planq.shared.subjects.moments.contract.Memory`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

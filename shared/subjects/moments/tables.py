@@ -10,7 +10,7 @@ from sqlalchemy import Column, Computed, ForeignKey, Index, Integer
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import json_column, text_column, texts_column, time_column
+from planq.shared.platform.columns import json_column, text_column, texts_column, time_column
 
 _SEARCH = "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')"
 _MOMENT_SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"

@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.states import StepStatus
-from planq.shared.ports.jobs.children import ChildOutcome
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.states import StepStatus
+from planq.shared.platform.errors import ErrorRecord
 
 PLAN_SOURCE = "orchestrate"
 """The source of the plans of orchestration jobs."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import InternalFault, storable
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import StepStatus
-from planq.shared.ports import ChildOutcome
-from planq.shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
-from planq.shared.store.database import Database, as_json, query
-from planq.shared.store.jobs.children import error_record, outcomes
+from planq.shared.kernel.children import ChildOutcome
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import StepStatus
+from planq.shared.kernel.store.children import error_record, outcomes
+from planq.shared.platform.database import Database, as_json, query
+from planq.shared.platform.errors import InternalFault, storable
+from planq.shared.subjects.orchestrations.contract import OrchestratedStep, Orchestration, TreeUsage
 
 
 class PostgresOrchestrations:

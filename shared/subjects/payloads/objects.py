@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from planq.shared.domain.errors import Misconfigured, StorageUnavailable
+from planq.shared.platform.errors import Misconfigured, StorageUnavailable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -25,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from planq.shared.domain.errors import StorageFull, StorageUnavailable
-from planq.shared.domain.lacking import LackedHere
-from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
-from planq.shared.store.database import Database, Row, query
-from planq.shared.store.payloads.objects import ObjectStore
+from planq.shared.agentic.results.artifacts import MAX_STORED_BYTES
+from planq.shared.platform.database import Database, Row, query
+from planq.shared.platform.errors import StorageFull, StorageUnavailable
+from planq.shared.platform.lacking import LackedHere
+from planq.shared.subjects.payloads.objects import ObjectStore
 
 _log = logging.getLogger("planq.store")
 

@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.decoding import decode
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.kernel.questions import ElicitationAnswer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.decoding import decode
 
 _ACCEPT = frozenset({"accept", "accepted", "approve", "approved", "yes", "y", "submit", "submitted"})
 _CANCEL = frozenset({"cancel", "canceled", "cancelled"})

@@ -8,8 +8,8 @@ from uuid import UUID
 from sqlalchemy import Select, and_, any_, case, func, or_, select
 from sqlalchemy.orm import aliased
 
-from planq.shared.store.selects.named import named, where_given
-from planq.shared.store.tables import ElicitationRow, Job, Step
+from planq.shared.kernel.tables import ElicitationRow, Job, Step
+from planq.shared.platform.selects import named, where_given
 
 e: Any = ElicitationRow
 j: Any = Job

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord, HumanWaitTimedOut
-from planq.shared.domain.jobs.elicitations import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from planq.shared.domain.tenants.envelope import SealedSecret
-from planq.shared.ports.jobs.follow_ups import after_step
-from planq.shared.ports.jobs.store import TransitionResult
-from planq.shared.ports.jobs.sweep import SweepResult
-from planq.shared.ports.jobs.wakes import Wake
-from planq.shared.store.database import Database, Row, json_text, record, stored_text
-from planq.shared.store.jobs.codec import after_answer_fields, transition_result
-from planq.shared.store.jobs.ends import wakes_of_end
-from planq.shared.store.requests import AnsweredBy, ControlResult, close_question
+from planq.shared.kernel.follow_ups import after_step
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import TransitionResult
+from planq.shared.kernel.questions import AfterAnswer, ContinueStep, ElicitationAnswer, FailStep, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.kernel.store.codec import after_answer_fields, transition_result
+from planq.shared.kernel.store.ends import wakes_of_end
+from planq.shared.kernel.sweep import SweepResult
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.database import Database, Row, json_text, record, stored_text
+from planq.shared.platform.errors import ErrorRecord, HumanWaitTimedOut
+from planq.shared.subjects.jobs.store import AnsweredBy, ControlResult, close_question
+from planq.shared.subjects.tenants.envelope import SealedSecret
 
 _log = logging.getLogger("planq.sweep")
 

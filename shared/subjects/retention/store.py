@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
-from planq.shared.ports import RemovalBatch
-from planq.shared.store.database import Database, Row, query
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
+from planq.shared.kernel.sweep import RemovalBatch
+from planq.shared.platform.database import Database, Row, query
 
 PAYLOADS = "payloads"
 BATCHES = "batches"

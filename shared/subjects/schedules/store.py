@@ -15,14 +15,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from planq.shared.domain.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
-from planq.shared.domain.jobs.schedule import next_time, read_zone
-from planq.shared.ports.jobs.sweep import SweepResult
-from planq.shared.ports.jobs.wakes import PlanWake, Wake
-from planq.shared.store.agents.documents import DocumentStore, pin_agent, with_prompt
-from planq.shared.store.conversations.turns import plan_wake
-from planq.shared.store.database import Database, Row, as_json, json_text, stored_text
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.sweep import SweepResult
+from planq.shared.kernel.wakes import PlanWake, Wake
+from planq.shared.platform.database import Database, Row, as_json, json_text, stored_text
+from planq.shared.platform.errors import Conflict, DatabaseUnavailable, NotFound, RequestRefused
+from planq.shared.platform.values.schedule import next_time, read_zone
+from planq.shared.subjects.agents.store import DocumentStore, pin_agent, with_prompt
+from planq.shared.subjects.conversations.turns import plan_wake
 
 _ENDED = {
     "closed": "the conversation in which it was asked for is closed",

@@ -52,7 +52,7 @@ class TextSink(Protocol):
 
         Nothing is kept of a piece that does not follow what is there: whoever writes goes on from the number that is
         returned. A text that a newer one of its job has replaced is missing. Precondition: one piece of each epoch,
-        none of them empty, and texts that can be stored (`planq.shared.domain.errors.storable`). Raises
+        none of them empty, and texts that can be stored (`planq.shared.platform.errors.storable`). Raises
         `DatabaseUnavailable`; whether the pieces were added is then unknown, and to write them again is harmless.
         """
         ...

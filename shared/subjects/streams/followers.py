@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from planq.shared.ports.streams import Epoch, LiveText
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database
+from planq.shared.subjects.streams.contract import Epoch, LiveText
 
 _TOGETHER, _AT_ONCE = 32, 2
 """Jobs of one statement, by then its own cost no longer counts; and statements under way."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from planq.shared.ports.streams import Epoch, TextPiece
-from planq.shared.store.database import Database
+from planq.shared.platform.database import Database
+from planq.shared.subjects.streams.contract import Epoch, TextPiece
 
 
 class PostgresTexts:

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Column, Index, Integer
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import text_column, time_column, xid_column
+from planq.shared.platform.columns import text_column, time_column, xid_column
 
 _UNLOGGED = {"prefixes": ["UNLOGGED"]}
 

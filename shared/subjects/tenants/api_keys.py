@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
-from planq.shared.store.batching import Batcher
-from planq.shared.store.database import Database, Row, shown_time
-from planq.shared.store.ids import new_id
-from planq.shared.store.refreshing_cache import RefreshingCache
-from planq.shared.store.tenants.directory import no_tenant
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.batching import Batcher
+from planq.shared.platform.database import Database, Row, shown_time
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.platform.refreshing_cache import RefreshingCache
+from planq.shared.subjects.tenants.directory import no_tenant
+from planq.shared.subjects.tenants.keys import ENTROPY_BYTES, KeyScope, key_digest, new_key, prefix_of
 
 _log = logging.getLogger("planq.keys")
 

@@ -8,23 +8,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from planq.shared.domain.agents.naming import NAMED_AGENT, NamedAgent, read_named_agent
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.jobs.budget import read_budget
-from planq.shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS
-from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
-from planq.shared.domain.jobs.schedule import MAX_REMINDERS
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.ending import OnIncomplete
-from planq.shared.domain.models.names import MODEL_PATTERN, check_model_name
-from planq.shared.domain.plan.document import WHOLE
-from planq.shared.domain.references.grammar import walk_strings
-from planq.shared.domain.results.artifacts import MAX_STORED_BYTES
-from planq.shared.domain.tenants.prompt import check_tenant_prompt
-from planq.shared.domain.tools.policy import read_tool_policy
-from planq.shared.domain.values.defects import body_refused, defects_of_fields
-from planq.shared.domain.values.pointers import to_pointer
+from planq.shared.agentic.agents.naming import NAMED_AGENT, NamedAgent, read_named_agent
+from planq.shared.agentic.models.ending import OnIncomplete
+from planq.shared.agentic.models.names import MODEL_PATTERN, check_model_name
+from planq.shared.agentic.plan.document import WHOLE
+from planq.shared.agentic.references.grammar import walk_strings
+from planq.shared.agentic.results.artifacts import MAX_STORED_BYTES
+from planq.shared.agentic.tools.policy import read_tool_policy
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.budget import read_budget
+from planq.shared.kernel.limits import Limits, read_tenant_limits
+from planq.shared.kernel.questions import MAX_OPEN_QUESTIONS
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.defects import body_refused, defects_of_fields
+from planq.shared.platform.values.pointers import to_pointer
+from planq.shared.platform.values.schedule import MAX_REMINDERS
+from planq.shared.subjects.tenants.prompt import check_tenant_prompt
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
 _MODEL = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": MODEL_PATTERN})]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tenants.config import TenantConfig
+from planq.shared.kernel.limits import Limits
+from planq.shared.subjects.tenants.config import TenantConfig
 
 
 @dataclass(frozen=True, slots=True)

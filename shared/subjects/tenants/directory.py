@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
-from planq.shared.domain.values.decoding import decode
-from planq.shared.ports.tenants import Tenant
-from planq.shared.store.database import Database, Row, json_text, shown_time
-from planq.shared.store.refreshing_cache import RefreshingCache
+from planq.shared.kernel.ids import TENANT
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.database import Database, Row, json_text, shown_time
+from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Unavailable, capped
+from planq.shared.platform.refreshing_cache import RefreshingCache
+from planq.shared.platform.values.decoding import decode
+from planq.shared.subjects.tenants.config import TenantConfig, read_tenant_config
+from planq.shared.subjects.tenants.contract import Tenant
 
 _FRESH_SECONDS = 1.0
 

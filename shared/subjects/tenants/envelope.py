@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.models.names import Provider, key_name
-from planq.shared.domain.redact import LEAST_KEY_CHARS
-from planq.shared.domain.tenants.master_keys import KEY_BYTES, MasterKey, MasterKeyMissing
+from planq.shared.agentic.models.names import Provider, key_name
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.redact import LEAST_KEY_CHARS
+from planq.shared.subjects.tenants.master_keys import KEY_BYTES, MasterKey, MasterKeyMissing
 
 NONCE_BYTES = 12
 ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable
 from enum import StrEnum
 
-from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.platform.errors import InvalidRequest, capped
 
 ENTROPY_BYTES = 32
 

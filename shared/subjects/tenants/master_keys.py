@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from planq.shared.domain.lacking import LackedHere
+from planq.shared.platform.lacking import LackedHere
 
 KEY_BYTES = 32
 

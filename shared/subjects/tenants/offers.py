@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tools.definition import MCP_SOURCE, ToolDefinition
-from planq.shared.domain.tools.names import is_reserved
+from planq.shared.agentic.tools.definition import MCP_SOURCE, ToolDefinition
+from planq.shared.agentic.tools.names import is_reserved
+from planq.shared.kernel.ids import TENANT
+from planq.shared.subjects.tenants.config import TenantConfig
 
 
 def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:

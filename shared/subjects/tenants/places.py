@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from planq.shared.store.database import Database, query
+from planq.shared.platform.database import Database, query
 
 
 class PlaceKey(NamedTuple):

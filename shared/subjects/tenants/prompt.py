@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from planq.shared.domain.errors import InvalidRequest, capped
-from planq.shared.domain.values.defects import Defect
+from planq.shared.platform.errors import InvalidRequest, capped
+from planq.shared.platform.values.defects import Defect
 
 MAX_TENANT_PROMPT_CHARS = 8_000
 

@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from planq.shared.broker.celery_config import is_redis
 from planq.shared.broker.depth import reply_of
-from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
+from planq.shared.platform.errors import BrokerUnavailable, Misconfigured
+from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
 
 _MICROSECONDS = 1_000_000
 
@@ -29,7 +29,7 @@ connection that ended by RST while it lay in the pool."""
 
 _ENDED: Any = (ConnectionLost, RuntimeError)  # redis-py's types know of its own errors alone
 
-_SCRIPT = resources.files("planq.shared.broker").joinpath("admit.lua").read_text("utf-8")
+_SCRIPT = resources.files("planq.shared.subjects.tenants").joinpath("admit.lua").read_text("utf-8")
 
 
 class ValkeyWindows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from planq.shared.domain.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
-from planq.shared.store.database import Database, Row
+from planq.shared.platform.database import Database, Row
+from planq.shared.subjects.tenants.rates import WINDOW_SECONDS, RateRequest, Rates, RateVerdict, Window
 
 
 class PostgresWindows:

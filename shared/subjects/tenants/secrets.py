@@ -11,9 +11,14 @@ from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.errors import Conflict, DatabaseUnavailable, Misconfigured, NotFound
-from planq.shared.domain.questions.secrecy import NEEDS_MASTER_KEY, texts_in
-from planq.shared.domain.tenants.envelope import (
+from planq.shared.platform.database import Database, query, shown_time
+from planq.shared.platform.errors import Conflict, DatabaseUnavailable, Misconfigured, NotFound
+from planq.shared.platform.refreshing_cache import RefreshingCache
+from planq.shared.platform.schema_version import server_connection
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.encoding import encode
+from planq.shared.subjects.tenants.directory import no_tenant
+from planq.shared.subjects.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
     SealedSecret,
     UnsealError,
@@ -21,13 +26,8 @@ from planq.shared.domain.tenants.envelope import (
     seal,
     unseal,
 )
-from planq.shared.domain.tenants.master_keys import MasterKey, MasterKeyMissing
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.encoding import encode
-from planq.shared.store.database import Database, query, shown_time
-from planq.shared.store.refreshing_cache import RefreshingCache
-from planq.shared.store.schema import server_connection
-from planq.shared.store.tenants.directory import no_tenant
+from planq.shared.subjects.tenants.master_keys import MasterKey, MasterKeyMissing
+from planq.shared.subjects.tenants.secrecy import NEEDS_MASTER_KEY, texts_in
 
 ANSWERS = "answer/"
 """Begins the names of what people gave as secrets, until the steps that asked for them have ended (`wait.sql`)."""

@@ -9,7 +9,14 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Integer, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
-from planq.shared.store.columns import bigint_column, flag_column, json_column, text_column, texts_column, time_column
+from planq.shared.platform.columns import (
+    bigint_column,
+    flag_column,
+    json_column,
+    text_column,
+    texts_column,
+    time_column,
+)
 
 
 class TenantRow(SQLModel, table=True):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.offers import narrowed_tools
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports.tenants import Tenants
-from planq.shared.store.database import Database
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.contract import Tenants
+from planq.shared.subjects.tenants.offers import narrowed_tools
 
 FRESH_SECONDS = 2.0
 _MOST_OFFERS = 10_000
@@ -95,7 +95,7 @@ class _Offer:
 def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
     """Return `found` with the definitions of `kept` where they are equal.
 
-    What has been made of a schema is found by its identity (`planq.shared.domain.schema.schemas.compile_schema`):
+    What has been made of a schema is found by its identity (`planq.shared.agentic.schema.schemas.compile_schema`):
     read anew every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
     """
     if found == kept:

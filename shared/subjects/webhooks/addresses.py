@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Collection, Sequence
 from urllib.parse import SplitResult, urlsplit
 
-from planq.shared.domain.addresses import why_refused
-from planq.shared.domain.errors import InvalidRequest, capped
+from planq.shared.platform.addresses import why_refused
+from planq.shared.platform.errors import InvalidRequest, capped
 
 EVENTS = (
     "job.completed",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.webhooks.deliveries import DeliveryKind
+from planq.shared.subjects.webhooks.rules import DeliveryKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.database import Database, as_json
+from planq.shared.platform.database import Database, as_json
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.rules import DeliveryOutcome
 
 
 class PostgresDeliveries:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.webhooks.deliveries import DeliveryStatus
-from planq.shared.store.database import Database, Row, as_json, query
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database, Row, as_json, query
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.subjects.webhooks.rules import DeliveryStatus
 
 _PIECE = 1_000
 """Deliveries of an endpoint that fail, or are removed, in one transaction."""

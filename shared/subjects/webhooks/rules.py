@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from planq.shared.domain.errors import ErrorRecord
+from planq.shared.platform.errors import ErrorRecord
 
 
 class DeliveryKind(StrEnum):

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from sqlalchemy import Select, case, func, select
 
-from planq.shared.store.selects.named import named, newest_first, where_given
-from planq.shared.store.webhooks.tables import DeliveryRow, EndpointRow
+from planq.shared.platform.selects import named, newest_first, where_given
+from planq.shared.subjects.webhooks.tables import DeliveryRow, EndpointRow
 
 d: Any = DeliveryRow
 e: Any = EndpointRow

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, SealedSecret, UnsealError, seal, unseal
-from planq.shared.domain.tenants.master_keys import MasterKey
-from planq.shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
-from planq.shared.store.database import Database, query
-from planq.shared.store.ids import new_id
-from planq.shared.store.tenants.secrets import newest_master
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database, query
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.subjects.tenants.envelope import ENVELOPE_ENTROPY_BYTES, SealedSecret, UnsealError, seal, unseal
+from planq.shared.subjects.tenants.master_keys import MasterKey
+from planq.shared.subjects.tenants.secrets import newest_master
+from planq.shared.subjects.webhooks.signatures import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
 
 _CALLBACKS = "webhook/callbacks/"
 _INBOUND = "webhook/inbound/"

@@ -9,9 +9,7 @@ from uuid import UUID
 from sqlalchemy import Column, ForeignKey, Index, Text, text
 from sqlmodel import Field, SQLModel
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
-from planq.shared.store.columns import (
+from planq.shared.platform.columns import (
     enum_column,
     flag_column,
     int_column,
@@ -21,6 +19,8 @@ from planq.shared.store.columns import (
     texts_column,
     time_column,
 )
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.webhooks.rules import DeliveryKind, DeliveryStatus
 
 _UNFINISHED = "status IN ('pending', 'sending')"
 _NOT_SENT = "status IN ('uncertain', 'failed')"

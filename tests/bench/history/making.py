@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planq.deploy.local.postgres import EmbeddedPostgres
-from planq.shared.store.migrate import upgrade
+from planq.shared.schema.migrate import upgrade
 from tests.bench.context import Context
 from tests.bench.history import filling, patterns
 

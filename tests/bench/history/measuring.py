@@ -21,9 +21,9 @@ from time import perf_counter
 import httpx
 import psycopg
 
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.bench import plans
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

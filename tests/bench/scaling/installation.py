@@ -12,7 +12,7 @@ from planq.deploy.local.child import has_exited
 from planq.deploy.local.folder import last_lines
 from planq.deploy.local.postgres import PORT, EmbeddedPostgres
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.store.migrate import upgrade
+from planq.shared.schema.migrate import upgrade
 from tests.bench.scaling.network import RANGE, SERVERS, Network, address
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

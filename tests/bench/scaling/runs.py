@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psycopg
 
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
-from planq.shared.store.payloads.store import PayloadStore
-from planq.shared.store.retention import Retention
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.retention.store import Retention
 from tests.bench import plans
 from tests.bench.client import run
 from tests.bench.scaling import ceilings

@@ -19,27 +19,28 @@ import httpx
 import pytest
 import uvicorn
 
-from planq.api import bounds
 from planq.api.app import create_api
-from planq.api.jobs import recovery
+from planq.api.http import bounds
+from planq.api.intake import recovery
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ArtifactRecord, Wake
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.tenants.api_keys import ApiKeyStore, StoredKey
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ArtifactRecord
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Effect, JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.wakes import Wake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore, StoredKey
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents
@@ -229,8 +230,8 @@ MakeApi = Callable[..., Api]
 def make_api(database_url: str, api_valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeApi]:
     """Start applications on a database of the test's own; stopped after the test.
 
-    `changed` names settings, and constants of `planq.api.bounds` in small letters, which change for every application
-    of the process until the test ends.
+    `changed` names settings, and constants of `api/http/bounds.py` in small letters, which change for every
+    application of the process until the test ends.
     """
     running: list[Api] = []
 

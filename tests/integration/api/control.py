@@ -7,19 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Recovery
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import StageClaim, StepClaim
-from planq.shared.ports.jobs.children import ChildRequest, Delegated
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import OUTCOME_SCHEMA, Elicitation
+from planq.shared.kernel.states import Effect, ElicitationKind, JobStatus, Recovery
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
 from tests.support.stored import documents
 
 if TYPE_CHECKING:

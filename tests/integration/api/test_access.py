@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from planq.api.app import create_api
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.settings import Settings
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.settings import Settings
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 PATHS = ["/jobs", "/tools", "/metrics", "/nothing"]

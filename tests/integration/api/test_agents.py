@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planq.api.agents.routes import agents as routes
-from planq.shared.domain.agents.document import AgentDocument, parse_agent
+from planq.api.agents import routes as routes
+from planq.shared.agentic.agents.document import AgentDocument, parse_agent
 from tests.integration.api.conftest import Api, problem_of
 
 YAML = {"Content-Type": "application/yaml"}

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind
 from tests.conformance.cases import Case, load, params
 from tests.integration.api.conftest import Api
 from tests.integration.api.control import begun, call

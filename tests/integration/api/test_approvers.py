@@ -10,10 +10,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.platform.database import Database
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from planq.worker.tools import ToolContext, tool
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.harness import Harness, ScriptedModel, make_tool

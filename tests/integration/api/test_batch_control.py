@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.batches import admitted, end_jobs, item, settled, stored_batch
 

@@ -12,18 +12,18 @@ from uuid import UUID
 import pytest
 
 from planq.api.schemas import BudgetRequest, JobRequest, LimitsRequest
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.rounds.block import LoopBlock, merged
 from planq.shared.client.requests import JobFields
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Strategy
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.rounds.block import LoopBlock, merged
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.requests import Submission, submission_values
-from planq.shared.store.tables import Job
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.tables import Job
+from planq.shared.platform.database import Database
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.jobs.store import Submission, submission_values
 from tests.integration.api import control
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_pages import post, visit

@@ -26,8 +26,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from planq.api.conversations.message_flow import plan_id_of
-from planq.shared.settings import Settings
+from planq.api.intake.message_flow import plan_id_of
+from planq.shared.settings.settings import Settings
 from tests.integration.api.conftest import SECRET_KEY, Api, search
 from tests.support.servers import TestPostgres
 from tests.support.tiers import examples

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import PlanWake, RespondWake, StepWake, Wake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call, failed_job
 

@@ -8,13 +8,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.errors import Erased, ErrorRecord, Transient
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.ports import Message
-from planq.shared.store.conversations.store import ConversationStore, InboundResult
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.job_store import Message
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.errors import Erased, ErrorRecord, Transient
+from planq.shared.subjects.conversations.store import ConversationStore, InboundResult
 from tests.integration.api.conftest import Api
 from tests.support.conversations import message
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.store.tallies.store import TallyStore
+from planq.shared.subjects.metrics.store import TallyStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.integration.api.test_pages import visit
 from tests.integration.api.test_tenants import WHOLE, bearer, made_key

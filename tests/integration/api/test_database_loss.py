@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
-from planq.api.conversations.message_flow import plan_id_of
+from planq.api.intake.message_flow import plan_id_of
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of, search
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.proxy import TcpProxy

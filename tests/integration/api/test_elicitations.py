@@ -11,8 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, Elicitation
+from planq.shared.kernel.states import ElicitationKind
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call
 from tests.support.waiting import eventually

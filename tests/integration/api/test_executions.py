@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 from tests.support.waiting import eventually
 

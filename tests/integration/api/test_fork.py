@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.ports import PlanWake, Wake
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.wakes import PlanWake, Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import JobDriver, begun, call, failed_job, plan
 

@@ -12,12 +12,12 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.settings import Settings
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
 from tests.integration.api.conftest import SECRET_KEY, Api
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents

@@ -10,9 +10,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.ports.jobs.sweep import SweepResult
-from planq.shared.store.actions.sweep import ActionSweep
-from planq.shared.store.database import Database
+from planq.shared.kernel.sweep import SweepResult
+from planq.shared.platform.database import Database
+from planq.shared.subjects.actions.sweep import ActionSweep
 from tests.integration.api.conftest import Api, a_key, problem_of
 from tests.integration.api.control import JobDriver, begun, call
 

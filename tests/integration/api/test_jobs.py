@@ -11,13 +11,13 @@ import psycopg
 import pytest
 
 from planq.api.schemas import JobDocument
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.ports import PlanWake
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 
 USAGE = {

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope, new_key
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore, StoredKey
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore, StoredKey
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope, new_key
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.clock import move_clock
 from tests.support.outage import closed

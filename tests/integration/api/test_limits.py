@@ -16,14 +16,14 @@ import uvloop
 from planq.api.access.limits import RateLimits, open_windows, too_many
 from planq.api.http.exchange import error_response
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.broker.rates import ValkeyWindows, redis_py_url
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.rates import RateVerdict, Window
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.rates import PostgresWindows
+from planq.shared.kernel.states import Lane
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.rate_counter import ValkeyWindows, redis_py_url
+from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rates import RateVerdict, Window
 from tests.integration.api.conftest import MakeApi
 from tests.support.ports import free_port
 from tests.support.proxy import TcpProxy

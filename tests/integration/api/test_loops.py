@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import StageClaim
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 BLOCK = {

@@ -8,7 +8,7 @@ from urllib.parse import urldefrag, urljoin
 
 import httpx
 
-from planq.shared.manual import manual_pages
+from planq.shared.platform.manual import manual_pages
 from tests.integration.api.conftest import Api
 
 

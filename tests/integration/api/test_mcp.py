@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of
 from tests.support.mcp_callers import ERAS, job_of, mcp_client, text_of
 from tests.support.outage import closed

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.shared.domain import errors
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform import errors
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.api.conftest import Api, MakeApi

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
-from planq.shared.ports import Wake
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind
+from planq.shared.kernel.wakes import Wake
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
 from tests.integration.api.conftest import Api, problem_of

@@ -12,15 +12,15 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.shared.domain import errors
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind, JobStatus
-from planq.shared.settings import Settings
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, Elicitation
+from planq.shared.kernel.states import ElicitationKind, JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform import errors
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.conversations.store import ConversationStore
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.integration.api.control import JobDriver

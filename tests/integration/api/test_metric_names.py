@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from planq.api.metrics.fleet import COUNTERS, HISTOGRAMS
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.kernel.states import Lane
 from tests.integration.api.conftest import Api
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")

@@ -20,14 +20,14 @@ from psycopg import sql
 from planq.api.access.limits import RateLimits
 from planq.api.metrics.readiness import BrokerProbe, StatusChecks
 from planq.shared.broker.celery_config import create_celery
-from planq.shared.domain.jobs.ids import TENANT
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.tenants.api_keys import ApiKeyStore
-from planq.shared.store.tenants.rates import PostgresWindows
+from planq.shared.kernel.ids import TENANT
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
+from planq.shared.subjects.tenants.rate_store import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import JobDriver
 from tests.support.ports import free_port

@@ -10,16 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.references.excerpts import excerpts_json
-from planq.shared.ports import ArtifactRecord, PayloadRecord
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references.excerpts import excerpts_json
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ArtifactRecord, PayloadRecord
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.integration.api import control
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 

@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from planq.api.bounds import PAGE_SESSION_SECONDS
+from planq.api.http.bounds import PAGE_SESSION_SECONDS
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, search
 from tests.support.insights import ended, learned
 from tests.support.waiting import eventually

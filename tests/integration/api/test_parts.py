@@ -9,16 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports import ArtifactRecord
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ArtifactRecord
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.payloads.store import PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, MakeApi
 from tests.support.pictures import PDF, PNG, WAV, base64_of, png
 from tests.support.waiting import eventually

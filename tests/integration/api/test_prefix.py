@@ -6,7 +6,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from planq.shared.settings import Settings
+from planq.shared.settings.settings import Settings
 from tests.integration.api.conftest import MakeApi
 
 

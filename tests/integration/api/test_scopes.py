@@ -7,17 +7,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.api.conversations.message_flow import plan_id_of
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, Strategy
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.tenants.api_keys import ApiKeyStore
+from planq.api.intake.message_flow import plan_id_of
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind, JobStatus, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api.conftest import Api, problem_of, search
 from tests.integration.api.control import TOOLS, JobDriver, begun, call, plan
 from tests.support.conversations import message

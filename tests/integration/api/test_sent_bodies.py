@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.stored import documents
 from tests.support.waiting import eventually

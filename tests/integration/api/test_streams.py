@@ -16,11 +16,11 @@ import pytest
 
 from planq.api.__main__ import server_options
 from planq.api.streams import followers as streams
-from planq.shared.ports.streams import Epoch, TextPiece
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.streams.texts import PostgresTexts
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.streams.contract import Epoch, TextPiece
+from planq.shared.subjects.streams.store import PostgresTexts
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of, search
 from tests.support.clock import move_clock
 from tests.support.conversations import message

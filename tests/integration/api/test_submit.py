@@ -12,7 +12,7 @@ import kombu
 import psycopg
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.kernel.limits import Limits
 from planq.worker.agents.orchestrate import Orchestrate
 from tests.integration.api import control
 from tests.integration.api.conftest import JSON, Api, MakeApi, problem_of, search

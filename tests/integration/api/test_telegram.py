@@ -13,12 +13,12 @@ import httpx
 import pytest
 from telegram import User
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import press_data
-from planq.shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Addressee, Elicitation
-from planq.shared.domain.jobs.states import AskedOf, ElicitationKind
-from planq.shared.settings import Settings
-from planq.shared.store.channels import ChannelStore
+from planq.shared.kernel.questions import APPROVAL_SCHEMA, Addressee, Elicitation
+from planq.shared.kernel.states import AskedOf, ElicitationKind
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.channels.telegram import press_data
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import TOOLS, publish
 from tests.integration.api.test_messages import asks

@@ -14,17 +14,17 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from sqlmodel import SQLModel
 
 from planq.api.access.scopes import opening_of
-from planq.api.conversations.message_flow import plan_id_of
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store import tables
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.api_keys import ApiKeyStore
-from planq.shared.store.tenants.directory import TenantStore
+from planq.api.intake.message_flow import plan_id_of
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api import control
 from tests.integration.api.conftest import SECRET_KEY, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import JobDriver, begun, call
@@ -36,7 +36,7 @@ SECRET = "the colour of the vault"
 SCOPES = frozenset({KeyScope.JOBS, KeyScope.MESSAGES})
 TABLES = [
     table.name
-    for table in tables.SQLModel.metadata.sorted_tables
+    for table in SQLModel.metadata.sorted_tables
     if "tenant_id" in table.columns and table.name != "api_keys"
 ]
 """All but the keys, which note that they were used."""

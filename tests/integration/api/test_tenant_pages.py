@@ -7,9 +7,9 @@ from html import unescape
 
 import httpx
 
-from planq.api.page.administration.configuration import config_change, config_groups
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.store.channels import ChannelStore
+from planq.api.tenants.page_configuration import config_change, config_groups
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
 from tests.integration.api.conftest import Api, MakeApi
 from tests.integration.api.test_pages import KEY, log_in, post, visit
 from tests.integration.api.test_tenants import WHOLE, bearer

@@ -13,13 +13,13 @@ import pytest
 
 from planq.api.access.places import Kind, Places
 from planq.api.http.exchange import HttpRefusal
-from planq.shared.domain.tenants.config import read_tenant_config
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.tenants.api_keys import ApiKeyStore
-from planq.shared.store.tenants.directory import TenantStore
-from planq.shared.store.tenants.places import PlaceKey, PlaceStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.config import read_tenant_config
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope
+from planq.shared.subjects.tenants.places import PlaceKey, PlaceStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 

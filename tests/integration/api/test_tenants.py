@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.kernel.limits import Limits
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 

@@ -8,15 +8,15 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.keys import KeyScope
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.tenants.api_keys import ApiKeyStore
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.api_keys import ApiKeyStore
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.keys import KeyScope
 from tests.integration.api.conftest import Api, problem_of
 
 

@@ -10,8 +10,8 @@ from time import monotonic
 import httpx
 import pytest
 
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of
 from tests.support.waiting import eventually

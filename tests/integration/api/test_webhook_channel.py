@@ -12,12 +12,12 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
-from planq.shared.settings import Settings
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
 from tests.integration.api.control import TOOLS, publish
 from tests.integration.api.test_elicitations import WHERE

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from planq.shared.settings import Settings
+from planq.shared.settings.settings import Settings
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of
 from tests.integration.api.control import begun, call
 from tests.support.servers import TestPostgres

@@ -13,8 +13,8 @@ from kombu import Connection
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.depth import BrokerQueues
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.jobs.states import OWN_QUEUES, WakeQueue
-from planq.shared.ports import PlanWake
+from planq.shared.kernel.states import OWN_QUEUES, WakeQueue
+from planq.shared.kernel.wakes import PlanWake
 from tests.support.ports import free_port
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

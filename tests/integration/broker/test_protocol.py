@@ -13,9 +13,9 @@ from celery import Celery, Signature, group
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.messages import encode_wake
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import PlanWake, StepWake, TaskLinks, Wake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import PlanWake, StepWake, TaskLinks, Wake
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

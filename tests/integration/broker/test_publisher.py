@@ -20,10 +20,10 @@ from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.messages import WakeMessage
 from planq.shared.broker.publisher import CeleryPublisher
-from planq.shared.broker.rates import redis_py_url
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
-from planq.shared.ports import PlanWake, RespondWake, StepWake, TaskLinks
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, TaskLinks
+from planq.shared.subjects.tenants.rate_counter import redis_py_url
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

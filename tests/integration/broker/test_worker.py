@@ -15,8 +15,8 @@ from planq.shared.broker import names
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import DeadLetters
 from planq.shared.broker.depth import patient_connection, waiting_count
-from planq.shared.broker.rates import redis_py_url
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.kernel.states import WakeQueue
+from planq.shared.subjects.tenants.rate_counter import redis_py_url
 from tests.support.callers import Caller
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.stack import Stack

@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 import pytest
 from telegram import InlineKeyboardMarkup, MessageEntity
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.channels.telegram import pressed
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.webhooks.deliveries import LADDER
-from planq.shared.ports.jobs.sweep import Attempt
-from planq.shared.store.database import Database
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.platform.database import Database
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.telegram import pressed
+from planq.shared.subjects.webhooks.rules import LADDER
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.telegram import BotApi, TelegramChannel
 from planq.worker.channels.typing import TypingNotices

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 from standardwebhooks import Webhook
 
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.webhooks.deliveries import LADDER
-from planq.shared.store.database import Database
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.platform.database import Database
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.webhooks.rules import LADDER
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from planq.worker.channels.sending import ChannelSender
 from planq.worker.channels.webhook import WebhookChannel
 from planq.worker.webhooks.posting import Poster

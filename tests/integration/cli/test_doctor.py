@@ -21,13 +21,13 @@ from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
 from planq.shared.broker.celery_config import create_celery
 from planq.shared.broker.dead_letters import MOST_LETTERS, DeadLetter, DeadLetters
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.settings import Settings
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.settings.settings import Settings
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
 from tests.support.clock import move_clock
 from tests.support.ended import ended
 from tests.support.ports import free_port

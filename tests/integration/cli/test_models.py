@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from planq.deploy.cli.main import create_app
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.store.adaptations.store import AdaptationStore
-from planq.shared.store.database import Database
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.platform.database import Database
+from planq.shared.subjects.adaptations.store import AdaptationStore
 from tests.integration.llm.dialects import OPENAI_CHAT
 from tests.integration.llm.turns import calling
 from tests.integration.llm.wire import Reply, WireServer

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import psycopg
 
-from planq.shared.domain.models.exchange import TurnForm
-from planq.shared.domain.plan.interpret import Direct
-from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn
-from planq.shared.ports import PlanningRequest
+from planq.shared.agentic.models.exchange import TurnForm
+from planq.shared.agentic.plan.interpret import Direct
+from planq.shared.agentic.plan.planner import PlanningRequest
+from planq.shared.agentic.rounds.reading import TurnCalls, interpret_turn
 from planq.testing import tool_context
-from planq.worker.llm.planners import InstalledPlanners
+from planq.worker.models.planners import InstalledPlanners
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

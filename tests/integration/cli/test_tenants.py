@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from planq.deploy.cli.main import create_app
-from planq.shared.domain.tenants.keys import is_key
+from planq.shared.subjects.tenants.keys import is_key
 
 Planq = Callable[..., Result]
 

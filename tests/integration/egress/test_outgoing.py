@@ -13,16 +13,16 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord, Misconfigured, PlanqError
-from planq.shared.domain.models.exchange import Ask, ModelFailed
-from planq.shared.domain.models.names import Provider
-from planq.shared.ports import ToolContext
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.ids import new_id
+from planq.shared.agentic.models.exchange import Ask, ModelFailed
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.errors import ErrorRecord, Misconfigured, PlanqError
+from planq.shared.subjects.webhooks.contract import Delivery
 from planq.worker.channels.telegram import BotApi
 from planq.worker.egress import Egress, LeastRate
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.builtin import telegram as telegram_tool
 from planq.worker.tools.builtin import web
 from planq.worker.tools.builtin.web import read_web_access

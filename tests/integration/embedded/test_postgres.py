@@ -20,7 +20,7 @@ import pytest
 from planq.deploy.local import identity
 from planq.deploy.local.folder import LONGEST_SOCKET_PATH
 from planq.deploy.local.postgres import EmbeddedPostgres
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]

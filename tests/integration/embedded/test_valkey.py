@@ -17,7 +17,7 @@ from flower.utils.broker import Broker
 
 from planq.deploy.local import valkey as module
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.errors import BrokerUnavailable, Misconfigured
+from planq.shared.platform.errors import BrokerUnavailable, Misconfigured
 from tests.support.torn import FATAL, HARMLESS
 from tests.support.waiting import eventually
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.ports import Tool
-from planq.shared.store.database import Database
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.platform.database import Database
 from tests.support.harness import Harness, ScriptedModel
 from tests.support.orchestras import Orchestra, document, perform
 

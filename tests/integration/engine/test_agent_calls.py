@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.store.agents.documents import DocumentStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.subjects.agents.store import DocumentStore
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ToolFailed, Transient
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import ToolFailed, Transient
 from planq.worker.tools.declare import tool
 from tests.support.agents import look, rows, run_agent, saying, submit_agent
 from tests.support.harness import Harness, make_tool

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.budget import Holder, Price, ReservationRequest
-from planq.shared.domain.jobs.states import Effect, JobStatus
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
-from planq.shared.ports import RespondWake
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
+from planq.shared.kernel.budget import Holder, Price, ReservationRequest
+from planq.shared.kernel.states import Effect, JobStatus
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.wakes import RespondWake
 from planq.worker.tools.declare import tool
 from tests.support.agents import TalkingModel, keep_agent, look, rows, run_agent, saying, submit_agent
 from tests.support.children import DelegatingTool

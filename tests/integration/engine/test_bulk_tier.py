@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Priority
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.kernel.states import Priority
+from planq.worker.models.gateway import ModelGateway
 from tests.integration.llm.calls import settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server

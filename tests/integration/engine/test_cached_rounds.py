@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.states import Effect, JobStatus, Strategy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import PlanWake, StepWake, Tool, Wake
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.states import Effect, JobStatus, Strategy
+from planq.shared.kernel.wakes import PlanWake, StepWake, Wake
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

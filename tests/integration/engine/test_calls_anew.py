@@ -11,13 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply
-from planq.shared.ports import Attempt, ToolContext
-from planq.shared.store.jobs.signals import CANCELLED, listen
+from planq.shared.agentic.models.exchange import Ask, ModelFailed, ModelReply
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus
+from planq.shared.kernel.store.signals import CANCELLED, listen
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
 from planq.worker.agents.calls import CallAgent
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness

@@ -11,10 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import StepWake, Suspended, ToolContext
+from planq.shared.agentic.tools.contract import Suspended, ToolContext
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.platform.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
 from planq.worker.tools import tool
 from tests.integration.engine.test_takes import statuses
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -135,7 +136,7 @@ def test_a_unit_ends_there(
         await harness.drain()
         return found, await outcome(harness, job_id)
 
-    monkeypatch.setattr(f"planq.worker.attempts.step.{bound[0]}", bound[1])
+    monkeypatch.setattr(f"planq.worker.handlers.step.{bound[0]}", bound[1])
     count = len(tools)
     ended = ("completed", [{"n": n + 1} for n in range(count)], [1] * count)
     assert play(scenario, ScriptedModel(), Steps().tools()) == (sizes, ended)

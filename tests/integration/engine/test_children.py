@@ -9,14 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import Cancelled, ErrorRecord
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Priority
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, ModelReply
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import AnyWake, CutOff, PlanWake, StepWake
-from planq.shared.store.jobs.signals import CANCELLED, listen
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, ModelReply
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import JobStatus, Priority
+from planq.shared.kernel.store.signals import CANCELLED, listen
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.wakes import AnyWake, PlanWake, StepWake
+from planq.shared.platform.errors import Cancelled, ErrorRecord
 from planq.worker.tools import tool
 from tests.support.agents import rows
 from tests.support.children import DelegatingTool, child_plan, children_of

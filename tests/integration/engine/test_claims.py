@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import RespondWake, StepWake
-from planq.shared.store.tallies.store import TallyStore
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import RespondWake, StepWake
+from planq.shared.subjects.metrics.store import TallyStore
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.reconcile import LoopInFlight, Reconciler

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import StepWake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.platform.errors import ErrorRecord
 from planq.worker.tools import tool
 from tests.support.clock import move_clock
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool

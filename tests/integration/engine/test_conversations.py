@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.history import history_messages
-from planq.shared.domain.conversations.messages import MessageKind, Policy
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.store.conversations.store import AnsweredQuestion, Arrival, ConversationStore
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.turns.messages import MessageKind, Policy
+from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.platform.errors import ToolFailed
+from planq.shared.subjects.conversations.history import history_messages
+from planq.shared.subjects.conversations.store import AnsweredQuestion, Arrival, ConversationStore
 from planq.worker.tools.declare import tool
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.ports import AnyWake, Attempt
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.wakes import AnyWake
+from planq.shared.platform.database import Database
 from planq.worker.engine.fence import Lease
 from planq.worker.runtime.prefork import PreforkProcesses
 from planq.worker.runtime.reconcile import Reconciler

@@ -9,13 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, after_answer
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Respond, StepKind
-from planq.shared.ports import PlanWake, StepClaim
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.requests import AnsweredBy
-from planq.worker.attempts.alarms import Alarms
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.questions import Elicitation, ElicitationAnswer, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, JobStatus, Respond, StepKind
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.jobs.store import AnsweredBy
+from planq.shared.subjects.questions.store import ElicitationStore
+from planq.worker.handlers.alarms import Alarms
 from planq.worker.tools.declare import tool
 from tests.support.clock import move_clock
 from tests.support.conversations import Thread

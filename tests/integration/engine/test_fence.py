@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import ToolContext
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
 from planq.worker.engine.fence import Lease
 from planq.worker.tools import NotHappened, OwnershipLost, tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool

@@ -10,13 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import PlanWake, StageClaim
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.subjects.payloads.store import PayloadStore
 from planq.worker.engine.persist import persist
-from planq.worker.llm.files import FileStore
-from planq.worker.llm.gateway import ModelGateway
+from planq.worker.models.files import FileStore
+from planq.worker.models.gateway import ModelGateway
 from planq.worker.tools.builtin.pure import calculate
 from tests.integration.engine.test_lost_ends import allowed, refused
 from tests.integration.llm.calls import settings_for

@@ -11,10 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.processes import Process
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import Attempt, LossKind, Peer, StepClaim
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.processes import Process
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.sweep import Attempt, LossKind, Peer
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool

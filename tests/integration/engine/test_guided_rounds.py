@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ModelRefused, Transient
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, Strategy
-from planq.shared.domain.models.exchange import Ask, ToolCallRequest, TurnForm
-from planq.shared.ports import Tool
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.request import turn_request
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import Ask, ToolCallRequest, TurnForm
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Effect, Strategy
+from planq.shared.platform.errors import ModelRefused, Transient
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.request import turn_request
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.builtin.pure import calculate
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Effect, Strategy
-from planq.shared.domain.models.ending import cut_off_by
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.agentic.models.ending import cut_off_by
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.kernel.states import Effect, Strategy
+from planq.worker.models.gateway import ModelGateway
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_outages import document
 from tests.integration.llm.calls import settings_for

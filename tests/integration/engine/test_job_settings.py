@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings
-from planq.shared.domain.models.exchange import ToolCallRequest
+from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.kernel.states import Strategy
 from planq.worker.tools.declare import tool
 from tests.support.agents import submit_agent
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidOutput, Transient
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.worker.attempts import plan as plan_stage
-from planq.worker.attempts import values
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.errors import InvalidOutput, Transient
+from planq.worker.handlers import plan as plan_stage
+from planq.worker.handlers import step_values as values
 from planq.worker.tools import ToolError, tool
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -221,7 +221,7 @@ def test_a_plan_with_a_lone_surrogate_is_refused(play: Play, text: str) -> None:
 def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planq.shared.store.jobs.codec.MAX_SIZE", 400)
+    monkeypatch.setattr("planq.shared.kernel.store.codec.MAX_SIZE", 400)
     model = ScriptedModel.planning(("say", {"text": "x" * 300}), *[("say", {"text": "$0.output.said"})] * 2)
     _, steps, _ = play(default, model, TOOLS)
     assert statuses(steps) == ["succeeded"] * 3

@@ -10,10 +10,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from planq.shared.ports import StepClaim, StepWake, ToolContext
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.memory.knowledge import Piece, PostgresKnowledge
-from planq.shared.store.memory.store import PostgresMemory
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.moments.knowledge import Piece, PostgresKnowledge
+from planq.shared.subjects.moments.store import PostgresMemory
 from planq.worker.engine.chain import after_release
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

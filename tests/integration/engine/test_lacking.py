@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.domain.lacking import PAYLOADS, model_place
-from planq.shared.ports import StepsWake, StepWake
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import StepsWake, StepWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.lacking import PAYLOADS, model_place
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools import tool
 from tests.integration.llm.calls import Waits, settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT

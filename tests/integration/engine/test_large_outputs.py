@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import StorageUnavailable
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.domain.values.preview import PREVIEW_CHARS
-from planq.shared.ports import Payloads, StepsWake, StepWake
-from planq.shared.store.database import Database
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import StepsWake, StepWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import StorageUnavailable
+from planq.shared.platform.values.preview import PREVIEW_CHARS
+from planq.shared.subjects.payloads.contract import Payloads
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect, Strategy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import PlanningRequest, Tool
-from planq.worker.llm.planners import InstalledPlanners
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.planner import PlanningRequest
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.states import Effect, Strategy
+from planq.shared.platform.errors import ToolFailed
+from planq.worker.models.planners import InstalledPlanners
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.recipes import RECIPES, both_forms

@@ -10,13 +10,15 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Lane, Respond, Strategy
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ChildRequest, ClaimRequest, Delegated, StepClaim
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Lane, Respond, Strategy
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.jobs.store import Submission
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools.declare import tool
 from tests.support.batches import admitted, item, stored_batch

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue
-from planq.shared.ports import PlanWake, StepWake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane, Priority, WakeQueue
+from planq.shared.kernel.wakes import PlanWake, StepWake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel
 

@@ -12,11 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepClaim, StepWake, Wake
-from planq.shared.store.database import Database
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake, Wake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.requests import AnsweredBy
+from planq.shared.kernel.questions import ElicitationAnswer, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.subjects.jobs.store import AnsweredBy
+from planq.shared.subjects.questions.store import ElicitationStore
 from tests.integration.tools.mcp_probe import SERVERS, connected
 from tests.support.harness import Harness, ScriptedModel
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane, StepStatus
-from planq.shared.ports import StepWake
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane, StepStatus
+from planq.shared.kernel.wakes import StepWake
 from planq.worker.container import Tools, WorkerIdentity, announce
 from planq.worker.tools import tool
 from planq.worker.tools.registry import Registry

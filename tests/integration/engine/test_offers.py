@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

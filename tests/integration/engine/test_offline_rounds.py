@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import Tool
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Strategy
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, make_tool
 

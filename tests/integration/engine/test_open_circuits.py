@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planq.worker.llm.gateway import ModelGateway, TryLimits
+from planq.worker.models.gateway import ModelGateway, TryLimits
 from tests.integration.llm.calls import Waits, settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT
 from tests.integration.llm.wire import Reply, WireServer, wire_server

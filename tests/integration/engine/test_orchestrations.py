@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.orchestration.plan import StepType
-from planq.shared.store.orchestrations import PostgresOrchestrations
+from planq.shared.agentic.orchestration.plan import StepType
+from planq.shared.kernel.limits import Limits
+from planq.shared.subjects.orchestrations.store import PostgresOrchestrations
 from planq.worker.agents.orchestration.state_machine import StepPhase, StepProgress, transitions_of
 from tests.support.agents import rows
 from tests.support.clock import stop_clock

@@ -13,11 +13,12 @@ import pytest
 
 from planq.api.documents import job_document
 from planq.api.http.exchange import json_bytes
-from planq.shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.models.exchange import Ask, Findings, ModelReply
-from planq.shared.ports import CutOff, PlanWake
-from planq.shared.store.requests import RequestStore
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
+from planq.shared.subjects.jobs.store import RequestStore
 from planq.worker.tools.declare import tool
 from tests.support.agents import look, rows, submit_agent
 from tests.support.conversations import Thread

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.conversations.speakers import Speaker, as_said
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import ToolContext
-from planq.shared.ports.tools import Question
-from planq.shared.store.conversations.store import Arrival
-from planq.worker.llm.request import plan_request
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.tools.contract import Question, ToolContext
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.agentic.turns.speakers import Speaker, as_said
+from planq.shared.subjects.conversations.store import Arrival
+from planq.worker.models.request import plan_request
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import says
 from tests.support.conversations import Thread

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from planq.shared.ports import ToolContext
-from planq.shared.store.tallies.store import TallyStore
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.subjects.metrics.store import TallyStore
 from planq.worker.tools import ToolError, ToolResponse, tool
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.names import Provider
-from planq.shared.domain.models.own_prices import OwnPrice
-from planq.shared.store.tallies.store import TallyStore
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Strategy
+from planq.shared.subjects.metrics.store import TallyStore
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.declare import tool
 from tests.integration.llm.calls import plan, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, DIALECTS, KEY, OPENAI_CHAT, Dialect

@@ -12,18 +12,18 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from planq.shared.domain.batches.states import Discount
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority, Strategy
-from planq.shared.domain.models.own_prices import OwnPrice
-from planq.shared.ports import PlanWake
-from planq.shared.store.batches.provider import ProviderBatches
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.agentic.models.own_prices import OwnPrice
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Priority, Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.batches.provider_store import ProviderBatches
+from planq.shared.subjects.batches.states import Discount
+from planq.shared.subjects.jobs.store import Submission, submission_values
 from planq.worker.batches.duty import HOLD, ProviderBatchDuty
-from planq.worker.llm.batch_api import BatchApi
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.worker.models.batch_api import BatchApi
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.declare import tool
 from tests.integration.llm.dialects import ANTHROPIC, KEY, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.support.agents import keep_agent

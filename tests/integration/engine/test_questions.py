@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.store.elicitations import ElicitationStore
-from planq.shared.store.requests import AnsweredBy
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.questions import ElicitationAnswer, after_answer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.platform.errors import ToolFailed
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.subjects.jobs.store import AnsweredBy
+from planq.shared.subjects.questions.store import ElicitationStore
 from planq.worker.tools import AnswerDeclined, ToolContext, tool
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock

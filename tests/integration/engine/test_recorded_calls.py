@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.ports import StageClaim
-from planq.worker.attempts.budget import Budget, ModelCallRecorder
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.states import Effect, JobStatus, Lane, Recovery, StepKind
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.persist import persist
+from planq.worker.handlers.budget import Budget, ModelCallRecorder
 from planq.worker.tools.declare import tool
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -10,12 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import RateLimited, Transient
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
-from planq.shared.domain.overview.again import steps_with_unknown_outcome
-from planq.shared.ports import StepClaim, StepWake
-from planq.shared.store.requests import Verdict
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import JobStatus, Lane, Settlement
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.platform.errors import RateLimited, Transient
+from planq.shared.subjects.jobs.again import steps_with_unknown_outcome
+from planq.shared.subjects.jobs.store import Verdict
 from planq.worker.engine import SweepSettings
 from planq.worker.tools import NotHappened, ToolContext, ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import BudgetExceeded, InvalidArguments
+from planq.shared.platform.errors import BudgetExceeded, InvalidArguments
 from tests.integration.engine.test_kept import begun, context_of, furnish
 from tests.integration.engine.test_schedules import DUE, MADE, Play, Read, read
 from tests.support.harness import Harness, ScriptedModel

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.agents.naming import NamedAgent
-from planq.shared.domain.channels.kinds import ChannelKind
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.channels import ChannelStore
-from planq.shared.store.database import Database
-from planq.shared.store.retention import CONVERSATIONS, Retention
-from planq.shared.store.schedules import ScheduleSweep
+from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.platform.database import Database
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.channels.kinds import ChannelKind
+from planq.shared.subjects.channels.store import ChannelStore
+from planq.shared.subjects.retention.store import CONVERSATIONS, Retention
+from planq.shared.subjects.schedules.store import ScheduleSweep
 from tests.integration.engine.test_conversations import says
 from tests.integration.engine.test_kept import begun, context_of, furnish
 from tests.integration.engine.test_schedules import DUE

@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.jobs.budget import Holder, Price, Reservation, ReservationRequest
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelReply
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import StageClaim
-from planq.shared.store.database import as_json
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.budget import Holder, Price, Reservation, ReservationRequest
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import JobStatus
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.database import as_json
 from tests.support.agents import TalkingModel, keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import call_of, document

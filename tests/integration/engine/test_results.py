@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import AuthFailed
-from planq.shared.domain.jobs.states import Effect, Respond
+from planq.shared.kernel.states import Effect, Respond
+from planq.shared.platform.errors import AuthFailed
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_outages import document, time_passes
 from tests.support.agents import rows, submit_agent

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-import planq.worker.attempts.rounds
-from planq.shared.domain.errors import ModelRefused, ToolFailed
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, JobStatus, Strategy
-from planq.shared.domain.models.exchange import ModelReply, ToolCallRequest, TurnForm
-from planq.shared.ports import PlanningRequest, StageClaim, Tool, ToolContext
-from planq.worker.llm.planners import InstalledPlanners
+import planq.worker.handlers.rounds
+from planq.shared.agentic.models.exchange import ModelReply, ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.planner import PlanningRequest
+from planq.shared.agentic.tools.contract import Tool, ToolContext
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Effect, JobStatus, Strategy
+from planq.shared.platform.errors import ModelRefused, ToolFailed
+from planq.worker.models.planners import InstalledPlanners
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 
@@ -405,13 +407,13 @@ def test_rules_are_looked_into_beside_the_loop(rounds: Callable[..., Any], monke
     """Each may take half a second of the interpreter, in which no other step of the worker would go on."""
     threads: dict[str, str] = {}
     for name in ("errors_matched", "until_holds", "after_steps"):
-        real = getattr(planq.worker.attempts.rounds, name)
+        real = getattr(planq.worker.handlers.rounds, name)
 
         def spied(*given: Any, name: str = name, real: Any = real) -> Any:
             threads[name] = threading.current_thread().name
             return real(*given)
 
-        monkeypatch.setattr(planq.worker.attempts.rounds, name, spied)
+        monkeypatch.setattr(planq.worker.handlers.rounds, name, spied)
     rules = [{"when": "`false`", "tool": "send", "with": {"text": "never"}}]
     block = {"until": ["length(results) >= `2`"], "on_error": rules, "after": rules}
 

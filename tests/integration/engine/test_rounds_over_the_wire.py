@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Strategy
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.kernel.states import Strategy
+from planq.worker.models.gateway import ModelGateway
 from planq.worker.tools.builtin.pure import calculate
 from tests.integration.llm.calls import every_stream, settings_for
 from tests.integration.llm.dialects import Dialect

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Transient
-from planq.shared.domain.jobs.states import Respond, Strategy
+from planq.shared.kernel.states import Respond, Strategy
+from planq.shared.platform.errors import Transient
 from planq.testing import Run, ScriptedModel, run_job, run_plan
 from planq.worker.tools import ToolContext, ToolError, tool
 from tests.support.harness import Harness, make_tool

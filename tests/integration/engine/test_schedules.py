@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Priority
-from planq.shared.ports import PlanWake
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.database import Database, as_json
-from planq.shared.store.schedules import ScheduleSweep
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Priority
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.database import Database, as_json
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.schedules.store import ScheduleSweep
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
 from tests.integration.engine.test_sweeps_in_time import told
 from tests.support.harness import Harness, ScriptedModel

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.directory import TenantStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planq.api.agents.routes.executions import ExecutionDocument
+from planq.api.compat.executions import ExecutionDocument
 from planq.api.documents import execution_document, job_document
 from planq.api.http.exchange import json_bytes
 from planq.api.jobs.commands.progress import ProgressPrinter
 from planq.api.schemas import JobDocument
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.jobs.states import Effect, Strategy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import Tool
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.kernel.states import Effect, Strategy
+from planq.shared.platform.errors import ToolFailed
 from planq.worker.tools.declare import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

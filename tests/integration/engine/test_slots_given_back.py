@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import AnyWake, PlanWake, StepsWake, StepWake
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import AnyWake, PlanWake, StepsWake, StepWake
 from planq.worker.tools.builtin.pure import calculate
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

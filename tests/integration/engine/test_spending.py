@@ -12,11 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import Cancelled, ErrorRecord
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelReply
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import CutOff, PlanWake
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.errors import Cancelled, ErrorRecord
 from tests.support.harness import Harness, ScriptedModel
 
 Play = Callable[..., Any]

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import PlanWake, RespondWake, StepWake, Suspended
+from planq.shared.agentic.tools.contract import Suspended
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake
 from planq.worker.engine.slots import Party
 from planq.worker.tools import ToolError, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -43,7 +44,7 @@ def test_a_tool_that_hangs_is_cut_off_at_its_timeout(play: Play) -> None:
 
 
 def test_a_tool_that_swallows_its_cancellation_is_abandoned(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planq.worker.attempts.calling._ABANDON_SECONDS", 0.05)
+    monkeypatch.setattr("planq.worker.handlers.tool_call._ABANDON_SECONDS", 0.05)
     freed = asyncio.Event()
 
     @tool(effect="unsafe", timeout_seconds=0.05)
@@ -104,7 +105,7 @@ def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypa
     async def refuse(*_: Any, **named: Any) -> Any:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("planq.shared.store.jobs.transitions.PostgresJobStore.succeed_step", refuse)
+    monkeypatch.setattr("planq.shared.kernel.store.transitions.PostgresJobStore.succeed_step", refuse)
     job, steps = run_plan(play, [fine], ("fine", {}))
     assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
 

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.ports import StageClaim, StepClaim
-from planq.shared.ports.jobs.wakes import StepWake
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.wakes import StepWake
 from planq.worker.tools import tool
 from tests.integration.engine.test_takes import Answer, reconciler
 from tests.support.harness import Harness, ScriptedModel, make_tool

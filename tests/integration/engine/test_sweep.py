@@ -10,12 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Lane, StepStatus
-from planq.shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import JobStatus, Lane, StepStatus
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.sweep import Attempt, ExpiredPlan
+from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepWake
+from planq.shared.platform.errors import DatabaseUnavailable, ErrorRecord
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
@@ -226,7 +227,7 @@ def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
         harness.published.clear()
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE jobs SET wake_at = now()")
-        monkeypatch.setattr("planq.shared.store.jobs.worker_registry.WorkerRegistry.lost_steps", broken)
+        monkeypatch.setattr("planq.shared.kernel.store.worker_registry.WorkerRegistry.lost_steps", broken)
         await harness.sweeper.sweep()
         return job_id, list(harness.published)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
+from planq.shared.kernel.limits import Limits
 from planq.worker.engine import Sweeper, SweepSettings
 from planq.worker.tools import tool
 from tests.support.agents import rows

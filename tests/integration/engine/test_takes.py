@@ -11,11 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
-from planq.shared.store.database import Database
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepsWake, StepWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.container import LaneRuntime
 from planq.worker.engine.fence import Lease
 from planq.worker.engine.slots import Party

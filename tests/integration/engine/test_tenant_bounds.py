@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from planq.shared.domain.errors import InvalidArguments, TooManyQuestions
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.states import ElicitationKind
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind
+from planq.shared.platform.errors import InvalidArguments, TooManyQuestions
 from tests.integration.engine.test_kept import begun, context_of, furnish
 from tests.integration.engine.test_questions import Desk, answer, open_questions, plan
 from tests.integration.engine.test_schedules import Play, Read, read

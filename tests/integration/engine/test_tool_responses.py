@@ -8,9 +8,9 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Strategy
 from planq.testing import run_plan
 from planq.worker.tools import Artifact, ToolResponse, tool
 from tests.support.harness import Harness, ScriptedModel, make_tool

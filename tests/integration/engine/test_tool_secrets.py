@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
 from planq.worker.tools import ToolError, tool
 from tests.support.clock import move_clock
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.models.names import Provider
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.store.tenants.directory import TenantStore
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.states import Strategy
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import note, says
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.agents.naming import NamedAgent
-from planq.shared.domain.jobs.states import Strategy
+from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.kernel.states import Strategy
 from planq.worker.tools.declare import tool
 from tests.integration.engine.test_conversations import note, says
 from tests.integration.engine.test_turns_for_models import calling, gateway, of_tenant, saying

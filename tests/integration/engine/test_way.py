@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import planq
-from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.kernel.states import JobStatus
 from planq.worker.tools import tool
 from tests.support.harness import Harness, ScriptedModel, make_tool
 

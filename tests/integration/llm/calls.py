@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.call_settings import CallSettings, SettingsOfModels
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.call_settings import CallSettings, SettingsOfModels
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import ModelCall
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.wire import WireRequest, WireServer
 from tests.support.tiers import some

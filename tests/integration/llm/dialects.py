@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from planq.shared.domain.models.names import Provider
+from planq.shared.agentic.models.names import Provider
 
 Json = dict[str, Any]
 KEY = "sk-test-0123456789"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import ModelReply, ToolCallRequest, TurnForm
-from planq.shared.domain.rounds.transcript import transcript
-from planq.shared.domain.values.parts import part_of_artifact
+from planq.shared.agentic.models.exchange import ModelReply, ToolCallRequest, TurnForm
+from planq.shared.agentic.rounds.transcript import transcript
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.values.parts import part_of_artifact
 from planq.worker.egress import Egress
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.parts import PartLimits, PartLoader
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.parts import PartLimits, PartLoader
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, OPENAI_CHAT, Dialect
 from tests.integration.llm.test_parts import HeldPayloads

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from planq.shared.domain.models.exchange import ModelFailed
-from planq.shared.domain.models.names import Provider
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.http_client import MAX_REPLY_BYTES
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import ModelFailed
+from planq.shared.agentic.models.names import Provider
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.http_client import MAX_REPLY_BYTES
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import RESULTS, Waits, ask_for
 from tests.integration.llm.dialects import DIALECTS, KEY, OPENAI_CHAT, Dialect
 from tests.support.tiers import rare

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.exchange import ModelReply
-from planq.shared.domain.models.names import parse_model_name
-from planq.worker.llm.adapting import KnownAdaptations
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.providers import Providers
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.call_settings import CallSettings
+from planq.shared.agentic.models.exchange import ModelReply
+from planq.shared.agentic.models.names import parse_model_name
+from planq.worker.models.adapting import KnownAdaptations
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.providers import Providers
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.test_refusals import Stored

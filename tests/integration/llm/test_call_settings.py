@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.call_settings import AgentCallSettings, CallSettings, SettingsOfModels
-from planq.shared.domain.models.exchange import Ask
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.call_settings import AgentCallSettings, CallSettings, SettingsOfModels
+from planq.shared.agentic.models.exchange import Ask
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import PLAN, TOOLS, ask_for, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireRequest, WireServer

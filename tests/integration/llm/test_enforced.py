@@ -14,11 +14,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from planq.shared.domain.models.exchange import Ask, ModelReply
-from planq.shared.domain.plan.interpret import decoded
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.models.exchange import Ask, ModelReply
+from planq.shared.agentic.plan.interpret import decoded
+from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.worker.agents.planner import planner_ask
-from planq.worker.llm.gateway import ModelGateway
+from planq.worker.models.gateway import ModelGateway
 from tests.integration.llm.calls import settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.test_structured import answer, ask_for, schema_sent

@@ -9,11 +9,11 @@ from decimal import Decimal
 
 import pytest
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Findings, ModelReply
-from planq.shared.domain.models.names import Provider
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import Findings, ModelReply
+from planq.shared.agentic.models.names import Provider
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,

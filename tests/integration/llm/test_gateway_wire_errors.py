@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import ModelFailed
-from planq.shared.domain.models.names import Provider
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.http_client import MAX_REPLY_BYTES
+from planq.shared.agentic.models.exchange import ModelFailed
+from planq.shared.agentic.models.names import Provider
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.http_client import MAX_REPLY_BYTES
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,

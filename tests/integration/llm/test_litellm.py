@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -26,11 +24,13 @@ from planq.shared.domain.models.exchange import (
     TurnForm,
     reply_to_json,
 )
-from planq.shared.domain.models.names import Provider
-from planq.shared.domain.rounds.transcript import transcript
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.rounds.transcript import transcript
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from tests.support import litellm_env
 from tests.support.waiting import eventually
 

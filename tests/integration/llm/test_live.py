@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply, StageAttempt, TurnForm
-from planq.shared.ports.streams import Epoch, TextPiece
-from planq.shared.store.ids import new_id
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.live import LiveTexts
+from planq.shared.agentic.models.exchange import Ask, ModelFailed, ModelReply, StageAttempt, TurnForm
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.shared.subjects.streams.contract import Epoch, TextPiece
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.live import LiveTexts
 from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, every_stream, settings_for
 from tests.integration.llm.dialects import OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer

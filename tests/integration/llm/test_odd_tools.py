@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm
-from planq.shared.domain.plan.interpret import Calls, interpret
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.agentic.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.interpret import Calls, interpret
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.worker.models.gateway import ModelGateway
 from tests.integration.llm.calls import ask_for, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, OPENAI_CHAT, Dialect
 from tests.integration.llm.turns import calling, conversation, offered

@@ -12,13 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from planq.shared.domain.errors import StorageUnavailable
-from planq.shared.domain.models.exchange import Ask, ModelFailed
-from planq.shared.domain.models.names import OFFLINE
-from planq.shared.domain.values.parts import Part
+from planq.shared.agentic.models.exchange import Ask, ModelFailed
+from planq.shared.agentic.models.names import OFFLINE
+from planq.shared.platform.errors import StorageUnavailable
+from planq.shared.platform.values.parts import Part
 from planq.worker.egress import Egress
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.parts import PartLimits, PartLoader
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.parts import PartLimits, PartLoader
 from tests.integration.llm.calls import RESULTS, Waits, every_dialect, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer

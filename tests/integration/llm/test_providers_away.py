@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import AuthFailed
-from planq.shared.domain.models.exchange import Ask, ModelFailed
-from planq.shared.domain.models.names import Provider
-from planq.worker.llm.gateway import ModelGateway, TryLimits
+from planq.shared.agentic.models.exchange import Ask, ModelFailed
+from planq.shared.agentic.models.names import Provider
+from planq.shared.platform.errors import AuthFailed
+from planq.worker.models.gateway import ModelGateway, TryLimits
 from tests.integration.llm.calls import Waits, every_stream, settings_for
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT, Dialect
 from tests.integration.llm.wire import Reply, WireServer, wire_server

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -21,9 +20,10 @@ from planq.shared.domain.models.exchange import (
     ToolCallRequest,
     TurnForm,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, Waits, ask_for, settings_for, warm
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer

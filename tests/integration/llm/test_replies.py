@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from planq.shared.domain.models.exchange import Ask, ModelFailed, ModelReply, TurnForm
-from planq.worker.llm.gateway import ModelGateway, TryLimits
+from planq.shared.agentic.models.exchange import Ask, ModelFailed, ModelReply, TurnForm
+from planq.worker.models.gateway import ModelGateway, TryLimits
 from tests.integration.llm.calls import RESULTS, TOOLS, Waits, respond, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, Dialect
 from tests.integration.llm.events import Event

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pydantic_ai import direct
 
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.worker.llm import providers
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.kernel.usage import ModelCall
+from planq.worker.models import providers
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,

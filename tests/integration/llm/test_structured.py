@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelReply, Repair
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for, warm
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pydantic_ai.models import Model
 
-from planq.shared.domain.models.exchange import ModelFailed, ModelReply
-from planq.shared.domain.models.names import ModelName, Provider, parse_model_name
-from planq.worker.llm.clients import Models
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import ModelFailed, ModelReply
+from planq.shared.agentic.models.names import ModelName, Provider, parse_model_name
+from planq.worker.models.clients import Models
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import PLAN, RESULTS, TOOLS, ask_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer

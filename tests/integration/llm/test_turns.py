@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
-from planq.shared.domain.models.names import Provider
-from planq.shared.domain.rounds.reading import NothingLeft, TurnCalls, interpret_turn
-from planq.shared.domain.rounds.transcript import transcript, with_refusal
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway, TryLimits
-from planq.worker.llm.messages import call_id_for
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, ModelFailed, ModelReply, TurnForm, reply_to_json
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.rounds.reading import NothingLeft, TurnCalls, interpret_turn
+from planq.shared.agentic.rounds.transcript import transcript, with_refusal
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.gateway import ModelGateway, TryLimits
+from planq.worker.models.messages import call_id_for
+from planq.worker.models.settings import ModelSettings
 from tests.integration.llm.calls import TOOLS, Waits, ask_for, every_dialect, one_dialect, settings_for
 from tests.integration.llm.dialects import GOOGLE, OPENAI_CHAT, STREAMS, Dialect
 from tests.integration.llm.turns import SIGNATURE, WireMessage, calling, conversation, offered, reasoning

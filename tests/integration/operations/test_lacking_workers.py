@@ -9,11 +9,11 @@ from datetime import timedelta
 import httpx
 import psycopg
 
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.domain.lacking import model_place
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.platform.lacking import model_place
 from tests.integration.llm.dialects import OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server
 from tests.support.stack import Stack

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from planq.deploy.local.child import has_exited
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.shared.store.adaptations import store as adaptations
-from planq.shared.store.adaptations.store import AdaptationStore
-from planq.shared.store.database import Database
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.shared.platform.database import Database
+from planq.shared.subjects.adaptations import store as adaptations
+from planq.shared.subjects.adaptations.store import AdaptationStore
 from tests.support.clock import move_clock
 
 URL = "http://models.example/v1"

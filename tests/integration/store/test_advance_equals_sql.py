@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import ClaimRequest, FollowUp
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import (
     AfterSteps,
     JobStatus,
     JoinPolicy,
@@ -24,13 +28,10 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, FollowUp, StageClaim
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.jobs.store import Submission
 from planq.testing.model.events import (
     AnswerGiven,
     CancelRequested,

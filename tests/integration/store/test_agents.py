@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import NotFound
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.database import Database
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.agents.store import DocumentStore
 
 T = "default"
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.values.encoding import JsonText, encode
-from planq.shared.ports import ArtifactRecord, ClaimRequest, StepClaim
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.platform.errors import NotFound
+from planq.shared.platform.values.encoding import JsonText, encode
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

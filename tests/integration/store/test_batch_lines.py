@@ -13,7 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 from psycopg.types.json import Json
 
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
 from tests.support.batches import end_jobs, item, settled, stored_batch
 
 

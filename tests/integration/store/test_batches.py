@@ -10,13 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.ports import ArtifactRecord, ClaimRequest, PayloadRecord, StageClaim, StepClaim, TransitionResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, PayloadRecord, TransitionResult
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import DatabaseUnavailable
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.integration.store.test_takes import FAN, accepted, indices, planning, steps_of
 

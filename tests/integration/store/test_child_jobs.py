@@ -10,10 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import (
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest, Message, ParentTransition
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id, new_ids
+from planq.shared.kernel.states import (
     Effect,
     JobStatus,
     JoinPolicy,
@@ -23,25 +27,14 @@ from planq.shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import (
-    ChildRequest,
-    ClaimRequest,
-    Delegated,
-    Message,
-    PlanWake,
-    StageClaim,
-    StepClaim,
-    TaskLinks,
-)
-from planq.shared.ports.jobs.store import ParentTransition
-from planq.shared.store.agents.documents import DocumentStore
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id, new_ids
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.wakes import PlanWake, TaskLinks
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.agents.store import DocumentStore
+from planq.shared.subjects.jobs.store import Submission
 from tests.support.children import children_of
 from tests.support.harness import LEASE
 from tests.support.plans import compiled

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord, InternalFault
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import PlanWake, StepWake
-from planq.shared.ports.jobs.store import ONE_ROUND, FollowUp
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import Submission, Verdict
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ONE_ROUND, FollowUp
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.wakes import PlanWake, StepWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord, InternalFault
+from planq.shared.subjects.jobs.store import Submission, Verdict
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
 from tests.support.stored import DID_IT

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import DatabaseUnavailable
 from tests.support.outage import cut
 from tests.support.waiting import eventually
 

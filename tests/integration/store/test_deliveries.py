@@ -12,19 +12,19 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import JobStatus, Strategy
-from planq.shared.domain.webhooks.deliveries import DeliveryOutcome
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.database import Database, as_json
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.retention import DELIVERIES, Retention
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
-from planq.shared.store.webhooks.endpoints import WebhookStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database, as_json
+from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound
+from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.retention.store import DELIVERIES, Retention
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.shared.subjects.webhooks.rules import DeliveryOutcome
 from tests.support.clock import move_clock
 from tests.support.waiting import eventually
 

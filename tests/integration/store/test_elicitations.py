@@ -11,15 +11,18 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import Elicitation, FailStep
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, Delegated, ExpiredJob, ExpiredPlan, StepClaim
-from planq.shared.store.elicitations import QuestionSweep
-from planq.shared.store.requests import Verdict
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.children import Delegated
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.questions import Elicitation, FailStep
+from planq.shared.kernel.states import ElicitationKind, JobStatus, JoinPolicy, Lane, Settlement
+from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.jobs.store import Verdict
+from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_child_jobs import Family, child, play
 from tests.support.plans import compiled
 from tests.support.stored import BOOM, DID_IT

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.store.database import Database
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.platform.database import Database
 from tests.support.conversations import Thread
 from tests.support.waiting import eventually
 

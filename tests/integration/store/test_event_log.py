@@ -8,13 +8,13 @@ from uuid import UUID
 
 import psycopg
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.streams.position import BEGINNING, END, Position
-from planq.shared.store.database import Database
-from planq.shared.store.events.log import EventLog, LoggedEvent
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database
+from planq.shared.subjects.events.store import EventLog, LoggedEvent
+from planq.shared.subjects.jobs.store import Submission
+from planq.shared.subjects.streams.position import BEGINNING, END, Position
 from tests.support.requests import OpenRequestStore
 
 Tell = Callable[..., Awaitable[None]]

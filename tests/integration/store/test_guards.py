@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.elicitations import FailStep
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ChildRequest, Delegated
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.store.batches.store import BatchStore, NewBatch
-from planq.shared.store.database import as_json
-from planq.shared.store.elicitations import QuestionSweep
-from planq.shared.store.ids import new_id
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import FailStep
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.platform.database import as_json
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.batches.store import BatchStore, NewBatch
+from planq.shared.subjects.payloads.store import PayloadStore
+from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT

@@ -11,25 +11,26 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
-from planq.shared.domain.jobs.budget import STAGE, Holder, ReservationRequest
-from planq.shared.domain.jobs.elicitations import Elicitation
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import ElicitationKind, JobStatus, Lane, Strategy
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.tenants.master_keys import MasterKey
-from planq.shared.ports import ChildRequest, ClaimRequest, Delegated
-from planq.shared.store import database as database_module
-from planq.shared.store.conversations.store import ConversationStore
-from planq.shared.store.database import Database, as_json
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.webhooks.endpoints import WebhookStore
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.budget import STAGE, Holder, ReservationRequest
+from planq.shared.kernel.children import ChildRequest, Delegated
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import Elicitation
+from planq.shared.kernel.states import ElicitationKind, JobStatus, Lane, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform import database as database_module
+from planq.shared.platform.database import Database, as_json
+from planq.shared.platform.errors import Conflict, ErrorRecord, NotFound, TooManyQuestions
+from planq.shared.subjects.conversations.store import ConversationStore
+from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.tenants.master_keys import MasterKey
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from tests.integration.store.test_turns import Talk
 from tests.support.batches import admitted, end_jobs, item, settled, stored_batch
 from tests.support.conversations import message

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.store.database import query
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import query
 
 INSERT = """
 INSERT INTO jobs (id, tenant_id, root_job_id, strategy, status, model, input, limits, error, finished_at, wake_at)

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
-from planq.shared.ports.streams import Epoch, LiveText, TextPiece
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.streams.followers import StreamStore
-from planq.shared.store.streams.texts import PostgresTexts
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
+from planq.shared.subjects.streams.contract import Epoch, LiveText, TextPiece
+from planq.shared.subjects.streams.followers import StreamStore
+from planq.shared.subjects.streams.store import PostgresTexts
 from tests.support.clock import move_clock
 
 EVERYTHING = 2**63

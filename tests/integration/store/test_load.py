@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane, Priority
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane, Priority
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 
 A_MOMENT_AGO = "UPDATE {} SET wake_at = wake_at - interval '1.1 seconds'"

@@ -12,10 +12,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured
-from planq.shared.domain.jobs.states import JobStatus, StepStatus
-from planq.shared.store import migrate, schema
-from planq.shared.store.database import named, query
+from planq.shared.kernel.states import JobStatus, StepStatus
+from planq.shared.platform import schema_version as schema
+from planq.shared.platform.database import named, query
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured
+from planq.shared.schema import migrate
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres

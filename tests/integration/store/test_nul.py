@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import StageTries
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, FollowUp
-from planq.shared.ports.jobs.claims import StepClaim
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest, FollowUp
+from planq.shared.kernel.retry import StageTries
+from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure
+from planq.shared.platform.errors import ErrorRecord
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

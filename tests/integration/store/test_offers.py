@@ -8,14 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest
-from planq.shared.ports.jobs.claims import OfferedTool
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import OfferedTool
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
 from tests.integration.store.test_control import BOOM, Rows, play
 from tests.support.clock import move_clock
 from tests.support.plans import TOOLS

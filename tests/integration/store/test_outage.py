@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database
 from tests.integration.store.test_control import Rows
 
 GRACE = timedelta(seconds=10)

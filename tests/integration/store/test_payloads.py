@@ -13,14 +13,14 @@ from uuid import uuid4
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.store.database import Database, json_text
-from planq.shared.store.ids import new_id
-from planq.shared.store.payloads.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
-from planq.shared.store.payloads.store import SLICE_BYTES, PayloadStore
-from planq.shared.store.requests import Submission, submission_values
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.platform.database import Database, json_text
+from planq.shared.platform.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
+from planq.shared.subjects.jobs.store import Submission, submission_values
+from planq.shared.subjects.payloads.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
+from planq.shared.subjects.payloads.store import SLICE_BYTES, PayloadStore
 from tests.support.s3 import BUCKET, s3_server
 from tests.support.tiers import some
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.store.catalogue import PublishedTools
-from planq.shared.store.database import Database
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tools.catalogue import PublishedTools
 
 PUBLISH = """
     INSERT INTO tools (name, definition) VALUES (%s, %s)

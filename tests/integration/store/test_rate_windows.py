@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.broker.rates import ValkeyWindows, key_of
-from planq.shared.domain.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.rates import PostgresWindows
+from planq.shared.platform.database import Database
+from planq.shared.subjects.tenants.rate_counter import ValkeyWindows, key_of
+from planq.shared.subjects.tenants.rate_store import PostgresWindows
+from planq.shared.subjects.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict
 
 PATIENCE_SECONDS = 30.0
 """The machine may be busy."""

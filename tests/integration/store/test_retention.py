@@ -13,13 +13,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
-from planq.shared.store.database import Database, query
-from planq.shared.store.ids import new_id
-from planq.shared.store.requests import RequestStore, Submission
-from planq.shared.store.retention import CONVERSATIONS, Purgeable, Retention
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import TERMINAL_JOB, JobStatus, Strategy
+from planq.shared.platform.database import Database, query
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.subjects.jobs.store import RequestStore, Submission
+from planq.shared.subjects.retention.store import CONVERSATIONS, Purgeable, Retention
 from tests.support.batches import item, stored_batch
 from tests.support.ended import ended
 from tests.support.waiting import eventually

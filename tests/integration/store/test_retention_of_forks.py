@@ -12,11 +12,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.store.database import Database, query
-from planq.shared.store.requests import RequestStore
-from planq.shared.store.retention import Retention
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database, query
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.jobs.store import RequestStore
+from planq.shared.subjects.retention.store import Retention
 from tests.integration.store.test_retention import HELD, NoPayloads
 from tests.support.ended import ended
 from tests.support.tiers import some

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.jobs.states import TERMINAL_JOB
-from planq.shared.store import retention as retention_module
-from planq.shared.store.conversations.store import Arrival, InboundResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.retention import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, VERSIONS, Retention
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import TERMINAL_JOB
+from planq.shared.platform.database import Database
+from planq.shared.subjects.conversations.store import Arrival, InboundResult
+from planq.shared.subjects.retention import store as retention_module
+from planq.shared.subjects.retention.store import BATCHES, CONVERSATIONS, DELIVERIES, MESSAGES, VERSIONS, Retention
 from tests.integration.store.test_retention import Run, connection, run
 from tests.support.batches import item, stored_batch
 from tests.support.conversations import Thread

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest, Misconfigured, NotFound
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.master_keys import MasterKeyMissing, read_master_keys
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.directory import TenantStore
-from planq.shared.store.tenants.secrets import SecretStore
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import InvalidRequest, Misconfigured, NotFound
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.directory import TenantStore
+from planq.shared.subjects.tenants.master_keys import MasterKeyMissing, read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
 
 OLD, NEW = (read_master_keys(base64.b64encode(bytes([number]) * 32).decode()) for number in (1, 2))
 NAME = "openai_api_key"

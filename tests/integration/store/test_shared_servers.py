@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.domain.database_url import in_schema
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.settings import Settings
-from planq.shared.store import migrate, schema
+from planq.shared.platform import schema_version as schema
+from planq.shared.platform.database_url import in_schema
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.schema import migrate
+from planq.shared.settings.settings import Settings
 from tests.support.lacking import require
 from tests.support.pgbouncer import PgBouncer, missing
 from tests.support.servers import server_folder

@@ -11,8 +11,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.database import Database, _shut_down
+from planq.shared.platform.database import Database, _shut_down
+from planq.shared.platform.errors import DatabaseUnavailable
 from tests.support.proxy import TcpProxy
 
 PATIENCE = 120.0

@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from planq.deploy.local.valkey import EmbeddedValkey
-from planq.shared.store import database
+from planq.shared.platform import database
 from tests.bench.history import filling, patterns
 from tests.support.selects import select_texts
 from tests.support.servers import TestPostgres

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.domain.jobs.states import JobStatus, Settlement
-from planq.shared.store.database import Database
-from planq.shared.store.requests import Verdict
+from planq.shared.kernel.states import JobStatus, Settlement
+from planq.shared.platform.database import Database
+from planq.shared.subjects.jobs.store import Verdict
 from tests.integration.store.test_control import BOOM, Rows
 from tests.support.stored import DID_IT
 

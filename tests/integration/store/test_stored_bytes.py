@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import StorageFull
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.payloads.objects import open_objects
-from planq.shared.store.payloads.store import PayloadStore
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import StorageFull
+from planq.shared.subjects.payloads.objects import open_objects
+from planq.shared.subjects.payloads.store import PayloadStore
 
 PREVIEW = b'{"value": "x", "is_whole": false}'
 MEGABYTE = 1_000_000

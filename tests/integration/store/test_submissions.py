@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import Conflict, NotFound
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.codec import array_text
-from planq.shared.store.requests import RequestStore, Submission
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.store.codec import array_text
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Conflict, NotFound
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.jobs.store import RequestStore, Submission
 from tests.support.tiers import examples
 
 ODD = [

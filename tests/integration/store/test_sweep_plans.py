@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from planq.shared.store import database
+from planq.shared.platform import database
 from tests.integration.store.test_statement_plans import marked, whole_scans
 from tests.support.ended import ended
 

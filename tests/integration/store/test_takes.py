@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, StageClaim, StepClaim, TransitionResult
-from planq.shared.store.jobs.signals import ENDED
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
+from planq.shared.kernel.states import JobStatus, Lane
+from planq.shared.kernel.store.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 

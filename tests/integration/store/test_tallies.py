@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from planq.api.metrics.fleet import TIMES_SECONDS
-from planq.shared.store.database import Database
-from planq.shared.store.tallies.store import TallyStore
+from planq.shared.platform.database import Database
+from planq.shared.subjects.metrics.store import TallyStore
 from tests.support.ended import ended
 
 T = TypeVar("T")

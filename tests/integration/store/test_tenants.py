@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from planq.shared.domain.errors import Conflict, NotFound, Unavailable
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
-from planq.shared.store.database import Database
-from planq.shared.store.tenants.directory import TenantDirectory, TenantStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Conflict, NotFound, Unavailable
+from planq.shared.subjects.tenants.config import TenantConfig, read_tenant_config
+from planq.shared.subjects.tenants.directory import TenantDirectory, TenantStore
 
 CONFIG = read_tenant_config({"model": "offline", "limits": {"max_rounds": 3}})
 

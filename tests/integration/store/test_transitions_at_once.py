@@ -14,25 +14,20 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ErrorRecord, InternalFault
-from planq.shared.domain.jobs.elicitations import FailStep
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import JobStatus, Lane, Settlement
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import (
-    ClaimRequest,
-    ExpiredJob,
-    ExpiredPlan,
-    StageClaim,
-    StepClaim,
-    StepWake,
-    TransitionResult,
-)
-from planq.shared.store.database import Database
-from planq.shared.store.elicitations import QuestionSweep
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.requests import Verdict
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest, TransitionResult
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.questions import FailStep
+from planq.shared.kernel.states import JobStatus, Lane, Settlement
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.sweep import ExpiredJob, ExpiredPlan
+from planq.shared.kernel.wakes import StepWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord, InternalFault
+from planq.shared.subjects.jobs.store import Verdict
+from planq.shared.subjects.questions.store import QuestionSweep
 from tests.integration.store.test_control import BOOM, Rows
 from tests.support.plans import compiled
 from tests.support.stored import DID_IT

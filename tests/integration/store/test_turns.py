@@ -10,19 +10,21 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.conversations.failure import STOPPED, TOO_LONG
-from planq.shared.domain.conversations.messages import Direction, Policy
-from planq.shared.domain.errors import Conflict, ErrorRecord
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, FollowUp, PlanWake, StageClaim, StepClaim
-from planq.shared.store.conversations.store import Arrival, InboundResult
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.requests import RequestStore
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.turns.messages import Direction, Policy
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.job_store import ClaimRequest, FollowUp
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, Strategy
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import Conflict, ErrorRecord
+from planq.shared.subjects.conversations.failure import STOPPED, TOO_LONG
+from planq.shared.subjects.conversations.store import Arrival, InboundResult
+from planq.shared.subjects.jobs.store import RequestStore
 from tests.support.conversations import Thread, message
 from tests.support.plans import compiled
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.agents.naming import NamedAgent
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.ports import PlanWake
-from planq.shared.store.conversations.store import Arrival, InboundResult, OtherAgent
+from planq.shared.agentic.agents.naming import NamedAgent
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.wakes import PlanWake
+from planq.shared.subjects.conversations.store import Arrival, InboundResult, OtherAgent
 from tests.integration.store.test_turns import Talk, play
 
 __all__ = ["play"]

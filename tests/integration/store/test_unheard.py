@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane, Priority
-from planq.shared.store.database import Database
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.platform.database import Database
 from tests.integration.store.test_control import Rows
 
 IDLE, SETTLED = timedelta(minutes=5), timedelta(seconds=3)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import ArtifactRecord, ClaimRequest, StageClaim, StepClaim, TransitionResult, UnitStep
-from planq.shared.store.database import Database
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.job_store import ArtifactRecord, ClaimRequest, TransitionResult, UnitStep
+from planq.shared.kernel.states import Lane
+from planq.shared.platform.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.tiers import examples

@@ -11,23 +11,24 @@ from uuid import UUID
 import pytest
 
 from planq.api.documents import job_document, steps_document
-from planq.shared.domain.errors import ErrorRecord, NotFound
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.overview.selection import JobFilter
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.values.decoding import decode_stored
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.ports import ClaimRequest, StageClaim
-from planq.shared.store.actions.store import found_jobs
-from planq.shared.store.database import Database
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.transitions import PostgresJobStore
-from planq.shared.store.requests import Submission
-from planq.shared.store.views import JobView
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ClaimRequest
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
+from planq.shared.kernel.steps import PlannedStep
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
+from planq.shared.platform.errors import ErrorRecord, NotFound
+from planq.shared.platform.values.decoding import decode_stored
+from planq.shared.platform.values.encoding import JsonText
+from planq.shared.subjects.actions.store import found_jobs
+from planq.shared.subjects.jobs.selection import JobFilter
+from planq.shared.subjects.jobs.store import Submission
+from planq.shared.subjects.jobs.views import JobView
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
-from planq.shared.domain.plan.document import Plan
-from planq.shared.ports import ClaimRequest, StepClaim, TransitionResult
-from planq.shared.ports.jobs.store import ONE_ROUND, FollowUp
-from planq.shared.store.database import Database
-from planq.shared.store.jobs.transitions import PostgresJobStore
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ONE_ROUND, ClaimRequest, FollowUp, TransitionResult
+from planq.shared.kernel.states import AfterSteps, JobStatus, Lane, OnFailure, Priority
+from planq.shared.kernel.store.transitions import PostgresJobStore
+from planq.shared.platform.database import Database
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
 from tests.support.sessions import raced

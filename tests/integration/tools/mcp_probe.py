@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from planq.shared.ports import Tool
+from planq.shared.agentic.tools.contract import Tool
 from planq.worker.tools.mcp import McpToolbox, connect_mcp
 from tests.support.ports import free_port
 from tests.support.waiting import eventually

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Tool, ToolContext
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     InvalidArguments,
@@ -28,9 +31,6 @@ from planq.shared.domain.errors import (
     Transient,
     Unreached,
 )
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
 from planq.worker.tools.mcp import McpToolbox
 from planq.worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
 from planq.worker.tools.registry import Registry

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import AnswerDeclined, AuthFailed, ToolFailed
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from planq.shared.ports import Tool, ToolContext
-from planq.shared.ports.tools import AskingPerson
-from planq.worker.attempts.asking import CallQuestions
+from planq.shared.agentic.tools.contract import AskingPerson, Tool, ToolContext
+from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.platform.errors import AnswerDeclined, AuthFailed, ToolFailed
+from planq.worker.handlers.questions import CallQuestions
 from planq.worker.tools.mcp import McpToolbox
 from tests.integration.tools.mcp_probe import SERVERS, HttpProbe, connected, stdio, tool
 

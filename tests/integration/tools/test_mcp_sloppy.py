@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import ExecutionFailed, InvalidOutput, Misconfigured, Transient
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.errors import ExecutionFailed, InvalidOutput, Misconfigured, Transient
 from planq.worker.tools.mcp import McpToolbox
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import HostBusy, TooSlow
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.errors import HostBusy, TooSlow
 from planq.worker.egress import Egress, HostPlaces, LeastRate
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry

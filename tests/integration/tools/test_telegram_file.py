@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from telegram import File
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, ToolContext
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     InvalidArguments,
@@ -20,9 +22,6 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import ToolContext
-from planq.shared.ports.tools import BytesArtifact, RichOutput
 from planq.worker.egress import Egress
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import load_registry

@@ -16,7 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     Misconfigured,
@@ -26,8 +28,6 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.ports import ToolContext
 from planq.worker.egress import AnswerBounds, Egress
 from planq.worker.tools import ToolServices
 from planq.worker.tools.builtin import web

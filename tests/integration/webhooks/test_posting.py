@@ -14,10 +14,10 @@ from openai import OpenAI
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from planq.shared.domain.webhooks.deliveries import LADDER, DeliveryOutcome
-from planq.shared.domain.webhooks.signing import signing_secret
-from planq.shared.ports.deliveries import Delivery
-from planq.shared.store.ids import new_id
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.subjects.webhooks.contract import Delivery
+from planq.shared.subjects.webhooks.rules import LADDER, DeliveryOutcome
+from planq.shared.subjects.webhooks.signatures import signing_secret
 from planq.worker.egress import Egress, Resolver, resolve_with_system
 from planq.worker.webhooks.posting import Poster
 from tests.support.receiver import CHUNK, ENDLESS_CHUNKS, SILENT, Answer, receiving

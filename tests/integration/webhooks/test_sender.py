@@ -14,16 +14,16 @@ from uuid import UUID
 import pytest
 from standardwebhooks import Webhook
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.tenants.master_keys import read_master_keys
-from planq.shared.domain.webhooks.deliveries import HAND_BACK_PAUSE, LADDER, LONGEST_WAITED
-from planq.shared.store.database import Database, as_json
-from planq.shared.store.ids import new_id
-from planq.shared.store.jobs.worker_registry import WorkerRegistry
-from planq.shared.store.tenants.secrets import SecretStore
-from planq.shared.store.webhooks.deliveries import PostgresDeliveries
-from planq.shared.store.webhooks.endpoints import WebhookStore
-from planq.shared.store.webhooks.signing import SigningSecrets
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.store.worker_registry import WorkerRegistry
+from planq.shared.platform.database import Database, as_json
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.subjects.tenants.master_keys import read_master_keys
+from planq.shared.subjects.tenants.secrets import SecretStore
+from planq.shared.subjects.webhooks.deliveries import PostgresDeliveries
+from planq.shared.subjects.webhooks.endpoints import WebhookStore
+from planq.shared.subjects.webhooks.rules import HAND_BACK_PAUSE, LADDER, LONGEST_WAITED
+from planq.shared.subjects.webhooks.signing import SigningSecrets
 from planq.worker.webhooks.posting import Poster
 from planq.worker.webhooks.sender import EACH, DeliverySender
 from tests.support.clock import move_clock

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.agents.answers import MAX_RAW_CHARS, InvalidAnswer, ValidAnswer, read_answer
-from planq.shared.domain.agents.chaining import (
+from planq.shared.agentic.agents.answers import MAX_RAW_CHARS, InvalidAnswer, ValidAnswer, read_answer
+from planq.shared.agentic.agents.chaining import (
     ChainedCall,
     NoSuchTool,
     bound_arguments,
@@ -17,11 +17,11 @@ from planq.shared.domain.agents.chaining import (
     chained_result,
     stored_chained_result,
 )
-from planq.shared.domain.agents.document import parse_agent, read_agent
-from planq.shared.domain.agents.input import agent_question, input_defects, unstorable_texts
-from planq.shared.domain.errors import ErrorRecord, InvalidArguments
-from planq.shared.domain.schema.schemas import UNKNOWN
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.agents.document import parse_agent, read_agent
+from planq.shared.agentic.agents.input import agent_question, input_defects, unstorable_texts
+from planq.shared.agentic.schema.schemas import UNKNOWN
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import ErrorRecord, InvalidArguments
 
 SCHEMA = {
     "type": "object",

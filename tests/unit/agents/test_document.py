@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.agents.document import AgentDocument, parse_agent, read_agent
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.schema.schemas import violations
+from planq.shared.agentic.agents.document import AgentDocument, parse_agent, read_agent
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.platform.errors import InvalidRequest
 
 INVOICE = """\
 type: object

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from planq.shared.domain.agents.source import MAX_CHARS, MAX_DEPTH, MAX_PARTS, BoundedLoader, read_source
+from planq.shared.agentic.source import MAX_CHARS, MAX_DEPTH, MAX_PARTS, BoundedLoader, read_source
 from tests.support.tiers import rare
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.agents.warnings import document_warnings
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.agents.warnings import document_warnings
 
 UNQUOTED = """
 name: typed

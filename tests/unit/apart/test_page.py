@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.domain.values.charsets import decoded_page
-from planq.worker.apart.page import flattened, read_page
+from planq.shared.platform.values.charsets import decoded_page
+from planq.worker.subprocesses.html_text import flattened, read_page
 
 OPENERS = ["<!--", "<![CDATA[", "<!DOCTYPE ", "<?", "<?xml", "<a ", '<a b="', "</", "<a", "<meta", "<!", "<![cdata[>"]
 

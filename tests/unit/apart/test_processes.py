@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from planq.worker.apart import Apart, Failed, WorkRefused
+from planq.worker.subprocesses import Apart, Failed, WorkRefused
 from tests.support.living import command_line
 from tests.support.waiting import eventually
 
@@ -28,7 +28,7 @@ def apart() -> Iterator[Apart]:
 
 def below() -> list[psutil.Process]:
     """Return the processes that work apart; a session of tests has other children, too."""
-    mine = {"planq.worker.apart", "script.py"}
+    mine = {"planq.worker.subprocesses", "script.py"}
     return [one for one in psutil.Process().children() if mine & {Path(part).name for part in command_line(one)}]
 
 

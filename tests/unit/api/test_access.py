@@ -12,9 +12,9 @@ import pytest
 from planq.api.access.callers import LOCAL, Caller
 from planq.api.access.scopes import Access, opening_of
 from planq.api.http.exchange import HttpRefusal
-from planq.shared.domain.errors import DatabaseUnavailable, Unauthorized
-from planq.shared.domain.tenants.keys import KeyScope, key_digest, new_key
-from planq.shared.store.tenants.api_keys import KnownKey
+from planq.shared.platform.errors import DatabaseUnavailable, Unauthorized
+from planq.shared.subjects.tenants.api_keys import KnownKey
+from planq.shared.subjects.tenants.keys import KeyScope, key_digest, new_key
 
 KEY, UNKNOWN = new_key(bytes(32)), new_key(b"\x01" * 32)
 GOOD = KnownKey(UUID(int=7), "acme", "ci", frozenset({KeyScope.JOBS}), None, False)

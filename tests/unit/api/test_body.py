@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planq.api.http.exchange import HttpRefusal, body_digest, decode_body, json_bytes
-from planq.shared.domain.errors import InvalidRequest
+from planq.shared.platform.errors import InvalidRequest
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**64 - 1)
 VALUES: st.SearchStrategy[Any] = st.recursive(

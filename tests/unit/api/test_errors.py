@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from planq.api.http.exchange import STATUS_OF, Faults, HttpRefusal, Problem, error_response
-from planq.shared.domain import errors as domain
-from planq.shared.domain.errors import PlanqError, RequestRefused
+from planq.shared.platform import errors as domain
+from planq.shared.platform.errors import PlanqError, RequestRefused
 
 
 def leaves(kind: type[PlanqError]) -> Iterator[type[PlanqError]]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from planq.api.jobs.filters import filter_of
-from planq.api.page.jobs.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.overview.selection import JobFilter
+from planq.api.intake.filters import filter_of
+from planq.api.jobs.page.filters import FILTER_FIELDS, address_of, chips_of, fields_given, filter_given
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.jobs.selection import JobFilter
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.api.conversations.message_flow import (
+from planq.api.intake.message_flow import (
     job_id_of_plan,
     plan_document,
     plan_id_of,
@@ -16,9 +16,9 @@ from planq.api.conversations.message_flow import (
     task_document,
     task_status,
 )
-from planq.shared.domain.errors import NotFound
-from planq.shared.domain.jobs.ids import uuid7
-from planq.shared.store.views import JobView
+from planq.shared.kernel.ids import uuid7
+from planq.shared.platform.errors import NotFound
+from planq.shared.subjects.jobs.views import JobView
 
 JOB = uuid7(1_764_000_000_000, b"0123456789")
 NOW = datetime(2026, 11, 24, tzinfo=UTC)

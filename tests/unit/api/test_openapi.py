@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from planq.api.app import create_api
 from planq.api.schemas import JobRequest
-from planq.shared.settings import Settings
+from planq.shared.settings.settings import Settings
 
 PLAN = {"calls": [{"tool_name": "now", "retries": 2.0, "depends_on": []}]}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planq.api.page.frame.trees import Table, marks_of, table_of, tree
-from planq.api.page.jobs.artifacts import Preview, shown_body
+from planq.api.jobs.page.artifacts import Preview, shown_body
+from planq.api.page.trees import Table, marks_of, table_of, tree
 
 
 def test_a_value_that_a_reference_brought_says_from_where() -> None:

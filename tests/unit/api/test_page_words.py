@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from planq.api.http.exchange import HttpRefusal
-from planq.api.page.frame.fields import content_of, fields_in
-from planq.api.page.frame.words import SHOWN_CHARS, batch_state, cost, dollars, inert, job_state, markdown, pretty
-from planq.shared.domain.errors import InvalidRequest
+from planq.api.page.fields import content_of, fields_in
+from planq.api.page.words import SHOWN_CHARS, batch_state, cost, dollars, inert, job_state, markdown, pretty
+from planq.shared.platform.errors import InvalidRequest
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Conflict, OutcomeUnknown
-from planq.shared.domain.overview.again import seconds_again, steps_with_unknown_outcome
+from planq.shared.platform.errors import Conflict, OutcomeUnknown
+from planq.shared.subjects.jobs.again import seconds_again, steps_with_unknown_outcome
 
 FAILED = {"code": "timeout", "message": "no"}
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from planq.api.http.exchange import HttpRefusal
-from planq.api.plan_checks import known_names, valid_plan
-from planq.api.submission import check_key, trace_id
-from planq.shared.domain.errors import InvalidRequest, PlanInvalid
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.api.intake.plan_checks import known_names, valid_plan
+from planq.api.intake.submission import check_key, trace_id
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.errors import InvalidRequest, PlanInvalid
 from planq.worker.agents.orchestrate import Orchestrate
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

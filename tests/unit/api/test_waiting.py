@@ -11,8 +11,8 @@ from starlette.types import Message
 
 from planq.api.streams import waiting
 from planq.api.streams.waiting import Waiter, Waiters
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.ids import TENANT
+from planq.shared.kernel.ids import TENANT
+from planq.shared.platform.errors import DatabaseUnavailable
 
 JOB, OTHER = uuid4(), uuid4()
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.plan.compile import CompiledPlan, compile_plan
-from planq.shared.domain.plan.document import parse_plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.plan.compile import CompiledPlan, compile_plan
+from planq.shared.agentic.plan.document import parse_plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
 from tests.bench import parallelqa, plans, tools
 from tests.bench.children import fan_out
 from tests.bench.history.filling import copying

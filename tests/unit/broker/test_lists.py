@@ -6,7 +6,7 @@ from collections import Counter
 
 from planq.shared.broker import names
 from planq.shared.broker.lists import TenantLists
-from planq.shared.domain.jobs.states import WakeQueue
+from planq.shared.kernel.states import WakeQueue
 
 QUEUE = names.queue(WakeQueue("io"))
 TENANTS = [f"tenant-{number}" for number in range(500)]

@@ -27,9 +27,9 @@ from planq.shared.broker.messages import (
     encode_wake,
     read_links,
 )
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane, Priority
-from planq.shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane, Priority
+from planq.shared.kernel.wakes import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import Ask
-from planq.shared.domain.plan.document import parse_plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.ports import Suspended, Tool, ToolContext
-from planq.worker.llm.offline import plan_offline
+from planq.shared.agentic.models.exchange import Ask
+from planq.shared.agentic.plan.document import parse_plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.tools.contract import Suspended, Tool, ToolContext
+from planq.worker.models.offline import plan_offline
 from planq.worker.tools import ToolError
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planq.api.cli.client import CommandClient
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     Conflict,
     InvalidRequest,
     NotFound,

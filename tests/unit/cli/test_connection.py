@@ -14,7 +14,7 @@ import pytest
 from planq.api.cli import runtime
 from planq.api.cli.connection import connect, database_settings, default_url, located_settings
 from planq.api.cli.runtime import Runtime
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 
 HERE = Runtime(os.getpid(), "http://127.0.0.1:9999", "postgresql://here", "redis://here")
 

@@ -13,8 +13,8 @@ import pytest
 from planq.deploy.local.flower import flower_password
 from planq.deploy.local.parts import UpOptions, child_environment, planq_parts
 from planq.deploy.local.up import check_ports
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.redact import without_password
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.redact import without_password
 
 ROOT = Path(__file__).parents[3]
 HEAVY = (

@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from planq.api.cli.outcome import describe_defect, exit_code, report, reported
-from planq.shared.domain import errors
-from planq.shared.domain.errors import InvalidRequest, PlanInvalid, PlanqError
+from planq.shared.platform import errors
+from planq.shared.platform.errors import InvalidRequest, PlanInvalid, PlanqError
 
 UNKNOWN = {"tool_index": 1, "argument": "/q", "template": "$0.output.x", "error": {"type": "self_reference"}}
 

@@ -15,7 +15,7 @@ from planq.shared.client.exchanges import Exchange, Exchanges, PauseRequest
 from planq.shared.client.following import Download, EventFollower, StreamPatience
 from planq.shared.client.outcome import JobCancelled, JobFailed, JobPartial, outcome_of, result_of
 from planq.shared.client.wire import ApiReply, ApiRequest, ConnectionFailure
-from planq.shared.domain.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from planq.shared.platform.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 UNSENT = ConnectionFailure(httpx.ConnectError("refused"), was_sent=False)
 CUT = ConnectionFailure(httpx.ReadError("reset"), was_sent=True)

@@ -16,7 +16,7 @@ import yaml
 
 from planq.deploy.cli.main import create_app
 from planq.deploy.local.valkey import installed_binary
-from planq.shared.settings import Settings
+from planq.shared.settings.settings import Settings
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]

@@ -21,8 +21,8 @@ import pytest
 from planq.deploy.local import guard
 from planq.deploy.local.child import has_exited, reap, spawn
 from planq.deploy.local.guard import LoopGuard, WatchedLoop, _Times, credited
-from planq.shared import beats
-from planq.shared.beats import Report
+from planq.shared.platform import beats
+from planq.shared.platform.beats import Report
 from tests.support import beating
 from tests.support.waiting import eventually
 

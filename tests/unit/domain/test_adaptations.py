@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.domain.models.adaptations import MEANING, REFUSALS, Adaptation, adaptation_for, known_adaptations
+from planq.shared.agentic.models.adaptations import MEANING, REFUSALS, Adaptation, adaptation_for, known_adaptations
 
 A = Adaptation
 REAL = [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from planq.shared.domain.references.schema_paths import PathSchemas, declared_type, follow
-from planq.shared.domain.results.artifacts import (
+from planq.shared.agentic.references.schema_paths import PathSchemas, declared_type, follow
+from planq.shared.agentic.results.artifacts import (
     build_tool_response,
     detect_wrapper,
     extract_artifact_id,
@@ -20,7 +20,7 @@ from planq.shared.domain.results.artifacts import (
     provenance,
     tool_response_schema,
 )
-from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.shared.agentic.schema.schemas import check_schema, violations
 from tests.model.shapes import build_parts, extract_execution_id, parse_tool_response
 from tests.unit.domain.strategies import json_values
 

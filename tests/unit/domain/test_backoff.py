@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from planq.shared.domain.values.backoff import pause_after, pauses
+from planq.shared.platform.values.backoff import pause_after, pauses
 
 
 def test_a_pause_is_doubled_up_to_the_longest() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.batches.estimate import Estimate, LineEstimate, line_estimate
-from planq.shared.domain.jobs.budget import Price
+from planq.shared.kernel.budget import Price
+from planq.shared.subjects.batches.estimate import Estimate, LineEstimate, line_estimate
 
 PRICE = Price(asked_usd=0.001, token_usd=0.01)
 

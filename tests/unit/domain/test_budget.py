@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.budget import ReservationRequest, read_budget
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.estimate import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, cut_to, wanted_for
-from planq.shared.domain.models.exchange import Ask, Findings, Repair
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.models.estimate import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, cut_to, wanted_for
+from planq.shared.agentic.models.exchange import Ask, Findings, Repair
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import ReservationRequest, read_budget
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import InvalidRequest
 
 
 def test_a_budget_is_taken_as_it_is_written() -> None:

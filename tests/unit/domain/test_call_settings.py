@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from planq.shared.domain.agents.document import AgentDocument
-from planq.shared.domain.models.call_settings import (
+from planq.shared.agentic.agents.document import AgentDocument
+from planq.shared.agentic.models.call_settings import (
     OWN_FIELDS,
     OWN_HEADERS,
     AgentCallSettings,

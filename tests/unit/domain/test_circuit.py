@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.models.circuit import Circuit, CircuitState
+from planq.shared.agentic.models.circuit import Circuit, CircuitState
 
 
 def opened() -> Circuit:

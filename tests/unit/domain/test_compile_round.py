@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import PlanInvalid
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import Effect, StepKind, StepStatus
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.graph import topological_order
-from planq.shared.domain.rounds.compile import CompiledRound, asking_for, compile_round, compile_single, with_defaults
-from planq.shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED, GuardLimits
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.document import Plan, parse_plan
+from planq.shared.agentic.plan.graph import topological_order
+from planq.shared.agentic.rounds.compile import (
+    CompiledRound,
+    asking_for,
+    compile_round,
+    compile_single,
+    with_defaults,
+)
+from planq.shared.agentic.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED, GuardLimits
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import Effect, StepKind, StepStatus
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import PlanInvalid
 
 
 def tool(name: str, effect: Effect = Effect.READ, *required: str, **options: Any) -> ToolDefinition:

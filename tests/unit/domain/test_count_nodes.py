@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.values import decoding
-from planq.shared.domain.values.decoding import count_nodes
+from planq.shared.platform.values import decoding
+from planq.shared.platform.values.decoding import count_nodes
 
 TEXTS = st.text(alphabet='a,:[]{}"\\\n', max_size=8)
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.decoding import has_long_integer
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.encoding import encode, indented, is_nested_deeper, most_parts
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.platform.values.decoding import has_long_integer
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.platform.values.encoding import encode, indented, is_nested_deeper, most_parts
 from tests.unit.domain.strategies import json_values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.domain.models.ending import CutOffBy, cut_off_by, incomplete_of
+from planq.shared.agentic.models.ending import CutOffBy, cut_off_by, incomplete_of
 
 CUT = [
     ("length", "length", CutOffBy.LENGTH),

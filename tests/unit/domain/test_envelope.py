@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.tenants.envelope import (
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.tenants.envelope import (
     ENVELOPE_ENTROPY_BYTES,
     SealedSecret,
     UnsealError,
@@ -18,7 +18,7 @@ from planq.shared.domain.tenants.envelope import (
     seal,
     unseal,
 )
-from planq.shared.domain.tenants.master_keys import MasterKey, MasterKeyMissing, read_master_keys
+from planq.shared.subjects.tenants.master_keys import MasterKey, MasterKeyMissing, read_master_keys
 
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 MASTERS = read_master_keys(f"{NEW}, {OLD}")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.references import excerpts
-from planq.shared.domain.references.excerpts import Excerpts, MissingField, excerpts_json
-from planq.shared.domain.references.resolution import resolve, uncovered
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.references import excerpts
+from planq.shared.agentic.references.excerpts import Excerpts, MissingField, excerpts_json
+from planq.shared.agentic.references.resolution import resolve, uncovered
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import InvalidArguments
 from tests.unit.domain.strategies import finite_json_values
 
 DIGEST = b"h" * 32

@@ -7,8 +7,8 @@ from typing import Any
 import jmespath
 import pytest
 
-from planq.shared.domain.rounds.block import ERROR_VARIABLES, LOOP_VARIABLES
-from planq.shared.domain.rounds.expressions import (
+from planq.shared.agentic.rounds.block import ERROR_VARIABLES, LOOP_VARIABLES
+from planq.shared.agentic.rounds.expressions import (
     MAX_EXPRESSION_BYTES,
     ExpressionFailed,
     expression_defect,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.plan.fork import SourceStep, in_doubt, reusable
-from planq.shared.domain.references.grammar import find_references
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.plan.fork import SourceStep, in_doubt, reusable
+from planq.shared.agentic.references.grammar import find_references
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect
+from planq.shared.kernel.steps import PlannedStep
 
 EFFECTS = {"calc": Effect.PURE, "look": Effect.READ, "put": Effect.IDEMPOTENT, "mail": Effect.UNSAFE}
 TOOLS = {name: ToolDefinition(name=name, effect=effect) for name, effect in EFFECTS.items()}

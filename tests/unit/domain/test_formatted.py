@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, integers, lists, sampled_from, text
 
-from planq.shared.domain.channels.formatted import FormattedText, formatted, parts_of, utf16_units
+from planq.shared.subjects.channels.formatted import FormattedText, formatted, parts_of, utf16_units
 
 
 def shown(markdown: str) -> tuple[str, list[tuple[str, str]]]:

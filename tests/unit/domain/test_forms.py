@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.plan.errors import PlanError
-from planq.shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of, read_any_form
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.plan.errors import PlanError
+from planq.shared.agentic.plan.forms import PlanForm, ReadPlan, defect_place, form_of, read_any_form
 
 
 def read(raw: Any, **options: Any) -> ReadPlan:

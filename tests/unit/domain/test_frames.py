@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.streams.frames import Frame, FrameReader, SpokenText
+from planq.shared.platform.values.event_stream import Frame, FrameReader, SpokenText
 
 FRAMES = [
     Frame("7-1", "job_submitted", '{"a":"é\u2028\x85 x: y"}'),

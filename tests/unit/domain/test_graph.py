@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.plan.graph import (
+from planq.shared.agentic.plan.graph import (
     MAX_EDGES,
     Node,
     critical_path_length,
@@ -19,6 +18,7 @@ from planq.shared.domain.plan.graph import (
     paths,
     topological_order,
 )
+from planq.shared.kernel.states import Effect
 
 PURE, READ, WRITE = Effect.PURE, Effect.READ, Effect.UNSAFE
 

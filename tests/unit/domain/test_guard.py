@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.rounds.guard import (
+from planq.shared.agentic.rounds.guard import (
     DUPLICATE_CALL_BLOCKED,
     DUPLICATE_OF,
     SKIPPED,
@@ -19,7 +16,10 @@ from planq.shared.domain.rounds.guard import (
     judged,
     past_calls,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import InvalidRequest
 
 TOOLS = {name: ToolDefinition(name=name, repeatable=name == "wait") for name in ("a", "b", "wait")}
 

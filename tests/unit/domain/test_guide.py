@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.plan.interpret import MalformedPlan
-from planq.shared.domain.rounds.guide import Guide, GuideStep, guide_text, read_guide
+from planq.shared.agentic.plan.interpret import MalformedPlan
+from planq.shared.agentic.rounds.guide import Guide, GuideStep, guide_text, read_guide
 from tests.unit.domain.strategies import json_values
 
 TOOLS = ["search", "web_fetch"]

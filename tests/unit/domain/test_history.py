@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.conversations.history import history_messages
-from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.domain.models.exchange import ChatMessage
+from planq.shared.agentic.models.exchange import ChatMessage
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.subjects.conversations.history import history_messages
 from tests.unit.domain.strategies import json_values
 
 

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from planq.shared.domain import errors
-from planq.shared.domain.conversations.failure import (
+from planq.shared.agentic.turns.wording import (
+    MAX_TEXT_CHARS,
+    TRUNCATED,
+    injection_kinds,
+    sanitized,
+    suspicious_arguments,
+)
+from planq.shared.platform import errors
+from planq.shared.subjects.conversations.failure import (
     BEYOND_BUDGET,
     BEYOND_CONTEXT,
     NO_DATA,
@@ -19,16 +26,9 @@ from planq.shared.domain.conversations.failure import (
     user_message,
     user_message_for_step,
 )
-from planq.shared.domain.conversations.inbound import CanonicalMessage, checked_text
-from planq.shared.domain.conversations.wording import (
-    MAX_TEXT_CHARS,
-    TRUNCATED,
-    injection_kinds,
-    sanitized,
-    suspicious_arguments,
-)
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tenants.prompt import check_tenant_prompt, tenant_prompt_defects
+from planq.shared.subjects.conversations.inbound import CanonicalMessage, checked_text
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.prompt import check_tenant_prompt, tenant_prompt_defects
 
 
 def message(**changed: Any) -> CanonicalMessage:

@@ -11,9 +11,16 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.insights.offering import Candidate, InsightGroup, InsightMode, fitting, offered_text, side_of
-from planq.shared.domain.insights.report import Block, Usefulness, compare
-from planq.shared.domain.insights.rules import EndedCall, EndedJob, InsightKind, learn
+from planq.shared.subjects.insights.offering import (
+    Candidate,
+    InsightGroup,
+    InsightMode,
+    fitting,
+    offered_text,
+    side_of,
+)
+from planq.shared.subjects.insights.report import Block, Usefulness, compare
+from planq.shared.subjects.insights.rules import EndedCall, EndedJob, InsightKind, learn
 
 HOLDOUT = 0.1
 _RANK = {InsightKind.CORRECTION: 0, InsightKind.FAILURE: 1, InsightKind.COURSE: 2}

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.insights.offering import (
+from planq.shared.agentic.models.vocabulary import count_tokens
+from planq.shared.subjects.insights.offering import (
     MAX_OFFERED,
     MAX_TOKENS,
     Candidate,
@@ -22,9 +23,8 @@ from planq.shared.domain.insights.offering import (
     offered_text,
     side_of,
 )
-from planq.shared.domain.insights.rules import MAX_LESSONS, EndedCall, EndedJob, InsightKind, Lesson, learn
-from planq.shared.domain.insights.shapes import OTHER, kind_of, shape_of
-from planq.shared.vocabulary import count_tokens
+from planq.shared.subjects.insights.rules import MAX_LESSONS, EndedCall, EndedJob, InsightKind, Lesson, learn
+from planq.shared.subjects.insights.shapes import OTHER, kind_of, shape_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

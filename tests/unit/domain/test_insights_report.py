@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from planq.shared.domain.insights.report import (
+from planq.shared.subjects.insights.report import (
     MEANS,
     TOO_FEW,
     Block,

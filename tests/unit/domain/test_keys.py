@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.tenants.config import read_tenant_id
-from planq.shared.domain.tenants.keys import KeyScope, is_key, key_digest, new_key, prefix_of, read_scopes
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.tenants.config import read_tenant_id
+from planq.shared.subjects.tenants.keys import KeyScope, is_key, key_digest, new_key, prefix_of, read_scopes
 
 KEY = new_key(bytes(range(32)))
 

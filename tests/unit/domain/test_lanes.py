@@ -7,11 +7,11 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from planq.shared.agentic.tools.definition import ToolDefinition
 from planq.shared.broker import names
 from planq.shared.broker.lists import TenantLists
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Lane, Priority, WakeQueue, lanes_of, wake_queues
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Lane, Priority, WakeQueue, lanes_of, wake_queues
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.tools import tool
 
 

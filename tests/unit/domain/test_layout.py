@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.plan.layout import PlanNode, finished_before, plan_layout
+from planq.shared.agentic.plan.layout import PlanNode, finished_before, plan_layout
 
 
 def test_a_step_stands_right_of_what_it_waits_for() -> None:

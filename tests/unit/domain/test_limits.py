@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.limits import Limits, read_tenant_limits
+from planq.shared.kernel.limits import Limits, read_tenant_limits
+from planq.shared.platform.errors import InvalidRequest
 
 
 def test_a_request_lowers_a_limit() -> None:

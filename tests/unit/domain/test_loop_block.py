@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.errors import InvalidArguments, InvalidRequest
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import Strategy
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.rounds.block import LoopBlock, merged, parse_block, read_block, rendered_prompt
-from planq.shared.domain.rounds.evaluate import (
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.rounds.block import LoopBlock, merged, parse_block, read_block, rendered_prompt
+from planq.shared.agentic.rounds.evaluate import (
     RuleCall,
     after_steps,
     errors_matched,
@@ -21,6 +16,11 @@ from planq.shared.domain.rounds.evaluate import (
     prompt_text,
     until_holds,
 )
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import Strategy
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import InvalidArguments, InvalidRequest
 
 BROKEN_AGENT = """\
 name: looper

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.values.media import (
+from planq.shared.platform.values.media import (
     SHOWN_MEDIA_TYPES,
     file_name,
     is_media_type,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.tools.names import (
+from planq.shared.agentic.tools.names import (
     canonical,
     display,
     join,
@@ -16,6 +15,7 @@ from planq.shared.domain.tools.names import (
     suggestion,
     to_registry,
 )
+from planq.shared.platform.errors import InvalidRequest
 from tests.model.shapes import to_dotted
 
 

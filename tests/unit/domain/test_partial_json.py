@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.values.partial_json import PartialObject
+from planq.shared.platform.values.partial_json import PartialObject
 from tests.unit.domain.strategies import finite_json_values
 
 texts = st.text(

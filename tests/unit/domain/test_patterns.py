@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.schema.patterns import is_found, needs_backtracking, patterns_of
-from planq.shared.domain.schema.schemas import compile_schema
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.schema.patterns import is_found, needs_backtracking, patterns_of
+from planq.shared.agentic.schema.schemas import compile_schema
+from planq.shared.platform.errors import InvalidRequest
 
 HOSTILE = "^(a+)+$"
 """Python's own engine takes twice as long for each further `a`: hours for these forty."""

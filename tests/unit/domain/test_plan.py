@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import PlanInvalid
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Plan, parse_plan
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Plan, parse_plan
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import PlanInvalid
 from tests.unit.domain.strategies import json_values
 
 

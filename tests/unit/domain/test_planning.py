@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.interpret import (
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.interpret import (
     PLANNING_TOOL_NAME,
     Calls,
     Direct,
@@ -19,7 +19,7 @@ from planq.shared.domain.plan.interpret import (
     interpret,
     planning_tool,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 GOOD: dict[str, Any] = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planq.shared.domain.values.encoding import encode, is_larger, measure
-from planq.shared.domain.values.preview import PREVIEW_CHARS, preview
+from planq.shared.platform.values.encoding import encode, is_larger, measure
+from planq.shared.platform.values.preview import PREVIEW_CHARS, preview
 from tests.unit.domain.strategies import finite_json_values
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planq.shared.domain.jobs.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
+from planq.shared.kernel.processes import NoStatus, Process, ProcessStatus, has_gone, process_has_ended
 
 WORKER = Process(boot="5f6a", pids=4026531836, times=4026531834, pid=700, started=9000, group=699)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.elicitations import (
+from planq.shared.kernel.questions import (
     APPROVAL_SCHEMA,
     ContinueStep,
     ElicitationAnswer,
@@ -16,8 +16,8 @@ from planq.shared.domain.jobs.elicitations import (
     SucceedStep,
     after_answer,
 )
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from planq.shared.domain.questions.answering import (
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus, StepKind
+from planq.shared.subjects.questions.answering import (
     ASSENT,
     REFUSAL,
     action_of,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.schema.quick_check import quick_check
-from planq.shared.domain.schema.schemas import UNKNOWN, compile_schema
-from planq.shared.domain.schema.validators import BoundedSchema, Steps
+from planq.shared.agentic.schema.quick_check import quick_check
+from planq.shared.agentic.schema.schemas import UNKNOWN, compile_schema
+from planq.shared.agentic.schema.validators import BoundedSchema, Steps
 from planq.worker.tools import builtin
 from tests.support.harness import make_tool
 from tests.unit.domain.strategies import json_values

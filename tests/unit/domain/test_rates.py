@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planq.shared.domain.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict, Window
+from planq.shared.subjects.tenants.rates import LocalWindows, RateRequest, Rates, RateVerdict, Window
 
 
 def test_every_answer_tells_both_windows_and_a_refusal_when_to_come_again() -> None:

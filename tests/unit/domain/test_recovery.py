@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import (
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.questions import OUTCOME_SCHEMA
+from planq.shared.kernel.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
+from planq.shared.kernel.states import Effect, ElicitationKind, Recovery
+from planq.shared.platform.errors import (
     AuthFailed,
     Cancelled,
     ErrorRecord,
@@ -29,10 +33,6 @@ from planq.shared.domain.errors import (
     Transient,
     UnknownTool,
 )
-from planq.shared.domain.jobs.elicitations import OUTCOME_SCHEMA
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
-from planq.shared.domain.jobs.states import Effect, ElicitationKind, Recovery
 
 JOB = UUID("0193a1b2-0000-7000-8000-000000000001")
 REF = StepRef(JOB, 0, 2)

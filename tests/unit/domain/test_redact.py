@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from planq.shared.domain.redact import Redaction, redacted, secrets_of, without_credentials, without_password
+from planq.shared.platform.redact import Redaction, redacted, secrets_of, without_credentials, without_password
 
 
 @pytest.mark.parametrize(

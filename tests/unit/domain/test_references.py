@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planq.shared.domain.references.excerpts import path_of, path_text
-from planq.shared.domain.references.grammar import (
+from planq.shared.agentic.references.excerpts import path_of, path_text
+from planq.shared.agentic.references.grammar import (
     Insertion,
     Literal,
     Reference,
@@ -20,7 +20,7 @@ from planq.shared.domain.references.grammar import (
     parse,
     pieces,
 )
-from planq.shared.domain.values.pointers import from_pointer, to_pointer
+from planq.shared.platform.values.pointers import from_pointer, to_pointer
 
 
 @pytest.mark.parametrize(

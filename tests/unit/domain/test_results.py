@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.results.texts import failure_text, format_summary, tool_outcome
+from planq.shared.agentic.results.texts import failure_text, format_summary, tool_outcome
+from planq.shared.kernel.steps import StepResult
 from tests.model.shapes import execution_state, response_strategy, to_mcp_result
 from tests.unit.domain.strategies import json_values
 

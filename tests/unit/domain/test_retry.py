@@ -10,7 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import (
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.retry import (
+    WAITED,
+    GiveUp,
+    Phase,
+    RetryPolicy,
+    RunAgain,
+    StageTries,
+    after_error,
+    after_model_error,
+    is_in_doubt,
+    may_have_taken_effect,
+    retry_delay,
+)
+from planq.shared.kernel.states import Effect, Recovery, StepStatus
+from planq.shared.platform.errors import (
     AuthFailed,
     ErrorRecord,
     HostBusy,
@@ -31,21 +46,6 @@ from planq.shared.domain.errors import (
     UnreadableReply,
     WorkerLost,
 )
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import (
-    WAITED,
-    GiveUp,
-    Phase,
-    RetryPolicy,
-    RunAgain,
-    StageTries,
-    after_error,
-    after_model_error,
-    is_in_doubt,
-    may_have_taken_effect,
-    retry_delay,
-)
-from planq.shared.domain.jobs.states import Effect, Recovery, StepStatus
 
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.schedule import check_cron, next_time, read_moment, read_zone
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.platform.values.schedule import check_cron, next_time, read_moment, read_zone
 
 BERLIN = read_zone("Europe/Berlin")
 """On 2026-03-29 its clocks go from 02:00 to 03:00 (01:00Z), on 2026-10-25 from 03:00 back to 02:00 (01:00Z)."""

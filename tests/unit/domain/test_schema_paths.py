@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.references.schema_paths import NotInSchema, PathSchemas, declared_type, follow
+from planq.shared.agentic.references.schema_paths import NotInSchema, PathSchemas, declared_type, follow
 
 TITLED = {"type": "object", "properties": {"t": {"type": "integer"}}}
 

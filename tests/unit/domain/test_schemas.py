@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.schema.schemas import MAX_DEPTH, UNKNOWN, check_schema, compile_schema, rebase, violations
-from planq.shared.domain.values.describe import excerpt, is_deeper_than
+from planq.shared.agentic.schema.schemas import MAX_DEPTH, UNKNOWN, check_schema, compile_schema, rebase, violations
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.values.describe import excerpt, is_deeper_than
 from tests.unit.domain.strategies import json_values
 
 SEARCH = {

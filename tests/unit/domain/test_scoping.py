@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.scoping import scope_headers, scoped_arguments, unscoped, unscoped_schema
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.scoping import scope_headers, scoped_arguments, unscoped, unscoped_schema
 
 CALL = ToolContext(
     job_id="job-1",

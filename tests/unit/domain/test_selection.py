@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.overview.selection import JobFilter
+from planq.shared.subjects.jobs.selection import JobFilter
 
 STORED = {"n": 5, "x": 0.5, "on": True, "none": None, "text": "5", "list": [1, "a"], "deep": {"a": [True]}}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.history import history_messages, present_speaker, tells_people
-from planq.shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from planq.shared.domain.conversations.speakers import Speaker, as_said
+from planq.shared.agentic.turns.messages import Direction, HistoryMessage, MessageKind
+from planq.shared.agentic.turns.speakers import Speaker, as_said
+from planq.shared.subjects.conversations.history import history_messages, present_speaker, tells_people
 
 ADA, BOB = Speaker("7", "Ada"), Speaker("8", "Bob")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import storable
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.models.speech import Speech, SpeechForm
-from planq.shared.domain.plan.interpret import Direct, interpret
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.interpret import Direct, interpret
+from planq.shared.agentic.plan.speech import Speech, SpeechForm
+from planq.shared.platform.errors import storable
 
 WORDS, DECISION = SpeechForm.WORDS, SpeechForm.DECISION
 PLANNING = "__planning__"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis.strategies import dictionaries, integers, lists, none, recursive, sampled_from, text
 from telegram import Chat, Contact, Document, Location, Message, PhotoSize, Sticker, Voice
 
-from planq.shared.domain.channels.telegram import (
+from planq.shared.subjects.channels.telegram import (
     Bot,
     ButtonPress,
     GroupMove,

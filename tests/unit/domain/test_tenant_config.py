@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.conversations.messages import Policy
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tenants.config import TenantConfig, read_tenant_config
+from planq.shared.agentic.turns.messages import Policy
+from planq.shared.kernel.limits import Limits
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.tenants.config import TenantConfig, read_tenant_config
 
 
 def test_an_empty_document_is_the_defaults() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.overview.timeline import (
+from planq.shared.subjects.jobs.timeline import (
     AttemptPhase,
     AttemptSpan,
     JobMoment,

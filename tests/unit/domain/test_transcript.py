@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.estimate import message_tokens
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.estimate import message_tokens
+from planq.shared.agentic.models.exchange import (
     ChatMessage,
     ModelReply,
     ToolCallRequest,
@@ -24,9 +21,12 @@ from planq.shared.domain.models.exchange import (
     reply_of_json,
     reply_to_json,
 )
-from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.rounds.transcript import MAX_SHOWN_ARTIFACTS, MAX_SHOWN_BYTES, transcript, with_refusal
-from planq.shared.domain.values.parts import Part, part_of_artifact
+from planq.shared.agentic.plan.errors import invalid_plan
+from planq.shared.agentic.rounds.transcript import MAX_SHOWN_ARTIFACTS, MAX_SHOWN_BYTES, transcript, with_refusal
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.values.parts import Part, part_of_artifact
 
 PLENTY = 100_000
 STATE = {"parts": [{"signature": "c2ln"}]}

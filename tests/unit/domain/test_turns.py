@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.models.exchange import ToolCallRequest, TurnForm
-from planq.shared.domain.plan.interpret import Direct, MalformedPlan
-from planq.shared.domain.rounds.reading import (
+from planq.shared.agentic.models.exchange import ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.interpret import Direct, MalformedPlan
+from planq.shared.agentic.rounds.reading import (
     Abort,
     NothingLeft,
     Turn,
@@ -22,7 +22,7 @@ from planq.shared.domain.rounds.reading import (
     loop_tool,
     number_errors,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 TREE = {

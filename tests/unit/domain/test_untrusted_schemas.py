@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.agents.document import parse_agent
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.references.schema_paths import NotInSchema, declared_type, follow
-from planq.shared.domain.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
+from planq.shared.agentic.agents.document import parse_agent
+from planq.shared.agentic.references.schema_paths import NotInSchema, declared_type, follow
+from planq.shared.agentic.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
 from tests.unit.domain.strategies import json_values
 
 HOSTILE = "^(a+)+$"

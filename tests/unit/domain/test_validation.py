@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import PlanInvalid
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.plan.compile import compile_plan
-from planq.shared.domain.plan.document import Call, Plan, parse_plan
-from planq.shared.domain.plan.errors import PlanError, format_plan_errors
-from planq.shared.domain.plan.forms import readable_part_of
-from planq.shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, further_errors, validate_plan
-from planq.shared.domain.references.grammar import Reference
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.tools.definition import ToolDefinition
+from planq.shared.agentic.plan.compile import compile_plan
+from planq.shared.agentic.plan.document import Call, Plan, parse_plan
+from planq.shared.agentic.plan.errors import PlanError, format_plan_errors
+from planq.shared.agentic.plan.forms import readable_part_of
+from planq.shared.agentic.plan.validation import MAX_ARGUMENTS_BYTES, further_errors, validate_plan
+from planq.shared.agentic.references.grammar import Reference
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import PlanInvalid
 from tests.unit.domain.strategies import json_values
 
 INPUT = {

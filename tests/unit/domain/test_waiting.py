@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.overview.waiting import JobWait, WaitKind, shown_seconds, wait_of
+from planq.shared.subjects.jobs.waiting import JobWait, WaitKind, shown_seconds, wait_of
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 JOB_ID = UUID(int=1)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.rounds.expressions import expression_defect
-from planq.shared.domain.rounds.workflow import import_workflow
-from planq.shared.domain.rounds.workflow_expressions import (
+from planq.shared.agentic.rounds.expressions import expression_defect
+from planq.shared.agentic.rounds.workflow import import_workflow
+from planq.shared.agentic.rounds.workflow_expressions import (
     NotExpressible,
     WorkflowNames,
     as_jmespath,
     translated_text,
 )
+from planq.shared.platform.errors import InvalidRequest
 
 NAMES = WorkflowNames(
     {"results": "results", "plan": "plan", "query": "query", "n": "round", "channel": "vars.channel"},

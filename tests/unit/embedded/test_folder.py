@@ -20,8 +20,8 @@ from planq.deploy.local.folder import (
     size_of,
     socket_folder,
 )
-from planq.shared.data_folder import kept_text, lacks_space, make_own, require_own, serves, usable
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.data_folder import kept_text, lacks_space, make_own, require_own, serves, usable
+from planq.shared.platform.errors import Misconfigured
 
 
 def test_a_lock_is_taken_once_and_can_be_taken_again_after_release(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import InternalFault, InvalidArguments, TimedOut
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import Phase
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.tools.definition import LATENCIES_SECONDS
-from planq.shared.ports import StepClaim
-from planq.worker.attempts.calling import Calling, CallSecrets, no_secrets
+from planq.shared.agentic.tools.definition import LATENCIES_SECONDS
+from planq.shared.kernel.claims import StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.retry import Phase
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import InternalFault, InvalidArguments, TimedOut
 from planq.worker.engine.fence import Owner, Writes
 from planq.worker.engine.in_flight import AttemptState, RunningAttempt, attempt_of
+from planq.worker.handlers.tool_call import Calling, CallSecrets, no_secrets
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import AnyWake, RespondWake, StepsWake, StepWake, Wake
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.states import Lane
+from planq.shared.kernel.wakes import AnyWake, RespondWake, StepsWake, StepWake, Wake
 from planq.worker.engine.chain import LOCAL_FAN_OUT, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.beats import boot_clock
-from planq.shared.domain.errors import OwnershipLost
-from planq.shared.ports import Attempt
+from planq.shared.kernel.sweep import Attempt
+from planq.shared.platform.beats import boot_clock
+from planq.shared.platform.errors import OwnershipLost
 from planq.worker.engine.fence import FENCED_EXIT, Fence, Lease, Writes
 from tests.support.tiers import rare
 

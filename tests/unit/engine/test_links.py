@@ -9,23 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
-from planq.shared.ports import (
-    PlanWake,
-    ReadyStep,
-    RespondWake,
-    StageClaim,
-    StepClaim,
-    StepsWake,
-    StepWake,
-    TaskLinks,
-    TransitionResult,
-    UnitStep,
-)
-from planq.shared.ports.jobs.follow_ups import after_end, after_step
-from planq.shared.ports.jobs.store import Consequence, ParentTransition
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.follow_ups import after_end, after_step
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import Consequence, ParentTransition, ReadyStep, TransitionResult, UnitStep
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Effect, JobStatus, Lane, Priority
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from planq.worker.engine.chain import WakeOutcome, in_messages
 
 JOB, ROOT, CHILD = UUID(int=1), UUID(int=2), UUID(int=3)

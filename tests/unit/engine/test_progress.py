@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.worker.attempts.calling import CallProgress
+from planq.shared.platform.errors import DatabaseUnavailable
+from planq.worker.handlers.tool_call import CallProgress
 
 
 class Call:

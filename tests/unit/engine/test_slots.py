@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.states import Priority
+from planq.shared.kernel.states import Priority
 from planq.worker.engine.slots import Party, Shares, Slots, bulk_slots
 
 BULK = Party(priority=Priority.BULK)

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind
-from planq.shared.domain.jobs.steps import PlannedStep
-from planq.shared.ports import ReusedStep, StageClaim, StepClaim
-from planq.worker.attempts.unit import next_claim, units_of
-from planq.worker.attempts.values import ReadyOutput
+from planq.shared.kernel.claims import ReusedStep, StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import Effect, JobStatus, Lane, StepKind
+from planq.shared.kernel.steps import PlannedStep
+from planq.worker.handlers.step_values import ReadyOutput
+from planq.worker.handlers.unit import next_claim, units_of
 
 JOB = UUID(int=1)
 STAGE = StageClaim(JOB, "tenant", JobStatus.PLANNING, 3, 1, "offline", "", None, Limits(), "model", None, None)

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from planq.shared.domain.errors import InvalidArguments, InvalidOutput
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import Payloads, Tool
-from planq.worker.attempts.values import OutputLimits, Values
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import InvalidArguments, InvalidOutput
+from planq.shared.subjects.payloads.contract import Payloads
+from planq.worker.handlers.step_values import OutputLimits, Values
 from tests.unit.engine.test_calling import claim
 
 SCHEMA = {"type": "object", "properties": {"x": {"contains": {"const": -1}, "items": {"not": {"type": "string"}}}}}

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured, ModelRefused, PolicyDenied
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.call_settings import CallSettings
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest, TurnForm
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.cassette import Recorder, canonical_request, replay
-from planq.worker.llm.completion import Completion
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.request import ModelRequest, plan_request, respond_request, turn_request
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.call_settings import CallSettings
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest, TurnForm
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import Misconfigured, ModelRefused, PolicyDenied
+from planq.worker.models.cassette import Recorder, canonical_request, replay
+from planq.worker.models.completion import Completion
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.request import ModelRequest, plan_request, respond_request, turn_request
+from planq.worker.models.settings import ModelSettings
 
 TOOLS = [ToolDefinition(name="calculate")]
 

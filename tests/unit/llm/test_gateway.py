@@ -11,18 +11,18 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import ModelRefused, PolicyDenied
-from planq.shared.domain.jobs.budget import Price
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import Purpose
-from planq.shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
-from planq.shared.domain.models.names import Provider
-from planq.shared.domain.plan.document import Plan
-from planq.shared.domain.plan.interpret import Calls, interpret
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.gateway import ModelGateway
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from planq.shared.agentic.models.names import Provider
+from planq.shared.agentic.plan.document import Plan
+from planq.shared.agentic.plan.interpret import Calls, interpret
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Price
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import Purpose
+from planq.shared.platform.errors import ModelRefused, PolicyDenied
+from planq.worker.models.gateway import ModelGateway
+from planq.worker.models.settings import ModelSettings
 from planq.worker.tools.registry import load_registry
 from planq.worker.tools.services import ToolServices
 from tests.support.ports import free_port
@@ -102,9 +102,9 @@ def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -
 def test_an_offline_process_loads_no_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from planq.shared.domain.models.exchange import Ask, Findings\n"
-        "from planq.worker.llm.gateway import ModelGateway\n"
-        "from planq.worker.llm.settings import ModelSettings\n"
+        "from planq.shared.agentic.models.exchange import Ask, Findings\n"
+        "from planq.worker.models.gateway import ModelGateway\n"
+        "from planq.worker.models.settings import ModelSettings\n"
         "gateway = ModelGateway(ModelSettings())\n"
         "asyncio.run(gateway.plan(Ask('j', 'hello', 'offline'), []))\n"
         "asyncio.run(gateway.respond(Ask('j', 'hello', 'offline'), Findings()))\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planq.worker.llm.identity_cache import IdentityCache
+from planq.worker.models.identity_cache import IdentityCache
 
 
 class Counted:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import BinaryContent, FilePart, ModelResponse, TextPart, ThinkingPart, ToolCallPart
 
-from planq.shared.domain.errors import DatabaseUnavailable, StorageFull, StorageUnavailable, Transient
-from planq.shared.domain.models.exchange import Ask, ToolCallRequest
-from planq.worker.llm.cassette import Recorder, replay
-from planq.worker.llm.completion import Completion, MadeFile
-from planq.worker.llm.files import MAX_FILES, FileStore, StoredFiles
-from planq.worker.llm.messages import state_of
-from planq.worker.llm.replies import completion_of
-from planq.worker.llm.request import plan_request
+from planq.shared.agentic.models.exchange import Ask, ToolCallRequest
+from planq.shared.platform.errors import DatabaseUnavailable, StorageFull, StorageUnavailable, Transient
+from planq.worker.models.cassette import Recorder, replay
+from planq.worker.models.completion import Completion, MadeFile
+from planq.worker.models.files import MAX_FILES, FileStore, StoredFiles
+from planq.worker.models.messages import state_of
+from planq.worker.models.replies import completion_of
+from planq.worker.models.request import plan_request
 from tests.support.pictures import PNG, WAV
 
 ASK = Ask("job-1", "Draw", "google:x", tenant_id="t")

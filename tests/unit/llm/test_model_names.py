@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidRequest, Misconfigured
-from planq.shared.domain.models.names import Provider, check_model_name, key_name, parse_model_name
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider, check_model_name, key_name, parse_model_name
+from planq.shared.platform.errors import InvalidRequest, Misconfigured
+from planq.worker.models.settings import ModelSettings
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import Findings
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.request import read_reply
+from planq.shared.agentic.models.exchange import Findings
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan
+from planq.shared.agentic.orchestration.request import read_reply
 from planq.worker.agents.planner import planner_ask
-from planq.worker.llm.offline import answer_offline
+from planq.worker.models.offline import answer_offline
 
 TEAM = {name: {"description": name} for name in ("critic", "writer", "writer-two")}
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.models.exchange import Ask
-from planq.shared.domain.plan.interpret import Calls, Direct, interpret
-from planq.shared.domain.references.grammar import find_references
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.offline import plan_offline
-from planq.worker.llm.offline.grammar import read_commands
-from planq.worker.llm.offline.structured import SIGNATURE
+from planq.shared.agentic.models.exchange import Ask
+from planq.shared.agentic.plan.interpret import Calls, Direct, interpret
+from planq.shared.agentic.references.grammar import find_references
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.worker.models.offline import plan_offline
+from planq.worker.models.offline.grammar import read_commands
+from planq.worker.models.offline.structured import SIGNATURE
 
 NAMES = ["calculate", "http_fetch", "json_query", "knowledge_search", "now", "wait", "write_report"]
 TOOLS = [ToolDefinition(name=name) for name in NAMES]

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.worker.llm.offline import answer_offline
-from planq.worker.llm.offline.structured import SIGNATURE
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.offline import answer_offline
+from planq.worker.models.offline.structured import SIGNATURE
 
 ASK = Ask("job-1", "do it", "offline")
 

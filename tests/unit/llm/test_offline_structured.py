@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.shared.domain.schema.schemas import violations
-from planq.worker.llm.offline import answer_offline, plan_offline
-from planq.worker.llm.offline.structured import structured_text
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.offline import answer_offline, plan_offline
+from planq.worker.models.offline.structured import structured_text
 
 MOMENTS = {
     "type": "object",

@@ -9,19 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import Ask, ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_to_json
-from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.plan.interpret import Direct
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn, number_errors
-from planq.shared.domain.rounds.transcript import transcript, with_refusal
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.completion import Completion
-from planq.worker.llm.offline import turn_offline
-from planq.worker.llm.offline.structured import SIGNATURE
+from planq.shared.agentic.models.exchange import (
+    Ask,
+    ChatMessage,
+    ModelReply,
+    ToolCallRequest,
+    TurnForm,
+    reply_to_json,
+)
+from planq.shared.agentic.plan.errors import invalid_plan
+from planq.shared.agentic.plan.interpret import Direct
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.rounds.reading import TurnCalls, interpret_turn, number_errors
+from planq.shared.agentic.rounds.transcript import transcript, with_refusal
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.steps import StepResult
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.worker.models.completion import Completion
+from planq.worker.models.offline import turn_offline
+from planq.worker.models.offline.structured import SIGNATURE
 
 NAMES = ["calculate", "now", "wait", "write_report"]
 TOOLS = [ToolDefinition(name=name) for name in NAMES]

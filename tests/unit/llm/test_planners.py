@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured, Transient
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.models.exchange import ModelFailed, ModelReply, TurnForm
-from planq.shared.domain.plan.interpret import Direct
-from planq.shared.domain.rounds.reading import TurnCalls, interpret_turn
-from planq.shared.ports import PlanningRequest
-from planq.shared.settings import Settings
+from planq.shared.agentic.models.exchange import ModelFailed, ModelReply, TurnForm
+from planq.shared.agentic.plan.interpret import Direct
+from planq.shared.agentic.plan.planner import PlanningRequest
+from planq.shared.agentic.rounds.reading import TurnCalls, interpret_turn
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.errors import Misconfigured, Transient
+from planq.shared.settings.settings import Settings
 from planq.worker.container import Tools
-from planq.worker.llm.planners import InstalledPlanners, load_planners
+from planq.worker.models.planners import InstalledPlanners, load_planners
 from planq.worker.tools.services import NoDatabase
 
 ASKED = PlanningRequest("job", "what?", (), {"results": [], "round": 0}, 0, 3)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from planq.shared.domain.models.exchange import Ask, ChatMessage, ToolCallRequest, TurnForm, TurnPrompt
-from planq.shared.domain.rounds.block import PROMPT_VARIABLES, prompt_defects
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.request import prompt_values, turn_prompt, turn_request
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, ToolCallRequest, TurnForm, TurnPrompt
+from planq.shared.agentic.rounds.block import PROMPT_VARIABLES, prompt_defects
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.worker.models.request import prompt_values, turn_prompt, turn_request
 
 TOOLS = [ToolDefinition(name="search", description="Find\n passages.")]
 ASK = Ask("job-1", "What is {{vars}}?", "offline", instructions=["Be brief."], data={"city": "{{round}}"})

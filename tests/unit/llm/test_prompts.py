@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.prompts import fenced_data, render_prompt
-from planq.worker.llm.request import plan_request, respond_request, shortened
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.steps import StepResult
+from planq.worker.models.prompts import fenced_data, render_prompt
+from planq.worker.models.request import plan_request, respond_request, shortened
 
 
 @given(st.text())

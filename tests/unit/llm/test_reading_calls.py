@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.worker.llm.reading.calls import (
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.worker.models.reading.calls import (
     CallOrder,
     CallPiece,
     read_arguments,
@@ -15,8 +15,8 @@ from planq.worker.llm.reading.calls import (
     with_own_ids,
     written_calls,
 )
-from planq.worker.llm.reading.faults import fault_in
-from planq.worker.llm.reading.texts import read_text
+from planq.worker.models.reading.faults import fault_in
+from planq.worker.models.reading.texts import read_text
 
 KNOWN = ("add", "now")
 ONE, TWO = '{"of": 1}', '{"of": 2}'

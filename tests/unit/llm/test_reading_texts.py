@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.worker.llm.reading.texts import Kind, ReadText, TextReader, joined, read_text
+from planq.worker.models.reading.texts import Kind, ReadText, TextReader, joined, read_text
 
 CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 THOUGHTS = [

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from planq.shared.domain.errors import AuthFailed, RateLimited, TimedOut, Transient
-from planq.worker.llm.gateway import TryLimits
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.platform.errors import AuthFailed, RateLimited, TimedOut, Transient
+from planq.worker.models.gateway import TryLimits
+from planq.worker.models.settings import ModelSettings
 
 
 class Attempts:

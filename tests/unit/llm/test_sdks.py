@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured, ModelRefused
-from planq.shared.domain.models.names import Provider, parse_model_name
-from planq.shared.settings import Settings
-from planq.worker.llm import sdks
-from planq.worker.llm.clients import Models, load_sdk
-from planq.worker.llm.settings import ModelSettings
+from planq.shared.agentic.models.names import Provider, parse_model_name
+from planq.shared.platform.errors import Misconfigured, ModelRefused
+from planq.shared.settings.settings import Settings
 from planq.worker.model_gateway import model_settings, require_key
+from planq.worker.models import sdks
+from planq.worker.models.clients import Models, load_sdk
+from planq.worker.models.settings import ModelSettings
 
 NOVA = "bedrock:us.amazon.nova-pro-v1:0"
 

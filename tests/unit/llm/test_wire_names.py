@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.models.adaptations import Adaptation
-from planq.worker.llm.schemas import flat_root, inlined, plain_schema, sent_schema
-from planq.worker.llm.wire_names import PropertyNames, WireNames, foreign_properties
+from planq.shared.agentic.models.adaptations import Adaptation
+from planq.worker.models.schemas import flat_root, inlined, plain_schema, sent_schema
+from planq.worker.models.wire_names import PropertyNames, WireNames, foreign_properties
 
 ALLOWED = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 ROW = {"type": "object", "properties": {"$top": {"type": "integer"}, "next": {"$ref": "#/$defs/row"}}}

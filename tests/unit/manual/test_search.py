@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.manual import manual_pages, search_pages, sections_of
-from planq.shared.manual.ranking import terms
+from planq.shared.platform.manual import manual_pages, search_pages, sections_of
+from planq.shared.platform.manual.ranking import terms
 
 ASKED = {
     "where are the logs": "docs/operations.md#logs",

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.store.batching import MAX_ITEMS, Batcher
+from planq.shared.platform.batching import MAX_ITEMS, Batcher
+from planq.shared.platform.errors import DatabaseUnavailable
 
 
 class Database:

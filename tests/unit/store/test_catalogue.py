@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports.tenants import Tenant
-from planq.shared.store import catalogue
-from planq.shared.store.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.limits import Limits
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.contract import Tenant
+from planq.shared.subjects.tools import catalogue
+from planq.shared.subjects.tools.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
 
 TENANT = "default"
 

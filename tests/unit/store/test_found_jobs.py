@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, cast
 from uuid import UUID
 
-from planq.shared.domain.jobs.states import JobStatus
-from planq.shared.domain.overview.selection import JobFilter
-from planq.shared.store.actions.store import LOOKED_THROUGH, FoundJobs, found_jobs
-from planq.shared.store.database import Database
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.database import Database
+from planq.shared.subjects.actions.store import LOOKED_THROUGH, FoundJobs, found_jobs
+from planq.shared.subjects.jobs.selection import JobFilter
 
 
 class History:

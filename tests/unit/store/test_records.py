@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.values.encoding import JsonText
-from planq.shared.store.database import record, sql_fields, storable_fields
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.database import record, sql_fields, storable_fields
+from planq.shared.platform.values.encoding import JsonText
 
 ODD = {"\ud800": "\udfff", "\0": [10**40, 1e400, {"b": None, "a": -0.0}]}
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from planq.shared.store import refreshing_cache
-from planq.shared.store.refreshing_cache import RefreshingCache
+from planq.shared.platform import refreshing_cache
+from planq.shared.platform.refreshing_cache import RefreshingCache
 from tests.support.waiting import until
 
 

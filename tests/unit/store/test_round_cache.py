@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.store.jobs.codec import NO_ROUNDS, CachedRounds
-from planq.shared.store.jobs.round_cache import RoundCache
+from planq.shared.kernel.store.codec import NO_ROUNDS, CachedRounds
+from planq.shared.kernel.store.round_cache import RoundCache
 
 JOBS = [UUID(int=number) for number in range(3)]
 

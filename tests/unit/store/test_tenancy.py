@@ -1,6 +1,6 @@
 """No statement touches the rows of a tenant without naming it, and what may is listed here with its reason.
 
-Every statement and every SQL function of `shared/store` is read. What callers' requests reach has no exceptions but
+Every statement and every SQL function is read. What callers' requests reach has no exceptions but
 those of `ALL_TENANTS`. The engine's own work is done by keys: whoever holds a job's id there has it from a claim,
 from a wake-up or from a row, never from a caller.
 """
@@ -10,21 +10,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Uuid
 from sqlmodel import SQLModel
 
-from planq.shared.store import tables
-from planq.shared.store.database import named
+from planq.shared.platform.database import named
+from planq.shared.platform.sql_files import SHARED, is_query, sql_files
+from planq.shared.schema import tables
 from tests.support.selects import select_texts
 from tests.support.sql_tenancy import functions, untied
 
 ROOT = Path(tables.__file__).parents[2]
-STORE = ROOT / "shared/store"
-SQL = resources.files("planq.shared.store").joinpath("sql")
 TABLES = {
     table.name: frozenset(column.name for column in table.columns if isinstance(column.type, Uuid)) | {"children"}
     for table in SQLModel.metadata.tables.values()
@@ -32,11 +30,11 @@ TABLES = {
 }
 
 ENGINE_FILES = {
-    "action": "what somebody asked for all jobs of a filter, each with the tenant of the action",
-    "batch": "lines that are due of all tenants; what people ask of a batch names its tenant",
+    "actions": "what somebody asked for all jobs of a filter, each with the tenant of the action",
+    "batches/batches": "lines that are due of all tenants; what people ask of a batch names its tenant",
     "budget": "what a claim reserves, by the claim's job and its tree",
     "children": "a step delegates and joins, by the claim's job and its children",
-    "deferred": "of a claim's job, or of a provider's batch that a worker holds",
+    "batches/deferred": "of a claim's job, or of a provider's batch that a worker holds",
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
     "load": "a step ends, by its claim, or a window of any tenant's job is opened: the caller holds the job's row",
     "finish": "an attempt ends, by its claim",
@@ -162,32 +160,33 @@ ALL_TENANTS = {
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
 FOR_WORKERS = {
-    "acting.py",
-    "deliveries.py",
-    "provider.py",
-    "jobs",
-    "learning.py",
-    "lines.py",
-    "orchestrations.py",
-    "retention.py",
-    "texts.py",
+    "actions/sweep.py",
+    "batches/line_sweep.py",
+    "batches/provider_store.py",
+    "insights/learning.py",
+    "orchestrations/store.py",
+    "retention/store.py",
+    "streams/store.py",
+    "webhooks/deliveries.py",
 }
-"""The parts of `shared/store` that serve workers; all others serve callers too."""
+"""The modules of subjects that serve workers; all others serve callers too."""
 
 
 def _queries() -> Mapping[str, str]:
-    texts = [file.read_text("utf-8") for file in SQL.joinpath("queries").iterdir() if file.name.endswith(".sql")]
+    texts = [file.read_text("utf-8") for file in sql_files() if is_query(file)]
     return {name: statement.decode() for name, statement in named(texts).items()}
 
 
 def _functions() -> Mapping[str, tuple[str, str]]:
     """Return the bodies of the functions and the names of their files, by name."""
-    files = [file for file in SQL.joinpath("functions").iterdir() if file.name.endswith(".sql")]
-    return {
-        name: (file.name.removesuffix(".sql"), body)
-        for file in files
-        for name, body in functions(file.read_text("utf-8")).items()
-    }
+    files = [file for file in sql_files() if not is_query(file)]
+    return {name: (_room(file), body) for file in files for name, body in functions(file.read_text("utf-8")).items()}
+
+
+def _room(file: Path) -> str:
+    """Return which file of functions it is: of the kernel by its name, of a subject by the subject's."""
+    subject = file.relative_to(SHARED).parent.parts
+    return file.stem if subject[0] == "kernel" else subject[1] + ("" if file.stem == "functions" else f"/{file.stem}")
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -214,10 +213,11 @@ def test_every_statement_names_the_tenant_whose_rows_it_touches() -> None:
 def test_what_serves_callers_reaches_no_statement_of_the_engine() -> None:
     excused = {*ENGINE, *(name for name, (file, _) in _functions().items() if file in ENGINE_FILES)}
     excused -= {name for name, (_, body) in _functions().items() if name in excused and not untied(body, TABLES)}
-    for path in sorted(STORE.glob("*.py")):
-        if path.name not in FOR_WORKERS:
+    for path in sorted((SHARED / "subjects").rglob("*.py")):
+        place = str(path.relative_to(SHARED / "subjects"))
+        if place not in FOR_WORKERS:
             reached = sorted(excused.intersection(_texts(path)))
-            assert reached == [], f"{path.name} asks for {reached} by ids that may be a caller's"
+            assert reached == [], f"{place} asks for {reached} by ids that may be a caller's"
 
 
 def test_statements_over_rows_of_tenants_stand_in_sql_files_alone() -> None:

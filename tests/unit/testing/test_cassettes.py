@@ -8,7 +8,7 @@ import pytest
 
 from planq import tool
 from planq.deploy.cli.cassettes import record, replay
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 from planq.testing import Cassette, run_agent, run_job
 from planq.testing.cassettes import replayed_model
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planq import AnswerDeclined, Cancelled, NotHappened, Suspended, ToolContext, ToolError, resource, tool
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     AuthFailed,
     InvalidArguments,
     InvalidRequest,

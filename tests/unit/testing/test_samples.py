@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.agents.document import parse_agent
+from planq.shared.agentic.agents.document import parse_agent
 from planq.testing import ScriptedModel, run_agent
 from planq.worker.tools import tool
 from planq.worker.tools.builtin import pure

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.ports import Passage, ToolContext
+from planq.shared.agentic.tools.contract import Passage, ToolContext
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.services import ToolServices

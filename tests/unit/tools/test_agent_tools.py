@@ -10,7 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.budget import Reservation
+from planq.shared.kernel.children import ChildOutcome, Delegated
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.new_ids import new_id
+from planq.shared.kernel.states import Effect, JobStatus, JoinPolicy, StepKind
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import (
     BudgetExceeded,
     Cancelled,
     DepthExceeded,
@@ -23,14 +31,6 @@ from planq.shared.domain.errors import (
     ToolFailed,
     UnknownAgent,
 )
-from planq.shared.domain.jobs.budget import Reservation
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ChildOutcome, Delegated
-from planq.shared.store.ids import new_id
 from planq.worker.agents import AgentServices, agent_tools
 from planq.worker.tools.registry import Registry
 from tests.support.agent_backends import Surroundings, agent_services, context

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from planq.shared.domain.errors import InvalidArguments
+from planq.shared.platform.errors import InvalidArguments
 from planq.worker.tools.builtin.pure import calculate
 
 

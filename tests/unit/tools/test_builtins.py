@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.results.artifacts import extract_skill_id
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import Passage, Suspended, ToolContext
+from planq.shared.agentic.results.artifacts import extract_skill_id
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.contract import Passage, Suspended, ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import InvalidArguments
 from planq.worker.tools import ToolServices
 from planq.worker.tools.builtin.report import heading_line, json_block
 from planq.worker.tools.registry import Registry, load_registry

@@ -14,18 +14,18 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.plan.document import parse_plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.schema.schemas import check_schema, violations
+from planq.shared.agentic.tools.contract import Suspended, ToolContext
+from planq.shared.agentic.tools.definition import TEXT_OUTPUT_SCHEMA, ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import (
     InvalidArguments,
     InvalidOutput,
     Misconfigured,
 )
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.plan.document import parse_plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.schema.schemas import check_schema, violations
-from planq.shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA, ToolDefinition
-from planq.shared.domain.values.encoding import output_text
-from planq.shared.ports import Suspended, ToolContext
+from planq.shared.platform.values.encoding import output_text
 from planq.worker.tools import ToolServices, tool
 from tests.unit.tools.conftest import Make
 

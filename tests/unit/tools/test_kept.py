@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.values.merge_patch import merge_patch
-from planq.worker.tools.builtin.memory import check_size, moment_title, storable_json
+from planq.shared.platform.errors import InvalidArguments
+from planq.shared.platform.values.merge_patch import merge_patch
+from planq.worker.tools.builtin.moments import check_size, moment_title, storable_json
 from tests.unit.domain.strategies import json_values
 
 

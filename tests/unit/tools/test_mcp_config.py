@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.plan.document import parse_plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.results.artifacts import MAX_CONTENT
-from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.shared.agentic.plan.document import parse_plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.results.artifacts import MAX_CONTENT
+from planq.shared.agentic.schema.schemas import check_schema, violations
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.tools import ToolError
 from planq.worker.tools.mcp.config import McpServer, read_mcp_file
 from planq.worker.tools.mcp.definitions import (

@@ -8,7 +8,9 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from planq.shared.domain.errors import (
+from planq.shared.kernel.retry import may_have_taken_effect
+from planq.shared.kernel.states import Effect, StepStatus
+from planq.shared.platform.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
@@ -17,8 +19,6 @@ from planq.shared.domain.errors import (
     Transient,
     Unreached,
 )
-from planq.shared.domain.jobs.retry import may_have_taken_effect
-from planq.shared.domain.jobs.states import Effect, StepStatus
 from planq.worker.tools import ToolError
 from planq.worker.tools.mcp.definitions import answer_of
 from planq.worker.tools.mcp.failures import call_failure

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.tools.policy import argument_digest, fits, read_tool_policy, rule_of
+from planq.shared.agentic.tools.policy import argument_digest, fits, read_tool_policy, rule_of
 
 
 @pytest.mark.parametrize(

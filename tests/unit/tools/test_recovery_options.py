@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from planq.shared.domain.errors import InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown, Transient
-from planq.shared.domain.jobs.states import Recovery
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Recovery
+from planq.shared.platform.errors import InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown, Transient
 from planq.worker.tools import NotHappened, Suspended, ToolServices, tool
 from planq.worker.tools.mcp.config import McpServer
 from planq.worker.tools.mcp.definitions import definition_of

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.states import Effect, Lane
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.states import Effect, Lane
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.tools import ToolServices
 from planq.worker.tools.registry import Registry, load_registry
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured, Unreached
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.ports import NotHappened, ToolContext
+from planq.shared.agentic.tools.contract import NotHappened, ToolContext
+from planq.shared.kernel.states import Lane
+from planq.shared.platform.errors import Misconfigured, Unreached
 from planq.worker.tools import resource, tool
 from planq.worker.tools.registry import Registry, load_registry
 from planq.worker.tools.services import ToolServices

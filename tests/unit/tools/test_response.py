@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from planq.shared.domain.errors import InvalidOutput, Misconfigured
-from planq.shared.domain.plan.document import parse_plan
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.encoding import output_text
-from planq.shared.ports import Question, RichOutput, Suspended, ToolContext
+from planq.shared.agentic.plan.document import parse_plan
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.agentic.tools.contract import Question, RichOutput, Suspended, ToolContext
+from planq.shared.platform.errors import InvalidOutput, Misconfigured
+from planq.shared.platform.values.encoding import output_text
 from planq.testing import AskedQuestion, tool_context
 from planq.worker.tools import Artifact, ToolResponse, tool
 from tests.unit.tools.conftest import Make

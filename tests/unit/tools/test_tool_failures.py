@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from planq.shared.domain.errors import (
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     InternalFault,
@@ -22,8 +23,7 @@ from planq.shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from planq.shared.domain.redact import Redaction
-from planq.shared.ports import ToolContext
+from planq.shared.platform.redact import Redaction
 from planq.worker.tools import ToolError, errors
 from planq.worker.tools.threads import ToolThreads
 from tests.support.garbage import garbage

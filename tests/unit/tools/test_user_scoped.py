@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.tools.declare import options_of, tool
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.services import ToolServices

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from planq.shared.domain.errors import InvalidRequest
-from planq.shared.domain.webhooks.endpoints import EVENTS, checked_events, checked_url
-from planq.shared.domain.webhooks.signing import signed_headers, signing_secret
+from planq.shared.platform.errors import InvalidRequest
+from planq.shared.subjects.webhooks.addresses import EVENTS, checked_events, checked_url
+from planq.shared.subjects.webhooks.signatures import signed_headers, signing_secret
 
 NOW = datetime(2026, 11, 23, 6, 0, 0, 900_000, tzinfo=UTC)
 

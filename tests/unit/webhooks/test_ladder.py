@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import ErrorRecord
-from planq.shared.domain.webhooks.deliveries import (
+from planq.shared.platform.errors import ErrorRecord
+from planq.shared.subjects.webhooks.rules import (
     LADDER,
     LONGEST_PAUSE,
     LONGEST_WAITED,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane, Priority
+from planq.shared.kernel.states import Lane, Priority
 from planq.worker.runtime.lifecycle import alike
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
+from planq.shared.platform.errors import DatabaseUnavailable
 
 
 class Lane:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.kernel.states import Lane
 from planq.worker.runtime import lifecycle
 from planq.worker.runtime.lifecycle import ConsumerWatchdog
 

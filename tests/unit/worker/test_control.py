@@ -10,8 +10,8 @@ from celery.worker.control import Panel
 from kombu import Connection, Queue
 from kombu.messaging import Consumer
 
-from planq.shared.environment import load_settings
-from planq.shared.setting_kinds import COMMANDS, known_commands
+from planq.shared.settings.environment import load_settings
+from planq.shared.settings.kinds import COMMANDS, known_commands
 from planq.worker.celery.consumer import WakeConsumer
 from planq.worker.celery.control import LOOKS, RefusedCommand, check_clock, check_command
 

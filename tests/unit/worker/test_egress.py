@@ -11,8 +11,8 @@ from typing import NamedTuple
 import httpx2
 import pytest
 
-from planq.shared.domain.addresses import BLOCKS, why_refused
-from planq.shared.domain.errors import InvalidArguments, PolicyDenied, Transient
+from planq.shared.platform.addresses import BLOCKS, why_refused
+from planq.shared.platform.errors import InvalidArguments, PolicyDenied, Transient
 from planq.worker.egress import (
     AnswerBounds,
     Egress,

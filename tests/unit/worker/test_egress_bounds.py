@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import pytest
 
-from planq.shared.domain.errors import Misconfigured
+from planq.shared.platform.errors import Misconfigured
 from planq.worker.egress import AnswerBounds, BodyDamaged, BodyRefused, BoundedBody, read_cut, read_proxies
 
 PROXY = "http://proxy.example:3128"

@@ -15,24 +15,24 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.processes import Process
-from planq.shared.domain.jobs.states import Lane
+from planq.shared.kernel.processes import Process
+from planq.shared.kernel.states import Lane
 from planq.worker.container import process_text
-from planq.worker.host import Host
+from planq.worker.local_processes import Host
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells; elsewhere leases decide")
 
 GIVE_WAY = """
 import os, pathlib
-from planq.worker.host import give_way
+from planq.worker.local_processes import give_way
 before = os.nice(0)
 give_way()
 session = pathlib.Path("/proc/self/autogroup")
 told = session.read_text().split("nice ")[1] if session.exists() else 5
 print(os.nice(0) - before, int(told))
 """
-TELL = "from planq.worker.host import Host; print(Host().own.text, flush=True); "
+TELL = "from planq.worker.local_processes import Host; print(Host().own.text, flush=True); "
 STAY = "import signal; signal.pause()"
 FORK = "import os; os.fork() or os.write(1, b'%d\\n' % os.getpid()); "
 LAST_THREAD = (

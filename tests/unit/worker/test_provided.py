@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from planq.shared.domain.jobs.states import Lane
-from planq.shared.settings import Settings
+from planq.shared.kernel.states import Lane
+from planq.shared.settings.settings import Settings
 from planq.worker.container import provided_by
 
 URL = "http://127.0.0.1:1/v1"

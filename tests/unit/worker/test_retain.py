@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable, Unavailable
-from planq.shared.ports import RemovalBatch
+from planq.shared.kernel.sweep import RemovalBatch
+from planq.shared.platform.errors import DatabaseUnavailable, Unavailable
 from planq.worker.engine import Retainer
 
 

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from planq.shared.domain.errors import DatabaseUnavailable
-from planq.shared.domain.jobs.states import JobStatus
+from planq.shared.kernel.states import JobStatus
+from planq.shared.platform.errors import DatabaseUnavailable
 from planq.worker.engine.in_flight import InFlightWork
 
 QUEUED = (JobStatus.QUEUED,)

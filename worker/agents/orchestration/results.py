@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from planq.shared.domain.orchestration.plan import MergeStrategy, StepType
+from planq.shared.agentic.orchestration.plan import MergeStrategy, StepType
 
 
 class Status(StrEnum):

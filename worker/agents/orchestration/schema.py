@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planq.shared.domain.orchestration.plan import STRATEGIES, OrchestrationEvent, StepType
-from planq.shared.domain.orchestration.validation import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
-from planq.shared.domain.tools.names import MAX_AGENT_NAME
+from planq.shared.agentic.orchestration.plan import STRATEGIES, OrchestrationEvent, StepType
+from planq.shared.agentic.orchestration.validation import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
+from planq.shared.agentic.tools.names import MAX_AGENT_NAME
 
 _TEXT = {"type": "string"}
 _POSITIVE = {"type": "integer", "minimum": 1}

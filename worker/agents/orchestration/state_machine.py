@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from planq.shared.domain.orchestration.plan import OrchestrationEvent, StepType
+from planq.shared.agentic.orchestration.plan import OrchestrationEvent, StepType
 
 
 class State(StrEnum):

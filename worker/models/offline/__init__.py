@@ -16,8 +16,8 @@ Commands are joined by "and", "then", commas, full stops and new lines; quoted t
 result" in a calculation mean the calculation before.
 """
 
-from planq.worker.llm.offline.planner import guide_offline, plan_offline
-from planq.worker.llm.offline.responder import answer_offline
-from planq.worker.llm.offline.turns import turn_offline
+from planq.worker.models.offline.planner import guide_offline, plan_offline
+from planq.worker.models.offline.responder import answer_offline
+from planq.worker.models.offline.turns import turn_offline
 
 __all__ = ["answer_offline", "guide_offline", "plan_offline", "turn_offline"]

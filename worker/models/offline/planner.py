@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.models.exchange import Ask, ToolCallRequest
-from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from planq.shared.domain.references.grammar import escaped, find_references
-from planq.shared.domain.rounds.guide import COMPLEXITIES
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.completion import NO_COST, Completion
-from planq.worker.llm.offline.grammar import (
+from planq.shared.agentic.models.exchange import Ask, ToolCallRequest
+from planq.shared.agentic.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from planq.shared.agentic.references.grammar import escaped, find_references
+from planq.shared.agentic.rounds.guide import COMPLEXITIES
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import capped
+from planq.worker.models.completion import NO_COST, Completion
+from planq.worker.models.offline.grammar import (
     Calculate,
     CallTool,
     Command,
@@ -33,7 +33,7 @@ from planq.worker.llm.offline.grammar import (
     help_text,
     read_commands,
 )
-from planq.worker.llm.offline.structured import SIGNATURE, structured_text
+from planq.worker.models.offline.structured import SIGNATURE, structured_text
 
 _MAX_HEADING = 80
 

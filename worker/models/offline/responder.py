@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.shared.domain.values.encoding import indented
-from planq.shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
-from planq.worker.llm.completion import NO_COST, Completion
-from planq.worker.llm.offline.structured import SIGNATURE, structured_text
-from planq.worker.llm.request import plan_errors_text
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.encoding import indented
+from planq.shared.subjects.orchestrations.contract import BINDINGS_MARK, PLAN_SCHEMA_NAME
+from planq.worker.models.completion import NO_COST, Completion
+from planq.worker.models.offline.structured import SIGNATURE, structured_text
+from planq.worker.models.request import plan_errors_text
 
 _MAX_SNIPPET_CHARS = 300
 _MAX_EXCERPT_CHARS = 1_500

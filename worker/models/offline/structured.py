@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import capped, storable
-from planq.shared.domain.models.exchange import Ask, Findings
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.encoding import encode
+from planq.shared.agentic.models.exchange import Ask, Findings
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.platform.errors import capped, storable
+from planq.shared.platform.values.encoding import encode
 
 SIGNATURE = "— composed by planq's offline rules, not by a language model"
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.jobs.steps import StepResult
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ToolCallRequest, TurnForm
-from planq.shared.domain.plan.errors import invalid_plan
-from planq.shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from planq.shared.domain.references.grammar import find_references
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.rounds.guard import DUPLICATE_OF
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.worker.llm.completion import NO_COST, Completion
-from planq.worker.llm.offline.planner import Draft, answer_without_calls, draft_again, planning_reply
-from planq.worker.llm.offline.responder import answer_offline
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ToolCallRequest, TurnForm
+from planq.shared.agentic.plan.errors import invalid_plan
+from planq.shared.agentic.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from planq.shared.agentic.references.grammar import find_references
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.agentic.rounds.guard import DUPLICATE_OF
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.steps import StepResult
+from planq.shared.platform.errors import InvalidArguments
+from planq.worker.models.completion import NO_COST, Completion
+from planq.worker.models.offline.planner import Draft, answer_without_calls, draft_again, planning_reply
+from planq.worker.models.offline.responder import answer_offline
 
 
 def turn_offline(

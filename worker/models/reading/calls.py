@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
-from planq.shared.domain.models.exchange import ToolCallRequest
-from planq.shared.domain.plan.interpret import decoded
+from planq.shared.agentic.models.exchange import ToolCallRequest
+from planq.shared.agentic.plan.interpret import decoded
 
 
 @dataclass(slots=True)

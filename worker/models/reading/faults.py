@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planq.shared.domain.errors import capped
+from planq.shared.platform.errors import capped
 
 _MOST_CHARS = 2_000
 

@@ -20,7 +20,7 @@
 """
 
 from planq.worker.tools.builtin.fetch import http_fetch
-from planq.worker.tools.builtin.memory import action, get_moments, save_moments, update_user_metadata
+from planq.worker.tools.builtin.moments import action, get_moments, save_moments, update_user_metadata
 from planq.worker.tools.builtin.pure import calculate, json_query
 from planq.worker.tools.builtin.report import write_report
 from planq.worker.tools.builtin.search import knowledge_search, search

@@ -7,10 +7,10 @@ from typing import Any
 
 from httpx2 import Response
 
-from planq.shared.domain.errors import ToolFailed
-from planq.shared.domain.schema.schemas import MAX_DEPTH
-from planq.shared.domain.values.decoding import decode
-from planq.shared.domain.values.describe import is_deeper_than
+from planq.shared.agentic.schema.schemas import MAX_DEPTH
+from planq.shared.platform.errors import ToolFailed
+from planq.shared.platform.values.decoding import decode
+from planq.shared.platform.values.describe import is_deeper_than
 from planq.worker.egress import BodyRefused, read_cut
 
 _TEXT_TYPES = frozenset(
@@ -70,7 +70,7 @@ def is_text(kind: str, head: bytes) -> bool:
 def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocument:
     """Return the readable form of a body that `is_text` and is no HTML.
 
-    It has no NUL characters, which PostgreSQL does not store. HTML is read by `worker/apart/page.py`.
+    It has no NUL characters, which PostgreSQL does not store. HTML is read by `worker/subprocesses/html_text.py`.
     """
     text = _decode(body, charset)
     if _is_json(kind):

@@ -10,12 +10,12 @@ from httpx2 import URL, InvalidURL, Response, TimeoutException
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.addresses import DEFAULT_PORTS
-from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import ToolContext
-from planq.worker.apart import Apart, Failed, WorkRefused
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.addresses import DEFAULT_PORTS
+from planq.shared.platform.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from planq.worker.egress import AnswerBounds
+from planq.worker.subprocesses import Apart, Failed, WorkRefused
 from planq.worker.tools.builtin.content import is_html, is_text, media_type, read_body, read_document
 from planq.worker.tools.declare import tool
 from planq.worker.tools.errors import from_response

@@ -16,12 +16,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.errors import Cancelled, InvalidArguments, InvalidRequest, capped, storable
-from planq.shared.domain.jobs.schedule import read_moment
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.values.describe import is_deeper_than
-from planq.shared.domain.values.merge_patch import merge_patch
-from planq.shared.ports import Moment, MomentQuery, MomentRecord, ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import Cancelled, InvalidArguments, InvalidRequest, capped, storable
+from planq.shared.platform.values.describe import is_deeper_than
+from planq.shared.platform.values.merge_patch import merge_patch
+from planq.shared.platform.values.schedule import read_moment
+from planq.shared.subjects.moments.contract import Moment, MomentQuery, MomentRecord
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 

@@ -18,12 +18,12 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from planq.shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
-from planq.shared.domain.values.encoding import is_larger
-from planq.shared.ports import ToolContext
-from planq.worker.apart import Failed, WorkRefused
+from planq.shared.agentic.rounds.expressions import ExpressionFailed, TooManySteps, expression_value
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import InvalidArguments, TimedOut, ToolFailed, capped
+from planq.shared.platform.values.encoding import is_larger
+from planq.worker.subprocesses import Failed, WorkRefused
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 

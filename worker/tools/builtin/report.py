@@ -15,9 +15,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.results.artifacts import build_tool_response, tool_response_schema
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.results.artifacts import build_tool_response, tool_response_schema
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 

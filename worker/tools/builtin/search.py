@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.ports import MomentQuery, MomentRecord, Passage, ToolContext
+from planq.shared.agentic.tools.contract import Passage, ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.subjects.moments.contract import MomentQuery, MomentRecord
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 

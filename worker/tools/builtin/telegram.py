@@ -16,8 +16,9 @@ from httpx2 import HTTPError, Response, TimeoutException, codes
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.channels.telegram import BOT_API, BOT_SECRET
-from planq.shared.domain.errors import (
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import (
     AuthFailed,
     ExecutionFailed,
     InvalidArguments,
@@ -26,9 +27,8 @@ from planq.shared.domain.errors import (
     Transient,
     capped,
 )
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.values.decoding import decode
-from planq.shared.ports import ToolContext
+from planq.shared.platform.values.decoding import decode
+from planq.shared.subjects.channels.telegram import BOT_API, BOT_SECRET
 from planq.worker.egress import AnswerBounds, retry_after
 from planq.worker.tools.builtin.content import is_text, read_body, read_document
 from planq.worker.tools.declare import tool

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.errors import InvalidArguments, InvalidRequest, RequestRefused, capped, storable
-from planq.shared.domain.jobs.schedule import MAX_AHEAD, check_cron, read_moment, read_zone
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.tools.names import MAX_AGENT_NAME
-from planq.shared.ports import Reminder, Suspended, ToolContext
+from planq.shared.agentic.tools.contract import Suspended, ToolContext
+from planq.shared.agentic.tools.names import MAX_AGENT_NAME
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import InvalidArguments, InvalidRequest, RequestRefused, capped, storable
+from planq.shared.platform.values.schedule import MAX_AHEAD, check_cron, read_moment, read_zone
+from planq.shared.subjects.moments.contract import Reminder
 from planq.worker.tools.declare import tool
 from planq.worker.tools.services import ToolServices
 

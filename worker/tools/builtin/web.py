@@ -16,11 +16,11 @@ from httpx2 import URL, InvalidURL, Request, Response, TimeoutException, codes
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from planq.shared.domain.addresses import DEFAULT_PORTS
-from planq.shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.values.decoding import decode
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.addresses import DEFAULT_PORTS
+from planq.shared.platform.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
+from planq.shared.platform.values.decoding import decode
 from planq.worker.egress import AnswerBounds
 from planq.worker.tools.builtin.content import read_body
 from planq.worker.tools.declare import tool

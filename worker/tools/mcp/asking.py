@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.elicitations import (
+from planq.shared.agentic.schema.schemas import check_schema, is_deeper_than
+from planq.shared.agentic.tools.contract import AsksPeople
+from planq.shared.kernel.questions import (
     MAX_ELICITATION_CHARS,
     Elicitation,
     ElicitationAnswer,
     declined_error,
 )
-from planq.shared.domain.jobs.states import ElicitationKind, ElicitationStatus
-from planq.shared.domain.questions.secrecy import is_secret, secret_fields, texts_in
-from planq.shared.domain.schema.schemas import check_schema, is_deeper_than
-from planq.shared.domain.values.encoding import encode
-from planq.shared.ports.tools import AsksPeople
+from planq.shared.kernel.states import ElicitationKind, ElicitationStatus
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.values.encoding import encode
+from planq.shared.subjects.tenants.secrecy import is_secret, secret_fields, texts_in
 from planq.worker.tools.errors import ToolError
 
 MAX_QUESTIONS = 20

@@ -20,11 +20,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.jobs.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
-from planq.shared.domain.jobs.states import Recovery
-from planq.shared.domain.redact import secrets_of
-from planq.shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_PRICE_USD, MCP_SOURCE
+from planq.shared.agentic.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_PRICE_USD, MCP_SOURCE
+from planq.shared.kernel.limits import MAX_LONGEST_SECONDS, MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.states import Recovery
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.platform.redact import secrets_of
 from planq.worker.tools.declare import faults_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

@@ -23,11 +23,11 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 
-from planq.shared.domain.errors import ExecutionFailed, Unreached
-from planq.shared.domain.redact import Redaction
-from planq.shared.domain.values.backoff import pause_after, pauses
-from planq.shared.ports.tools import AskingPerson
-from planq.shared.telemetry.logs import hide
+from planq.shared.agentic.tools.contract import AskingPerson
+from planq.shared.platform.errors import ExecutionFailed, Unreached
+from planq.shared.platform.logs import hide
+from planq.shared.platform.redact import Redaction
+from planq.shared.platform.values.backoff import pause_after, pauses
 from planq.worker.egress import Egress
 from planq.worker.tools.errors import ToolError, quoted
 from planq.worker.tools.mcp.asking import Need, Resumption

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from planq.shared.domain.errors import InvalidOutput
-from planq.shared.domain.jobs.states import Effect, Lane, Recovery
-from planq.shared.domain.results.artifacts import MAX_CONTENT
-from planq.shared.domain.results.texts import tool_outcome
-from planq.shared.domain.schema.schemas import rebase
-from planq.shared.domain.tools.definition import ToolDefinition, default_retries
-from planq.shared.domain.tools.scoping import unscoped_schema
-from planq.shared.domain.values.media import media_type_of
+from planq.shared.agentic.results.artifacts import MAX_CONTENT
+from planq.shared.agentic.results.texts import tool_outcome
+from planq.shared.agentic.schema.schemas import rebase
+from planq.shared.agentic.tools.definition import ToolDefinition, default_retries
+from planq.shared.agentic.tools.scoping import unscoped_schema
+from planq.shared.kernel.states import Effect, Lane, Recovery
+from planq.shared.platform.errors import InvalidOutput
+from planq.shared.platform.values.media import media_type_of
 from planq.worker.tools.errors import ToolError
 from planq.worker.tools.mcp.config import McpServer, name_prefix
 

@@ -9,7 +9,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import (
+from planq.shared.platform.errors import (
     ExecutionFailed,
     InternalFault,
     InvalidArguments,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.values.encoding import encode
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.encoding import encode
 
 MAX_TOOLS = 1_000
 """Maximum number of tools of one server."""

@@ -19,8 +19,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import methods
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import capped
-from planq.shared.domain.values.describe import MAX_DEPTH, is_deeper_than
+from planq.shared.platform.errors import capped
+from planq.shared.platform.values.describe import MAX_DEPTH, is_deeper_than
 from planq.worker.tools.mcp.config import McpServer
 from planq.worker.tools.mcp.listing import MAX_TOOLS, Listing
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from planq.shared.domain.errors import Misconfigured, capped
-from planq.shared.domain.jobs.states import Effect
-from planq.shared.domain.results.artifacts import build_tool_response, provenance
-from planq.shared.domain.schema.schemas import MAX_DEPTH, is_deeper_than
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.domain.tools.scoping import scope_headers
-from planq.shared.domain.values.backoff import pause_after
-from planq.shared.ports import BytesArtifact, RichOutput, Tool, ToolContext
+from planq.shared.agentic.results.artifacts import build_tool_response, provenance
+from planq.shared.agentic.schema.schemas import MAX_DEPTH, is_deeper_than
+from planq.shared.agentic.tools.contract import BytesArtifact, RichOutput, Tool, ToolContext
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.agentic.tools.scoping import scope_headers
+from planq.shared.kernel.states import Effect
+from planq.shared.platform.errors import Misconfigured, capped
+from planq.shared.platform.values.backoff import pause_after
 from planq.worker.egress import Egress
 from planq.worker.tools.declare import faults_of
 from planq.worker.tools.errors import ToolError
@@ -65,7 +65,7 @@ class McpTool:
         return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call the server, and ask people what it needs to know; see `planq.shared.ports.Tool.call`."""
+        """Call the server, and ask people what it needs to know; see `Tool.call`."""
         result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
         answer = answer_of(self._definition.name, self._declared, result, artifact_id)

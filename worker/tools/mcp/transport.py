@@ -20,7 +20,7 @@ from mcp.client._transport import ReadStream, TransportStreams, WriteStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from planq.shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from planq.shared.kernel.limits import MAX_TIMEOUT_SECONDS
 from planq.worker.egress import AnswerBounds, Egress
 from planq.worker.tools.mcp.config import McpServer
 from planq.worker.tools.mcp.reading import Reading, too_many_bytes

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planq.shared.domain.errors import AnswerDeclined, Cancelled
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
-from planq.shared.domain.jobs.states import ElicitationStatus
-from planq.shared.domain.questions.answering import content_defects
-from planq.shared.ports import Question
+from planq.shared.agentic.tools.contract import Question
+from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.kernel.states import ElicitationStatus
+from planq.shared.platform.errors import AnswerDeclined, Cancelled
+from planq.shared.subjects.questions.answering import content_defects
 
 
 @dataclass(frozen=True)

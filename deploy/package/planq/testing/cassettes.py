@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planq.shared.domain.errors import Misconfigured
-from planq.shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
-from planq.shared.domain.models.names import CASSETTE_PREFIX
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.environment import load_settings
-from planq.shared.ports import CutOff
-from planq.worker.llm.gateway import ModelGateway
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
+from planq.shared.agentic.models.names import CASSETTE_PREFIX
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.platform.errors import Misconfigured
+from planq.shared.settings.environment import load_settings
 from planq.worker.model_gateway import model_settings
+from planq.worker.models.gateway import ModelGateway
 
 
 class Cassette:

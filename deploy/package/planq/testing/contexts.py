@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
-from planq.shared.domain.errors import InternalFault
-from planq.shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer
-from planq.shared.ports import ToolContext
+from planq.shared.agentic.tools.contract import ToolContext
+from planq.shared.kernel.questions import Elicitation, ElicitationAnswer
+from planq.shared.platform.errors import InternalFault
 from planq.testing.answers import Answers, People
 
 JOB = UUID(int=1)

@@ -12,25 +12,25 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from planq.shared.domain.errors import AnswerIncomplete, ErrorRecord, InternalFault
-from planq.shared.domain.jobs.budget import Holder, Reservation, ReservationRequest
-from planq.shared.domain.jobs.elicitations import (
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.kernel.budget import Holder, Reservation, ReservationRequest
+from planq.shared.kernel.claims import StageClaim, StepClaim
+from planq.shared.kernel.ids import StepRef
+from planq.shared.kernel.job_store import ONE_ROUND, Approved, ArtifactRecord, Consequence, FollowUp, TransitionResult
+from planq.shared.kernel.questions import (
     Elicitation,
     ElicitationAnswer,
     FailStep,
     SucceedStep,
     after_answer,
 )
-from planq.shared.domain.jobs.ids import StepRef
-from planq.shared.domain.jobs.retry import WAITED, StageTries
-from planq.shared.domain.jobs.round_record import RoundRecord
-from planq.shared.domain.jobs.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
-from planq.shared.domain.jobs.steps import PlannedStep, StepResult
-from planq.shared.domain.jobs.usage import ModelCall
-from planq.shared.domain.references.resolution import resolve
-from planq.shared.domain.values.encoding import JsonText, encode
-from planq.shared.ports import ArtifactRecord, FollowUp, StageClaim, StepClaim, TransitionResult
-from planq.shared.ports.jobs.store import ONE_ROUND, Approved, Consequence
+from planq.shared.kernel.retry import WAITED, StageTries
+from planq.shared.kernel.round_record import RoundRecord
+from planq.shared.kernel.states import JobStatus, Outcome, Respond, Settlement, StepStatus, Strategy
+from planq.shared.kernel.steps import PlannedStep, StepResult
+from planq.shared.kernel.usage import ModelCall
+from planq.shared.platform.errors import AnswerIncomplete, ErrorRecord, InternalFault
+from planq.shared.platform.values.encoding import JsonText, encode
 from planq.testing.model.events import (
     AnswerGiven,
     Event,

@@ -14,28 +14,31 @@ from hashlib import sha256
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from planq.shared.domain.agents.document import full_model_name, parse_agent
-from planq.shared.domain.agents.input import input_defects, input_refused
-from planq.shared.domain.agents.source import read_source
-from planq.shared.domain.errors import ErrorRecord, InvalidRequest, PlanInvalid
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.jobs.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
-from planq.shared.domain.plan.errors import format_plan_errors
-from planq.shared.domain.plan.forms import ReadPlan, read_any_form
-from planq.shared.domain.plan.validation import validate_plan
-from planq.shared.domain.rounds.block import parse_block
-from planq.shared.domain.tenants.config import TenantConfig
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import JobStore, PlanWake, RespondWake, StageClaim, StepWake, Tool, Wake
-from planq.shared.ports.tenants import Tenant
+from planq.shared.agentic.agents.document import full_model_name, parse_agent
+from planq.shared.agentic.agents.input import input_defects, input_refused
+from planq.shared.agentic.plan.errors import format_plan_errors
+from planq.shared.agentic.plan.forms import ReadPlan, read_any_form
+from planq.shared.agentic.plan.validation import validate_plan
+from planq.shared.agentic.rounds.block import parse_block
+from planq.shared.agentic.source import read_source
+from planq.shared.agentic.tools.contract import Tool
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.claims import StageClaim
+from planq.shared.kernel.job_store import JobStore
+from planq.shared.kernel.limits import Limits
+from planq.shared.kernel.states import STAGES, JobStatus, Lane, Respond, StepStatus, Strategy, WakeQueue
+from planq.shared.kernel.wakes import PlanWake, RespondWake, StepWake, Wake
+from planq.shared.platform.errors import ErrorRecord, InvalidRequest, PlanInvalid
+from planq.shared.subjects.tenants.config import TenantConfig
+from planq.shared.subjects.tenants.contract import Tenant
 from planq.testing.answers import Answers, AskedQuestion, People
 from planq.testing.contexts import JOB
 from planq.testing.memory import MemoryStore
 from planq.testing.scripted import ScriptedModel
-from planq.worker.attempts import Attempts, AttemptSettings
-from planq.worker.attempts.background import Backgrounds
 from planq.worker.engine import Dispatcher, DispatcherSettings
 from planq.worker.engine.in_flight import InFlightWork
+from planq.worker.handlers import Attempts, AttemptSettings
+from planq.worker.handlers.stage_context import Backgrounds
 from planq.worker.tools.declare import ToolOptions, options_of
 from planq.worker.tools.function import FunctionTool
 from planq.worker.tools.registry import Registry

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planq.shared.domain.errors import ErrorRecord, ExecutionFailed
-from planq.shared.domain.jobs.usage import ModelCall, Purpose
-from planq.shared.domain.models.exchange import (
+from planq.shared.agentic.models.contract import CutOff
+from planq.shared.agentic.models.exchange import (
     Ask,
     ChatMessage,
     Findings,
@@ -17,8 +16,9 @@ from planq.shared.domain.models.exchange import (
     ToolCallRequest,
     TurnForm,
 )
-from planq.shared.domain.tools.definition import ToolDefinition
-from planq.shared.ports import CutOff
+from planq.shared.agentic.tools.definition import ToolDefinition
+from planq.shared.kernel.usage import ModelCall, Purpose
+from planq.shared.platform.errors import ErrorRecord, ExecutionFailed
 
 Called = tuple[str, Mapping[str, Any]] | ToolCallRequest
 """A call of a tool: its name and its arguments; as a `ToolCallRequest` it is what a provider returned, as it is."""
@@ -61,7 +61,7 @@ class ScriptedModel:
         *,
         cut_off: CutOff | None = None,
     ) -> ModelReply:
-        """See `planq.shared.ports.TurnPlanner`; the turn after so many of its own messages in the transcript."""
+        """See `TurnPlanner`; the turn after so many of its own messages in the transcript."""
         self.asked.append((ask, transcript))
         if form is TurnForm.ANSWER or not self.turns:
             return _reply(self.answered, ask, Purpose.RESPOND)

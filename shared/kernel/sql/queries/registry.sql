@@ -64,7 +64,7 @@ SELECT EXISTS (
 ) AS is_provided
 
 -- name: peers
--- The workers that run in one place (see planq.shared.domain.jobs.processes) and whose lease nobody has ended.
+-- The workers that run in one place (see planq.shared.kernel.processes) and whose lease nobody has ended.
 SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND heartbeat_at > 'epoch'
 
 -- name: held_work

@@ -38,7 +38,7 @@ WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.stat
 
 -- name: lost_steps
 -- Running steps whose worker's lease has ended and of which it is noted who was in flight with them (`company`, 1 where
--- the step was alone), or whose worker did not enforce the step's deadline. `seen` is a planq.shared.ports.LossKind.
+-- the step was alone), or whose worker did not enforce the step's deadline. `seen` is a planq.shared.kernel.sweep.LossKind.
 -- Where somebody will look whether an unsafe call took effect, it must not act any more by then: its
 -- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
 -- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker that runs steps on its loop says

@@ -157,7 +157,7 @@ SELECT k.parent_job_id, k.children, u.* FROM (
 ) k CROSS JOIN LATERAL planq_used_below(k.tenant_id, k.parent_job_id) u
 
 -- name: job_waits
--- One reading of all that says why jobs wait (shared/domain/overview/waiting.py): where each stands, the oldest question of it or of
+-- One reading of all that says why jobs wait (shared/subjects/jobs/waiting.py): where each stands, the oldest question of it or of
 -- a job below it, the first open steps of its round, and what the live workers of each lane have to do.
 SELECT j.id, j.priority, planq_shown_status(j.status, q.questions) AS status, j.error, j.paused_at, j.run_at, planq_now() AS now,
     j.stage_worker IS NOT NULL AS is_claimed, (

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.orchestration.compiling import Compiled, compile_orchestration
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits
-from planq.shared.domain.orchestration.validation import read_plan
-from planq.shared.domain.plan.document import parse_plan
+from planq.shared.agentic.orchestration.compiling import Compiled, compile_orchestration
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits
+from planq.shared.agentic.orchestration.validation import read_plan
+from planq.shared.agentic.plan.document import parse_plan
 
 
 def agent(name: str, **call: Any) -> dict[str, Any]:

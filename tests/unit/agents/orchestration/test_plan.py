@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.orchestration.plan import (
+from planq.shared.agentic.orchestration.plan import (
     MergeStrategy,
     OrchestrationEvent,
     OrchestrationPlan,
     ParallelGroup,
     StepType,
 )
-from planq.shared.domain.orchestration.validation import MAX_CHILDREN, read_plan
-from planq.shared.domain.schema.schemas import violations
-from planq.shared.domain.values.defects import Defect
+from planq.shared.agentic.orchestration.validation import MAX_CHILDREN, read_plan
+from planq.shared.agentic.schema.schemas import violations
+from planq.shared.platform.values.defects import Defect
 from planq.worker.agents.orchestration.schema import PLAN_SCHEMA
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}

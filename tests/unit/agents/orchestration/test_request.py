@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.jobs.limits import Limits
-from planq.shared.domain.orchestration.plan import OrchestrationPlan
-from planq.shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, request_defects
-from planq.shared.domain.schema.schemas import check_schema, violations
+from planq.shared.agentic.orchestration.plan import OrchestrationPlan
+from planq.shared.agentic.orchestration.request import OrchestrateLimits, agent_request, read_reply, request_defects
+from planq.shared.agentic.schema.schemas import check_schema, violations
+from planq.shared.kernel.limits import Limits
 from planq.worker.agents.orchestration.schema import ORCHESTRATE_INPUT, PLAN_SCHEMA_FOR_MODELS
 
 PLAN = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}]}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planq.shared.domain.orchestration.plan import MergeStrategy
-from planq.shared.domain.schema.schemas import violations
+from planq.shared.agentic.orchestration.plan import MergeStrategy
+from planq.shared.agentic.schema.schemas import violations
 from planq.worker.agents.orchestration.results import (
     AgentResult,
     Status,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planq.shared.domain.orchestration.plan import StepType
+from planq.shared.agentic.orchestration.plan import StepType
 from planq.worker.agents.orchestration.state_machine import (
     ALIASES,
     InvalidEvent,

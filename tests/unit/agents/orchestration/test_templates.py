@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planq.shared.domain.errors import InvalidArguments
-from planq.shared.domain.orchestration.templates import (
+from planq.shared.agentic.orchestration.templates import (
     GuardedTexts,
     Scope,
     Target,
@@ -17,7 +16,8 @@ from planq.shared.domain.orchestration.templates import (
     render_value,
     restored,
 )
-from planq.shared.domain.references.resolution import resolve
+from planq.shared.agentic.references.resolution import resolve
+from planq.shared.platform.errors import InvalidArguments
 
 FOUND = Target(0, ("output",))
 JUDGED = Target(1, ("output",), {"a.b": ("children", "0", "output")})

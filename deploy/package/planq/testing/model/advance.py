@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from planq.shared.domain.jobs.states import (
+from planq.shared.kernel.states import (
     TERMINAL_JOB,
     TERMINAL_STEP,
     AfterSteps,

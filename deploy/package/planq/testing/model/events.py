@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from planq.shared.domain.jobs.states import AfterSteps, JobStatus, JoinPolicy, OnFailure, Settlement, StepStatus
+from planq.shared.kernel.states import AfterSteps, JobStatus, JoinPolicy, OnFailure, Settlement, StepStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from planq.shared.domain.jobs.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
-from planq.shared.domain.jobs.steps import PlannedStep
+from planq.shared.kernel.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
+from planq.shared.kernel.steps import PlannedStep
 from planq.testing.model.advance import advance
 from planq.testing.model.events import (
     CancelUnfinished,

@@ -1,0 +1,35 @@
+"""Every table of planq: who imports this has `SQLModel.metadata` whole."""
+
+from planq.shared.kernel import tables as kernel
+from planq.shared.kernel import traceback_tables as tracebacks
+from planq.shared.kernel import worker_tables as workers
+from planq.shared.subjects.actions import tables as actions
+from planq.shared.subjects.adaptations import tables as adaptations
+from planq.shared.subjects.agents import tables as agents
+from planq.shared.subjects.batches import tables as batches
+from planq.shared.subjects.conversations import tables as conversations
+from planq.shared.subjects.events import tables as events
+from planq.shared.subjects.insights import tables as insights
+from planq.shared.subjects.metrics import tables as metrics
+from planq.shared.subjects.moments import tables as moments
+from planq.shared.subjects.streams import tables as streams
+from planq.shared.subjects.tenants import tables as tenants
+from planq.shared.subjects.webhooks import tables as webhooks
+
+__all__ = [
+    "actions",
+    "adaptations",
+    "agents",
+    "batches",
+    "conversations",
+    "events",
+    "insights",
+    "kernel",
+    "metrics",
+    "moments",
+    "streams",
+    "tenants",
+    "tracebacks",
+    "webhooks",
+    "workers",
+]
