@@ -24,7 +24,7 @@ PROCESS = """
 import sys, time
 from datetime import timedelta
 from uuid import UUID
-from planq.shared.ports import Attempt
+from planq.shared.kernel.sweep import Attempt
 from planq.worker.engine.fence import Fence, Lease, Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
