@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -58,6 +58,7 @@ from planq.shared.subjects.webhooks.endpoints import WebhookStore
 from planq.shared.subjects.webhooks.signing import SigningSecrets
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,12 @@ class Services:
         self.streams.close()
 
 
-async def _services(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-Use = Annotated[Services, Depends(_services)]
+Use = Annotated[Services, Depends(services_of)]
 
 
 async def check_job_is_open_to(who: Caller, requests: RequestStore, job_id: UUID, *, is_task: bool = False) -> None:
@@ -202,6 +203,22 @@ class StrictRequest(Request):
         return length.isdecimal() and int(length[:20]) <= INLINE_CHARS
 
 
+Quick: TypeAlias = Callable[[StrictRequest], Coroutine[Any, Any, Response | None]]
+
+
+def quick(answer: Quick) -> Callable[[F], F]:
+    """Have `answer` read and answer the requests of a route that bring no query; None hands one to FastAPI after all.
+
+    FastAPI takes 0.3 ms to read the parameters of a request, which is more than planq takes to look at a job.
+    """
+
+    def mark(endpoint: F) -> F:
+        endpoint.quick = answer  # type: ignore[attr-defined]
+        return endpoint
+
+    return mark
+
+
 class StrictRoute(APIRoute):
     """A route that refuses parameters of the query which nothing reads."""
 
@@ -211,11 +228,14 @@ class StrictRoute(APIRoute):
         known = query_names(self.dependant)
         annotation: Any = None if self.body_field is None else self.body_field.field_info.annotation
         model = None if annotation is None else TypeAdapter[Any](annotation)
+        quickly: Quick | None = getattr(self.endpoint, "quick", None)
 
         async def strict(request: Request) -> Response:
+            read = StrictRequest(request.scope, request.receive)
             if request.scope["query_string"]:
                 check_query(request, known)
-            read = StrictRequest(request.scope, request.receive)
+            elif quickly is not None and (answer := await quickly(read)) is not None:
+                return answer
             if model is not None and not read.is_short:
                 with contextlib.suppress(ClientDisconnect):  # which FastAPI finds again
                     await off_loop(check_fields, model, await read.json())

@@ -8,16 +8,20 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Header, Query
-from starlette.requests import Request
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from planq.api.access.callers import Caller, Who
+from planq.api.access.callers import Caller, Who, caller_of
 from planq.api.deps import (
     JobPath,
     KeyHeader,
+    StrictRequest,
     TraceHeader,
     Use,
     WaitQuery,
+    quick,
+    services_of,
     strict_router,
 )
 from planq.api.documents import job_document, job_summary, new_job_document, steps_document
@@ -71,6 +75,25 @@ ACCEPTED: dict[str, Any] = {
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
+async def _post_quickly(request: StrictRequest) -> Response | None:
+    headers = request.headers
+    if not request.is_short or headers.get("content-type") != "application/json":
+        return None
+    try:
+        body = JobRequest.model_validate(await request.json())
+    except (ValidationError, HttpRefusal, ClientDisconnect):
+        return None  # FastAPI finds it again, and says what is wrong
+    return await post_job(
+        request,
+        body,
+        await services_of(request),
+        caller_of(request.scope),
+        headers.get("idempotency-key"),
+        headers.get("traceparent"),
+        prefer=headers.get("prefer"),
+    )
+
+
 @job_routes.post(
     "/jobs",
     status_code=202,
@@ -85,6 +108,7 @@ ACCEPTED: dict[str, Any] = {
         **error_responses(400, 404, 409, 413, 415, 429),
     },
 )
+@quick(_post_quickly)
 async def post_job(
     request: Request,
     body: JobRequest,
@@ -147,7 +171,12 @@ def located(made: SubmittedJob) -> dict[str, str]:
     return {"Location": f"/jobs/{made.job_id}", **made.headers, **replayed}
 
 
+async def _get_quickly(request: StrictRequest) -> Response:
+    return await get_job(request, request.path_params["job_id"], await services_of(request))
+
+
 @job_routes.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404, 429))
+@quick(_get_quickly)
 async def get_job(request: Request, job_id: JobPath, services: Use, wait: WaitQuery = 0.0) -> Response:
     """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
     view = await services.waits.ended(job_id_of(job_id), wait, request)
